@@ -1,0 +1,32 @@
+PYTHON ?= python3
+BIN := .venv/bin
+FAST := not slow and not gpu and not vllm and not ray
+
+.PHONY: setup demo test test-all lint clean
+
+setup: .venv/stamp
+
+.venv/stamp: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/dora simulate study paper --out runs/demo
+
+test: setup
+	$(BIN)/pytest -x -q -m "$(FAST)"
+
+# Tests marked gpu, vllm or ray skip themselves where what they need is missing.
+test-all: setup
+	DORA_HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
