@@ -1,0 +1,1 @@
+"""What every layer shares: records, the typed recipe, events, errors. Knows no torch and no layer above."""

@@ -1,0 +1,32 @@
+"""What can go wrong and be said in one sentence. Invariants are not here: they are asserts.
+
+    DoraError              a failure with a message and, where one exists, a way out
+    └── UserError          the input is wrong; exit code 2
+        └── ConfigError    a recipe or an override is wrong
+
+The command line turns a DoraError into `error: ...` and `hint: ...`; anything else is a bug and keeps its
+traceback.
+"""
+
+from typing import ClassVar
+
+
+class DoraError(Exception):
+    """A failure worth a sentence, and a hint when there is something the reader can do."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UserError(DoraError):
+    """The input cannot be worked with."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A recipe, or an override of it, breaks a rule."""

@@ -1,0 +1,282 @@
+"""Loading: YAML and `--set` assignments become one frozen, typed tree of msgspec Structs.
+
+A user's tree says only what differs: it is laid over the defaults level by level, and a union of Structs
+keeps its default member until its tag names another. Every mistake is a ConfigError with the dotted path
+and what would be accepted. Knows no recipe in particular: the schema is an argument.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+from msgspec import NODEFAULT, inspect
+
+from dora_rl.core.errors import ConfigError
+
+T = TypeVar("T", bound=msgspec.Struct)
+Tree = dict[str, Any]
+
+
+def load_yaml(path: Path) -> Tree:
+    """The mapping in a YAML file; an empty file is an empty mapping."""
+    try:
+        tree = _parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(tree, dict | None):
+        raise ConfigError(f"{path} is not a mapping", hint="a recipe is lines of the form 'key: value'")
+    return tree or {}
+
+
+def override(tree: Tree, assignments: Sequence[str], root: type[msgspec.Struct]) -> Tree:
+    """A copy of `tree` with each `path=value` applied; a path may be any unambiguous suffix of a full one."""
+    schema = inspect.type_info(root)
+    changed = deepcopy(tree)
+    for assignment in assignments:
+        name, value = _split(assignment)
+        _assign(changed, schema, _full_path(name, schema).split("."), value)
+    return changed
+
+
+def build(root: type[T], tree: Tree, source: str) -> T:
+    """The Struct that `tree` describes, laid over the defaults; `source` names the tree in errors."""
+    try:
+        return _convert(_complete_struct(inspect.type_info(root), tree, {}, ""), root)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.message}", hint=error.hint) from error
+
+
+def to_dict(struct: msgspec.Struct) -> Tree:
+    """Plain data that `build` turns back into an equal Struct."""
+    plain: Tree = msgspec.to_builtins(struct)
+    return plain
+
+
+def to_yaml(struct: msgspec.Struct) -> str:
+    """The Struct as a YAML document, fields in the order of their declaration."""
+    return yaml.safe_dump(to_dict(struct), sort_keys=False, allow_unicode=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which `1e-6` is a number and a key written twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                raise yaml.MarkedYAMLError(problem=f"key {name!r} is repeated", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 wants a dot and a signed exponent: without this, the learning rate 1e-6 would be read as text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
+def _split(assignment: str) -> tuple[str, Any]:
+    name, equals, text = assignment.partition("=")
+    if not (name and equals):
+        raise ConfigError(f"override '{assignment}' assigns nothing", hint="write it as path=value")
+    try:
+        return name, _parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"the value of override '{assignment}' is not valid YAML", hint="quote it"
+        ) from error
+
+
+def _full_path(name: str, schema: inspect.Type) -> str:
+    paths = list(dict.fromkeys(_paths(schema)))
+    matches = [path for path in paths if f".{path}".endswith(f".{name}")]
+    if name in matches or len(matches) == 1:
+        return name if name in matches else matches[0]
+    if matches:
+        raise ConfigError(f"key '{name}' is ambiguous", hint=f"write {_either(matches)}")
+    raise ConfigError(f"unknown key '{name}'", hint=_nearest(name, paths))
+
+
+def _paths(kind: inspect.Type, prefix: str = "") -> Iterator[str]:
+    for struct in _structs(kind):
+        for key, inner in _keys(struct).items():
+            yield prefix + key
+            yield from _paths(inner, f"{prefix}{key}.")
+
+
+def _assign(section: Any, kind: inspect.Type, keys: Sequence[str], value: Any) -> None:
+    key, *deeper = keys
+    if not isinstance(section, dict):
+        raise ConfigError(f"cannot set '{key}' inside {section!r}", hint="only a section has keys to set")
+    if not deeper:
+        section[key] = value
+        return _drop_keys_of_other_members(section, kind, key)
+    if section.get(key) is None:
+        section[key] = {}
+    inner = tuple(_keys(struct)[key] for struct in _structs(kind) if key in _keys(struct))
+    return _assign(section[key], inspect.UnionType(inner), deeper, value)
+
+
+def _drop_keys_of_other_members(section: Tree, kind: inspect.Type, tag_field: str) -> None:
+    for struct in _structs(kind):
+        if struct.tag_field == tag_field and struct.tag == section[tag_field]:
+            for stranger in section.keys() - _keys(struct).keys():
+                del section[stranger]
+
+
+def _complete(kind: inspect.Type, given: Any, default: Any, path: str) -> Any:
+    """`given`, its keys and choices checked, with what it leaves out taken from `default`."""
+    if isinstance(given, dict) and _structs(kind):
+        return _complete_struct(kind, given, default if isinstance(default, dict) else {}, path)
+    for alternative in _alternatives(kind):
+        if isinstance(given, dict) and isinstance(alternative, inspect.DictType):
+            inner = alternative.value_type
+            return {key: _complete(inner, value, None, _join(path, key)) for key, value in given.items()}
+        if isinstance(given, list) and isinstance(alternative, inspect.CollectionType):
+            inner = alternative.item_type
+            return [_complete(inner, value, None, f"{path}[{i}]") for i, value in enumerate(given)]
+    _check_choice(kind, given, path)
+    return given
+
+
+def _complete_struct(kind: inspect.Type, given: Tree, default: Tree, path: str) -> Tree:
+    struct = _chosen_struct(kind, given, default, path)
+    keys = _keys(struct)
+    is_default_member = struct.tag_field is None or default.get(struct.tag_field) == struct.tag
+    complete = _defaults(struct) | (default if is_default_member else {})
+    for key, value in given.items():
+        if key not in keys:
+            raise _unknown_key(key, struct, kind, path)
+        complete[key] = _complete(keys[key], value, complete.get(key), _join(path, key))
+    for key in keys.keys() - complete.keys():
+        raise ConfigError(f"key '{_join(path, key)}' is missing", hint="it has no default: give it a value")
+    return complete
+
+
+def _chosen_struct(kind: inspect.Type, given: Tree, default: Tree, path: str) -> inspect.StructType:
+    first, *others = _structs(kind)
+    if not others or first.tag_field is None:
+        return first
+    tag = given.get(first.tag_field, default.get(first.tag_field))
+    by_tag = {struct.tag: struct for struct in (first, *others)}
+    if tag not in by_tag:
+        raise _no_such_choice(_join(path, first.tag_field), tag, list(by_tag))
+    return by_tag[tag]
+
+
+def _defaults(struct: inspect.StructType) -> Tree:
+    defaults: Tree = {} if struct.tag_field is None else {struct.tag_field: struct.tag}
+    for field in struct.fields:
+        if not field.required:
+            value = field.default if field.default_factory is NODEFAULT else field.default_factory()
+            defaults[field.encode_name] = msgspec.to_builtins(value)
+    return defaults
+
+
+def _check_choice(kind: inspect.Type, given: Any, path: str) -> None:
+    """Enumerations are checked here because msgspec does not say what it would have accepted."""
+    choices: list[Any] = []
+    for alternative in _alternatives(kind):
+        match alternative:
+            case inspect.LiteralType(values=values):
+                choices += values
+            case inspect.EnumType(cls=cls):
+                choices += [member.value for member in cls]
+            case inspect.NoneType():
+                choices.append(None)
+            case _:
+                return
+    if given not in choices:
+        raise _no_such_choice(path, given, choices)
+
+
+def _convert(tree: Tree, root: type[T]) -> T:
+    try:
+        return msgspec.convert(tree, root)
+    except msgspec.ValidationError as error:
+        raise _explained(error, tree) from error
+
+
+def _explained(error: msgspec.ValidationError, tree: Tree) -> ConfigError:
+    problem, _, where = str(error).partition(" - at `$")
+    path = where.strip("`.")
+    if error.__cause__ is not None:
+        # A Struct's own check refused the values: its words are better than any made up here.
+        return ConfigError(f"section '{path}': {problem}" if path else problem)
+    problem = problem.replace("`", "").replace("object", "mapping").replace("array", "list").lower()
+    if "[...]" in path:
+        # msgspec does not say which entry of a dict it means, so there is no value to show.
+        return ConfigError(f"'{path}' has a wrong value", hint=problem)
+    return ConfigError(f"'{path}' cannot be {_value_at(tree, path)!r}", hint=problem.partition(", got")[0])
+
+
+def _value_at(tree: Any, path: str) -> Any:
+    for index, key in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path):
+        tree = tree[int(index)] if index else tree[key]
+    return tree
+
+
+def _unknown_key(key: object, struct: inspect.StructType, kind: inspect.Type, path: str) -> ConfigError:
+    name = _join(path, key)
+    owners = [other.tag for other in _structs(kind) if key in _keys(other)]
+    if not owners:
+        return ConfigError(
+            f"unknown key '{name}'", hint=_nearest(name, [_join(path, k) for k in _keys(struct)])
+        )
+    return ConfigError(
+        f"key '{name}' belongs to {struct.tag_field} {_either(owners)}, but '{path}' is '{struct.tag}'",
+        hint=f"also set {path}.{struct.tag_field}={owners[0]}",
+    )
+
+
+def _no_such_choice(path: str, given: object, choices: Sequence[object]) -> ConfigError:
+    if given is None:
+        return ConfigError(f"'{path}' is not set", hint=f"it is {_either(choices)}")
+    return ConfigError(f"'{path}' cannot be {given!r}", hint=f"it is {_either(choices)}")
+
+
+def _nearest(name: str, keys: Sequence[str]) -> str:
+    """A hint with the keys probably meant, compared by their last word too: a path may be given short."""
+    words = [*keys, *(key.rpartition(".")[2] for key in keys)]
+    near = get_close_matches(name, words, n=1) or get_close_matches(name.rpartition(".")[2], words, n=1)
+    if not near:
+        return f"known keys: {', '.join(keys)}"
+    return f"did you mean {_either(key for key in keys if f'.{key}'.endswith(f'.{near[0]}'))}?"
+
+
+def _either(words: Iterable[object]) -> str:
+    return " or ".join("null" if word is None else f"'{word}'" for word in words)
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _keys(struct: inspect.StructType) -> dict[str, inspect.Type]:
+    tag = {} if struct.tag_field is None else {struct.tag_field: inspect.LiteralType((struct.tag,))}
+    return tag | {field.encode_name: field.type for field in struct.fields}
+
+
+def _structs(kind: inspect.Type) -> list[inspect.StructType]:
+    return [member for member in _alternatives(kind) if isinstance(member, inspect.StructType)]
+
+
+def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
+    match kind:
+        case inspect.UnionType(types=types):
+            for member in types:
+                yield from _alternatives(member)
+        case inspect.Metadata(type=inner):
+            yield from _alternatives(inner)
+        case _:
+            yield kind
