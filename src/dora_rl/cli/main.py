@@ -1,0 +1,47 @@
+"""The composition of the command line, and the one place where a DoraError becomes text and an exit code.
+
+A command is a module beside this one, registered here by one line: `app.command()(plan.plan)` for a single
+command, `app.add_typer(simulate.app, name="simulate")` for a family. It declares options, and imports what
+it runs inside its functions, so that `dora --help` loads neither numpy nor matplotlib nor torch.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dora_rl import __version__
+from dora_rl.core.errors import DoraError
+
+app = typer.Typer(
+    name="dora",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"dora {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def dora(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Reinforcement-learning post-training with multi-version streaming rollout."""
+
+
+def main() -> None:
+    """Run the command line; usage errors exit with 2 and an interrupt with 130, as typer has it."""
+    try:
+        app()
+    except DoraError as error:
+        typer.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            typer.echo(f"hint: {error.hint}", err=True)
+        sys.exit(error.exit_code)
