@@ -1,0 +1,77 @@
+"""Batches: which finished groups the next train step takes, whole or one by one.
+
+Owns the open batch. Applies the window's rule and oldest-first order; knows no trajectories' places
+and no clock.
+"""
+
+from dora_rl.control.ledger import Group, Ledger
+from dora_rl.control.window import Verdict, Window
+
+
+class Batches:
+    """Collects exactly B groups for each train step."""
+
+    def __init__(self, window: Window, ledger: Ledger, *, streams: bool) -> None:
+        self._window = window
+        self._ledger = ledger
+        self._streams = streams
+        self._open: dict[int, Group] = {}
+
+    def verdict(self) -> Verdict:
+        return self._window.verdict()
+
+    def hand_over(self) -> list[Group]:
+        """Streaming: finished groups that may join the open batch now, oldest first.
+
+        A group joins only if everything the batch is still forced to hold fits beside it.
+        """
+        if not self._streams:
+            return []
+        handed = []
+        for group in self._waiting():
+            if len(self._open) == self._window.batch_groups:
+                break
+            if self._fits(group):
+                self._open[group.id] = group
+                handed.append(group)
+        return handed
+
+    def take(self) -> list[Group]:
+        """Close the batch: its groups leave the active ones and go into training."""
+        missing = self._window.batch_groups - len(self._open)
+        if self._open:
+            batch = [*self._open.values(), *self._waiting()[:missing]]
+            self._ledger.train(batch)
+        else:
+            batch = self._ledger.take(missing)
+        self._open = {}
+        self._window.take(group.version for group in batch)
+        return batch
+
+    def commit(self) -> None:
+        self._ledger.commit()
+
+    def give_back(self) -> list[Group]:
+        """The step in training was lost: its batch is taken again, or another one."""
+        returned = self._ledger.give_back()
+        self._window.give_back(group.version for group in returned)
+        self._open = {}
+        return returned
+
+    def check(self) -> None:
+        assert len(self._open) <= self._window.batch_groups
+        assert all(group.is_finished and key in self._ledger.groups for key, group in self._open.items())
+
+    def _waiting(self) -> list[Group]:
+        """Finished groups outside the open batch, oldest first."""
+        return [group for group in self._ledger.finished() if group.id not in self._open]
+
+    def _fits(self, group: Group) -> bool:
+        left = self._window.batch_groups - len(self._open) - 1
+        for version in self._window.live():
+            if version >= group.version:
+                break
+            held = sum(g.version <= version for g in self._open.values())
+            if self._window.forced(version) - held > left:
+                return False
+        return True

@@ -1,0 +1,212 @@
+"""Dispatch: puts requests on instances and takes them off again.
+
+Owns the queues of pinned requests that wait for a place. Changes the fleet and says what it did
+through `emit`; decides nothing about admission, batches or versions.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from dora_rl.control.estimates import Estimates
+from dora_rl.control.fleet import Fleet, Instance
+from dora_rl.control.ledger import Group, Ledger, Phase, Trajectory
+from dora_rl.control.meters import Meters
+from dora_rl.core.decisions import Decision, Move, Park, Resume, Start
+
+Emit = Callable[[Decision], None]
+
+
+class Dispatch:
+    """Requests between the ledger and the fleet."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        fleet: Fleet,
+        estimates: Estimates,
+        meters: Meters,
+        emit: Emit,
+        *,
+        queues: bool,
+        replicates: bool,
+        kv_reuse: bool,
+    ) -> None:
+        self._ledger = ledger
+        self._fleet = fleet
+        self._estimates = estimates
+        self._meters = meters
+        self._emit = emit
+        self._queues = queues
+        self._replicates = replicates
+        self._kv_reuse = kv_reuse
+        self._turn = 0
+        self.moving: dict[int, int] = {}
+        self.pending: dict[int, deque[Trajectory]] = {}
+
+    # --- looking for a place ---
+
+    def place_for(self, version: int, prompt_tokens: int) -> Instance | None:
+        """Where a new group of this version would start now."""
+        if self._queues:
+            return self._fleet.roomiest(version, prompt_tokens)
+        return self._dealt(version)
+
+    def launch(self, group: Group, first: Instance) -> None:
+        """Start a group: its first member on `first`, the others beside it or wherever there is room."""
+        head, *rest = group.members
+        self.start(head, first)
+        for t in rest:
+            if not self._replicates and self._can_take(first, t):
+                self.start(t, first)
+            else:
+                self.place(t)
+
+    def place(self, t: Trajectory) -> None:
+        """Start a pinned request where there is room, or let it wait for a place."""
+        instance = self.place_for(t.version, t.prompt_tokens + t.tokens)
+        if instance is not None:
+            self.start(t, instance)
+        else:
+            self.pending.setdefault(t.version, deque()).append(t)
+
+    def fill(self, instance: Instance) -> None:
+        """Give an instance with room the requests that wait for its versions, oldest version first."""
+        for version in sorted(instance.lanes):
+            queue = self.pending.get(version)
+            while queue and self._can_take(instance, queue[0]):
+                self.start(queue.popleft(), instance)
+
+    def fill_version(self, version: int) -> None:
+        queue = self.pending.get(version)
+        while queue:
+            instance = self.place_for(version, queue[0].prompt_tokens + queue[0].tokens)
+            if instance is None:
+                return
+            self.start(queue.popleft(), instance)
+
+    # --- putting on and taking off ---
+
+    def start(self, t: Trajectory, instance: Instance) -> None:
+        group = self._ledger.group_of(t.id)
+        assert group is not None, f"trajectory {t.id} belongs to no group"
+        t.phase = Phase.RUNNING
+        instance.add(t)
+        self._fleet.touch(instance)
+        prompt = group.prompt
+        self._emit(
+            Start(
+                instance=instance.id,
+                version=t.version,
+                trajectory=t.id,
+                group=group.id,
+                epoch=prompt.epoch,
+                row=prompt.row,
+                member=t.member,
+                attempt=t.attempt,
+                prompt_tokens=t.prompt_tokens,
+                generated_tokens=t.tokens,
+                evaluation=group.is_evaluation,
+            )
+        )
+
+    def release(self, t: Trajectory) -> None:
+        """Take a request off its instance, if it is on one, or out of its queue."""
+        instance = self._fleet.get(t.instance)
+        self._arrived(t)
+        if instance is not None:
+            instance.remove(t)
+            self._fleet.touch(instance)
+        elif t.phase == Phase.PENDING and t in (queue := self.pending.get(t.version, deque())):
+            queue.remove(t)
+        t.instance = None
+
+    def move(self, t: Trajectory, target: Instance, now: float) -> None:
+        """Send a request to another instance of its version."""
+        source = self._fleet.get(t.instance)
+        assert source is not None and t.version in target.lanes
+        source.remove(t)
+        waiting = t.phase == Phase.WAITING
+        t.phase = Phase.WAITING if waiting else Phase.MOVING
+        target.add(t)
+        self._fleet.touch(source)
+        self._fleet.touch(target)
+        with_kv = self._kv_reuse and source.spec.moves_kv and target.spec.moves_kv
+        self.moving[t.id] = source.id
+        target.arriving += 1
+        self._estimates.move_began(t.id, now)
+        self._meters.migrations += 1
+        self._emit(
+            Move(trajectory=t.id, version=t.version, source=source.id, target=target.id, with_kv=with_kv)
+        )
+
+    def moved(self, t: Trajectory) -> None:
+        self._arrived(t)
+        if t.phase == Phase.MOVING:
+            t.phase = Phase.RUNNING
+
+    def park(self, t: Trajectory, instance: Instance) -> None:
+        """Let the instance take this request's KV to host memory until it has room again."""
+        self._meters.parked += 1
+        self._emit(Park(instance=instance.id, trajectory=t.id))
+
+    def wait(self, t: Trajectory, instance: Instance, tokens: int) -> None:
+        """The environment has the turn; the KV of `tokens` stays."""
+        instance.remove(t)
+        t.tokens, t.phase = tokens, Phase.WAITING
+        instance.add(t)
+        self._fleet.touch(instance)
+
+    def resume(self, t: Trajectory, appended_tokens: int) -> None:
+        """The environment replied: go on where the KV is, or anywhere if it is gone."""
+        instance = self._fleet.get(t.instance)
+        if instance is None:
+            t.tokens += appended_tokens
+            t.phase = Phase.PENDING
+            self.place(t)
+            return
+        instance.remove(t)
+        t.tokens += appended_tokens
+        t.phase = Phase.RUNNING
+        instance.add(t)
+        self._emit(Resume(instance=instance.id, trajectory=t.id, appended_tokens=appended_tokens))
+
+    def requeue(self, t: Trajectory, *, keeps_tokens: bool) -> None:
+        """Its instance is gone: continue elsewhere under the same version, or start again."""
+        self._meters.restarted_trajectories += 1
+        t.instance = None
+        if not keeps_tokens:
+            t.tokens = 0
+            t.attempt += 1
+        if not keeps_tokens or t.phase != Phase.WAITING:
+            t.phase = Phase.PENDING
+            self.pending.setdefault(t.version, deque()).appendleft(t)
+
+    def repin(self, version: int) -> None:
+        """Everything that waits for a place goes on under `version` (schedule `partial`)."""
+        waiting = [t for queue in self.pending.values() for t in queue]
+        for t in waiting:
+            t.segments = (*t.segments, (version, t.tokens)) if t.tokens else t.segments
+            t.version = version
+        self.pending = {version: deque(waiting)}
+
+    def num_pending(self, version: int) -> int:
+        return len(self.pending.get(version, ()))
+
+    # --- inside ---
+
+    def _arrived(self, t: Trajectory) -> None:
+        """It is no longer on its way, one way or another."""
+        instance = self._fleet.get(t.instance)
+        if self.moving.pop(t.id, None) is not None and instance is not None:
+            instance.arriving -= 1
+
+    def _can_take(self, instance: Instance, t: Trajectory) -> bool:
+        return not self._queues or self._fleet.has_room(instance, t.prompt_tokens + t.tokens)
+
+    def _dealt(self, version: int) -> Instance | None:
+        """Batch scheduling: deal requests out in turn, whether or not there is room."""
+        serving = self._fleet.serving(version)
+        if not serving:
+            return None
+        self._turn += 1
+        return serving[self._turn % len(serving)]

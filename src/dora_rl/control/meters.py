@@ -1,0 +1,42 @@
+"""Meters: what a run is judged by, counted where it is decided.
+
+Durations of the trainer's waits by reason, staleness of what was trained on, moves and changes.
+"""
+
+from collections import Counter
+
+from dora_rl.control.window import Verdict
+
+
+class Meters:
+    """Counters of one run."""
+
+    def __init__(self) -> None:
+        self.waited_s = {Verdict.STARVED: 0.0, Verdict.WINDOW: 0.0}
+        self.staleness: Counter[int] = Counter()
+        self.migrations = 0
+        self.kv_bytes_moved = 0
+        self.version_changes = 0
+        self.parked = 0
+        self.mixed_trajectories = 0
+        self.truncated = 0
+        self.instance_losses = 0
+        self.restarted_trajectories = 0
+        self._waiting: Verdict | None = None
+        self._since = 0.0
+
+    def wait(self, reason: Verdict | None, now: float) -> bool:
+        """The trainer waits for `reason` from now on (None: it does not). True if that is news."""
+        if self._waiting is not None:
+            self.waited_s[self._waiting] += now - self._since
+        changed = reason is not self._waiting
+        self._waiting, self._since = reason, now
+        return changed
+
+    @property
+    def starved_s(self) -> float:
+        return self.waited_s[Verdict.STARVED]
+
+    @property
+    def window_stall_s(self) -> float:
+        return self.waited_s[Verdict.WINDOW]

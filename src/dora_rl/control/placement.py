@@ -1,0 +1,242 @@
+"""Placement: which instance serves which version, and which requests move for it.
+
+A planner over the fleet as it was last reported: it decides, it changes nothing. Completed from the
+paper's Algorithm 1: exact shares by expected work, the assignment that keeps the most KV where it
+is, requests spread by load, and no change whose cost exceeds its gain.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from typing import Literal
+
+from dora_rl.control.estimates import Estimates
+from dora_rl.control.fleet import Fleet, Instance, State
+from dora_rl.control.ledger import Trajectory
+from dora_rl.control.shares import Bin, exclusive_bins, largest_remainder, merged_bins
+from dora_rl.core.record import Record
+
+Placement = Literal["auto", "exclusive", "shared"]
+
+_FULL = 0.85
+"""Requests are moved together up to this share of an instance's KV: they will grow."""
+
+
+class Change:
+    """One instance gets another set of versions; the requests that cannot stay move first."""
+
+    __slots__ = ("instance", "moves", "versions")
+
+    def __init__(self, instance: Instance, versions: Bin, moves: list[tuple[Trajectory, int]]) -> None:
+        self.instance = instance
+        self.versions = versions
+        self.moves = moves
+
+
+class Situation(Record, frozen=True, gc=True):
+    """What the planner needs to know beyond the fleet."""
+
+    demands: Mapping[int, float]
+    """Expected tokens left, by version; the newest includes what will be admitted next."""
+    backlog: Mapping[int, int]
+    """Requests that want a place now, by version."""
+    horizon_s: float
+    """How long a change will be of use: the time to the next publish."""
+    slack_s: Mapping[int, float]
+    """Time until a version's deadline."""
+
+
+class Planner:
+    """Turns demands into changes of the fleet."""
+
+    def __init__(self, fleet: Fleet, estimates: Estimates, *, placement: Placement) -> None:
+        self._fleet = fleet
+        self._estimates = estimates
+        self._placement = placement
+
+    def plan(self, situation: Situation) -> list[Change]:
+        """The changes worth making now, cheapest first."""
+        present = [i for i in self._fleet if i.state is not State.LENT]
+        if not present or not situation.demands:
+            return []
+        bins = self._bins(situation, present)
+        demands = [_total(b, situation.demands) for b in bins]
+        shares = largest_remainder(demands, len(present), self._least(bins, present))
+        assignment = self._assign(present, bins, shares)
+        return _Execution(self._fleet, self._estimates, bins, assignment, situation).changes()
+
+    def _bins(self, situation: Situation, present: list[Instance]) -> list[Bin]:
+        demands, count = situation.demands, len(present)
+        if self._placement == "exclusive":
+            return exclusive_bins(demands, count)
+        if self._placement == "shared":
+            return [tuple(sorted(demands))]
+        return merged_bins(demands, count, self._may_share(situation, present))
+
+    @staticmethod
+    def _least(bins: list[Bin], present: list[Instance]) -> list[int]:
+        """Instances that the KV of each bin's requests fills."""
+        capacity = sum(i.kv_capacity for i in present) / len(present)
+        kv = dict.fromkeys((version for b in bins for version in b), 0.0)
+        for instance in present:
+            for version, lane in instance.lanes.items():
+                if version in kv:
+                    kv[version] += lane.kv_tokens(instance.clock)
+        return [ceil(sum(kv[version] for version in b) / (_FULL * capacity)) for b in bins]
+
+    def _may_share(self, situation: Situation, present: list[Instance]) -> Callable[[Bin, float], bool]:
+        """Lanes decode in turn: k of them run at a k-th of the speed, and must still make their deadlines."""
+        fits = min(i.spec.versions_that_fit for i in present)
+        newest = max(situation.demands)
+        longest_s = self._estimates.lengths.longest_of(256) * self._estimates.step_s
+
+        def may_share(versions: Bin, quota: float) -> bool:
+            lanes = len(versions)
+            in_time = all(longest_s * lanes <= situation.slack_s.get(v, 0.0) for v in versions)
+            return lanes <= fits and quota <= 1.0 / lanes and newest not in versions and in_time
+
+        return may_share
+
+    @staticmethod
+    def _assign(present: list[Instance], bins: list[Bin], shares: list[int]) -> dict[int, Bin]:
+        """Give each bin its share of instances so that as much KV as possible stays where it is."""
+        left = dict(zip(bins, shares, strict=True))
+        bin_of = {version: b for b in bins for version in b}
+        claims = []
+        for instance in present:
+            kept: dict[Bin, float] = {}
+            for version, lane in instance.lanes.items():
+                if (b := bin_of.get(version)) is not None:
+                    kept[b] = kept.get(b, 0.0) + lane.kv_tokens(instance.clock)
+            if instance.loading is not None and instance.loading in bin_of:
+                kept[bin_of[instance.loading]] = float("inf")
+            claims += [(-tokens, instance.id, b) for b, tokens in kept.items()]
+        assignment: dict[int, Bin] = {}
+        for _, instance_id, b in sorted(claims):
+            if instance_id not in assignment and left[b] > 0:
+                assignment[instance_id] = b
+                left[b] -= 1
+        for instance in present:
+            if instance.id not in assignment:
+                b = max(left, key=lambda b: (left[b], b))
+                assignment[instance.id] = b
+                left[b] -= 1
+        return assignment
+
+
+class _Execution:
+    """One plan in the making: an assignment, and the room that is still unspoken for."""
+
+    def __init__(
+        self, fleet: Fleet, estimates: Estimates, bins: list[Bin], assignment: dict[int, Bin], situation: Situation
+    ) -> None:  # fmt: skip
+        self._fleet = fleet
+        self._estimates = estimates
+        self._assignment = assignment
+        self._situation = situation
+        self._keepers: dict[int, list[tuple[float, int]]] = {}
+        self._extra: dict[int, tuple[int, float]] = {}
+        self._wanted = {b: self._unserved(b) for b in bins}
+
+    def changes(self) -> list[Change]:
+        movers = [(self._foreign_tokens(i), i.id) for i in self._candidates()]
+        made = (self._change(self._fleet.instances[key]) for _, key in sorted(movers))
+        return [change for change in made if change is not None]
+
+    def _candidates(self) -> Iterable[Instance]:
+        for key, versions in self._assignment.items():
+            instance = self._fleet.instances[key]
+            settled = set(versions) == set(instance.lanes)
+            is_free = instance.state is State.UP and instance.loading is None and not instance.arriving
+            if is_free and not settled:
+                yield instance
+
+    def _foreign_tokens(self, instance: Instance) -> float:
+        versions = self._assignment[instance.id]
+        return sum(l.kv_tokens(instance.clock) for v, l in instance.lanes.items() if v not in versions)
+
+    def _change(self, instance: Instance) -> Change | None:
+        versions = self._assignment[instance.id]
+        foreign = [t for v, lane in instance.lanes.items() if v not in versions for t in lane]
+        missing = [v for v in versions if v not in instance.lanes]
+        if not missing and not foreign:
+            return Change(instance, versions, [])
+        if foreign and not self._pays(versions, len(foreign)):
+            return None
+        moves = self._targets(instance, foreign)
+        if moves is None:
+            return None
+        self._wanted[versions] -= instance.spec.slots
+        return Change(instance, versions, moves)
+
+    def _pays(self, versions: Bin, num_moved: int) -> bool:
+        """Tokens won by what can start here, against tokens lost while requests travel and weights load."""
+        e, s = self._estimates, self._situation
+        starts = max(0, self._wanted[versions])
+        gain = starts * max(0.0, s.horizon_s - e.load_s) / e.step_s
+        cost = num_moved * e.move_s / e.step_s
+        return gain > cost
+
+    def _targets(self, source: Instance, requests: list[Trajectory]) -> list[tuple[Trajectory, int]] | None:
+        """A place for every request on instances that keep its version, or None if one has none."""
+        moves: list[tuple[Trajectory, int]] = []
+        for t in requests:
+            tokens = source.kv_of(t)
+            target = self._place(source, t.version, tokens)
+            if target is None:
+                for moved, key in moves:
+                    self._reserve(key, -1, source.kv_of(moved))
+                return None
+            self._reserve(target.id, +1, tokens)
+            moves.append((t, target.id))
+        return moves
+
+    def _place(self, source: Instance, version: int, tokens: float) -> Instance | None:
+        heap = self._keepers_of(version)
+        while heap:
+            load, key = heap[0]
+            instance = self._fleet.instances[key]
+            if key == source.id or not self._fits(instance, tokens):
+                heapq.heappop(heap)
+            elif load < self._load(instance):
+                heapq.heapreplace(heap, (self._load(instance), key))
+            else:
+                return instance
+        return None
+
+    def _keepers_of(self, version: int) -> list[tuple[float, int]]:
+        if version not in self._keepers:
+            keepers = [
+                i for i in self._fleet.serving(version)
+                if i.state is State.UP and version in self._assignment.get(i.id, ())
+            ]  # fmt: skip
+            self._keepers[version] = [(self._load(i), i.id) for i in keepers]
+            heapq.heapify(self._keepers[version])
+        return self._keepers[version]
+
+    def _fits(self, instance: Instance, tokens: float) -> bool:
+        requests, kv = self._extra.get(instance.id, (0, 0.0))
+        has_slot = instance.num_running + requests < instance.spec.slots
+        return has_slot and instance.kv_tokens + kv + tokens <= _FULL * instance.kv_capacity
+
+    def _reserve(self, key: int, sign: int, tokens: float) -> None:
+        requests, kv = self._extra.get(key, (0, 0.0))
+        self._extra[key] = (requests + sign, kv + sign * tokens)
+
+    def _load(self, instance: Instance) -> float:
+        """By KV: requests that are moved are old, and long."""
+        _, kv = self._extra.get(instance.id, (0, 0.0))
+        return (instance.kv_tokens + kv) / instance.kv_capacity
+
+    def _unserved(self, versions: Bin) -> int:
+        """Requests of these versions that find no slot on the instances that keep them."""
+        wanted = sum(self._situation.backlog.get(v, 0) for v in versions)
+        for key, b in self._assignment.items():
+            instance = self._fleet.instances[key]
+            if b == versions and any(v in instance.lanes for v in b):
+                wanted -= instance.spec.slots - instance.num_running
+        return wanted
+
+
+def _total(versions: Bin, demands: Mapping[int, float]) -> float:
+    return sum(demands[v] for v in versions)

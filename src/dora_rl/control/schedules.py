@@ -1,0 +1,125 @@
+"""Schedules: small policies over the same control plane, so that comparing them compares nothing else.
+
+A schedule fixes the bound, the target number of active groups, when new groups may start (its gate)
+and what happens to unfinished work when a version is published. Everything else is shared.
+
+    sync          S = 0: generate B groups, train, repeat
+    one_step_off  S = 1: train on batch i while batch i + 1 is generated
+    partial       at each publish interrupt everything and go on with new weights (breaks law 1)
+    async_ratio   ROLL Flash: S = alpha, (alpha + 1) B groups in flight, optional redundant groups
+    dora_onset    the paper's DORA: new groups only at the onset of a step
+    dora          continuous admission; the default
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dora_rl.core.recipe import Batch, Control, ScheduleName
+from dora_rl.core.record import Record
+
+
+class Gate(Protocol):
+    """When new groups may start, besides the window's rule."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def admitted(self) -> None:
+        """A group started."""
+
+    def onset(self, missing_groups: int) -> None:
+        """A step begins and `missing_groups` are missing from the target."""
+
+
+class AlwaysOpen:
+    """Continuous admission."""
+
+    is_open = True
+
+    def admitted(self) -> None:
+        """Nothing to count."""
+
+    def onset(self, missing_groups: int) -> None:
+        """Every moment is as good as an onset."""
+
+
+class AtOnset:
+    """A quota of groups at each onset, and none in between."""
+
+    def __init__(self, *, most_groups: int | None = None) -> None:
+        self._most_groups = most_groups
+        self._quota = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._quota > 0
+
+    def admitted(self) -> None:
+        self._quota -= 1
+
+    def onset(self, missing_groups: int) -> None:
+        most = missing_groups if self._most_groups is None else self._most_groups
+        self._quota = min(most, missing_groups)
+
+
+class Schedule(Record, frozen=True, gc=True):
+    """What distinguishes one schedule from another."""
+
+    max_staleness: int
+    active_groups: int | None
+    """Target number of active groups; None lets a controller find it."""
+    gate: Gate
+    interrupts: bool = False
+    """Unfinished work goes on with each new version instead of its own."""
+    redundant_groups: int = 0
+
+
+def _sync(control: Control, batch: Batch) -> Schedule:
+    return Schedule(max_staleness=0, active_groups=batch.groups, gate=AlwaysOpen())
+
+
+def _one_step_off(control: Control, batch: Batch) -> Schedule:
+    gate = AtOnset(most_groups=batch.groups)
+    return Schedule(max_staleness=1, active_groups=2 * batch.groups, gate=gate)
+
+
+def _partial(control: Control, batch: Batch) -> Schedule:
+    groups = control.active_groups or 2 * batch.groups
+    return Schedule(
+        max_staleness=control.max_staleness, active_groups=groups, gate=AlwaysOpen(), interrupts=True
+    )
+
+
+def _async_ratio(control: Control, batch: Batch) -> Schedule:
+    alpha, redundant = control.max_staleness, control.redundant_groups
+    return Schedule(
+        max_staleness=alpha,
+        active_groups=(alpha + 1) * batch.groups + redundant,
+        gate=AlwaysOpen(),
+        redundant_groups=redundant,
+    )
+
+
+def _dora_onset(control: Control, batch: Batch) -> Schedule:
+    groups = control.active_groups or 2 * batch.groups
+    return Schedule(max_staleness=control.max_staleness, active_groups=groups, gate=AtOnset())
+
+
+def _dora(control: Control, batch: Batch) -> Schedule:
+    return Schedule(
+        max_staleness=control.max_staleness, active_groups=control.active_groups, gate=AlwaysOpen()
+    )
+
+
+_SCHEDULES: dict[ScheduleName, Callable[[Control, Batch], Schedule]] = {
+    "sync": _sync,
+    "one_step_off": _one_step_off,
+    "partial": _partial,
+    "async_ratio": _async_ratio,
+    "dora_onset": _dora_onset,
+    "dora": _dora,
+}
+
+
+def make_schedule(control: Control, batch: Batch) -> Schedule:
+    return _SCHEDULES[control.schedule](control, batch)

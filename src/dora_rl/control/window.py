@@ -1,0 +1,168 @@
+"""The window: may one more group start, may a batch be taken?
+
+Owns the only copy of the staleness bound. Knows counts of groups by version; no trajectories,
+instances or clocks. The rule and its proof are in `docs/bound.md`:
+
+    feasible(m):  A(w) <= max(0, w + S - m + 1) * B   for every version w
+
+where `m` batches have been taken and `A(w)` groups of version <= w are active. Every admission and
+every taking keeps it, so each group reaches a batch numbered at most `w + S`.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What an idle trainer learns when it asks for a batch."""
+
+    READY = "ready"
+    STARVED = "starved"
+    WINDOW = "window"
+
+
+class Window:
+    """Counts of active and unfinished groups by version, and the two rules over them."""
+
+    def __init__(self, *, batch_groups: int, max_staleness: int) -> None:
+        self.batch_groups = batch_groups
+        self.max_staleness = max_staleness
+        self.newest = 0
+        self.taken = 0
+        self.num_active = 0
+        self.num_finished = 0
+        self._active: dict[int, int] = {}
+        self._unfinished: dict[int, int] = {}
+
+    # --- asking ---
+
+    def room(self, version: int) -> int:
+        """How many groups of `version` could start now without endangering any deadline."""
+        active = self.active_up_to(version)
+        room = self._slack(version, 1) - active
+        for w in range(version + 1, self.newest + 1):
+            active += self._active.get(w, 0)
+            room = min(room, self._slack(w, 1) - active)
+        return room
+
+    def verdict(self) -> Verdict:
+        """May the next batch be taken? If not, what is it waiting for?"""
+        if self.num_finished < self.batch_groups:
+            return Verdict.STARVED
+        unfinished = 0
+        for w in sorted(self._unfinished):
+            unfinished += self._unfinished[w]
+            if unfinished > self._slack(w, 0):
+                return Verdict.WINDOW
+        return Verdict.READY
+
+    def forced(self, version: int) -> int:
+        """Groups of version <= `version` that the next batch must hold."""
+        return max(0, self.active_up_to(version) - self._slack(version, 0))
+
+    def active_up_to(self, version: int) -> int:
+        return sum(count for w, count in self._active.items() if w <= version)
+
+    def active(self, version: int) -> int:
+        return self._active.get(version, 0)
+
+    def unfinished(self, version: int) -> int:
+        return self._unfinished.get(version, 0)
+
+    @property
+    def num_unfinished(self) -> int:
+        return self.num_active - self.num_finished
+
+    @property
+    def oldest_allowed(self) -> int:
+        """The oldest version the next batch may hold."""
+        return self.taken - self.max_staleness
+
+    def live(self) -> Iterator[int]:
+        """Versions with active groups, oldest first."""
+        return iter(sorted(self._active))
+
+    # --- telling ---
+
+    def admit(self, version: int) -> None:
+        assert self.room(version) > 0, f"no room for version {version}: {self}"
+        self._add(version, +1, unfinished=+1)
+
+    def finish(self, version: int) -> None:
+        self._count(self._unfinished, version, -1)
+        self.num_finished += 1
+
+    def close(self, version: int, *, finished: bool) -> None:
+        """A group left in a counted outcome."""
+        self._add(version, -1, unfinished=0 if finished else -1)
+        self.num_finished -= finished
+
+    def take(self, versions: Iterable[int]) -> None:
+        """Close the next batch over these finished groups."""
+        for version in versions:
+            assert version >= self.oldest_allowed, f"version {version} is too old: {self}"
+            self._add(version, -1, unfinished=0)
+            self.num_finished -= 1
+        self.taken += 1
+        self.check()
+
+    def give_back(self, versions: Iterable[int]) -> None:
+        """The step of the last batch was lost: its groups are active and finished again."""
+        self.taken -= 1
+        for version in versions:
+            self._add(version, +1, unfinished=0)
+            self.num_finished += 1
+        self.check()
+
+    def publish(self, version: int) -> None:
+        assert version == self.newest + 1 <= self.taken, f"publishing {version}: {self}"
+        self.newest = version
+
+    def loosen(self, max_staleness: int) -> None:
+        """Raise the bound: always safe."""
+        assert max_staleness >= self.max_staleness
+        self.max_staleness = max_staleness
+
+    def tighten(self, max_staleness: int) -> bool:
+        """Lower the bound if every active group can still make its new deadline."""
+        before, self.max_staleness = self.max_staleness, max_staleness
+        if not self._feasible():
+            self.max_staleness = before
+        return self.max_staleness == max_staleness
+
+    def check(self) -> None:
+        """Every active group can still make its deadline."""
+        assert self._feasible(), f"a deadline cannot be met: {self}"
+        assert self.taken - 1 <= self.newest <= self.taken, f"versions out of step: {self}"
+        assert self.num_active == sum(self._active.values())
+        assert self.num_unfinished == sum(self._unfinished.values())
+
+    # --- inside ---
+
+    def _feasible(self) -> bool:
+        return all(self.active_up_to(w) <= self._slack(w, 1) for w in self._active)
+
+    def _slack(self, version: int, ahead: int) -> int:
+        """Groups that fit into the batches left for `version`: all (1), or all but the next (0)."""
+        return max(0, version + self.max_staleness - self.taken + ahead) * self.batch_groups
+
+    def _add(self, version: int, active: int, *, unfinished: int) -> None:
+        self._count(self._active, version, active)
+        if unfinished:
+            self._count(self._unfinished, version, unfinished)
+        self.num_active += active
+
+    @staticmethod
+    def _count(counts: dict[int, int], version: int, change: int) -> None:
+        value = counts.get(version, 0) + change
+        assert value >= 0, f"version {version} counted below zero"
+        if value:
+            counts[version] = value
+        else:
+            counts.pop(version, None)
+
+    def __repr__(self) -> str:
+        return (
+            f"Window(m={self.taken}, n={self.newest}, S={self.max_staleness}, B={self.batch_groups}, "
+            f"active={self._active}, unfinished={self._unfinished})"
+        )

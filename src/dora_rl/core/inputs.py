@@ -1,0 +1,170 @@
+"""Everything the control plane can be told.
+
+The control plane is a deterministic function of one ordered stream of these records; each carries the
+time it was observed at, so replaying a stream needs no clock. `clock` is an instance's decode clock:
+a request that decodes without interruption gains one token for each unit of it.
+"""
+
+from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.record import Record
+
+
+class Input(Record, frozen=True, tag=True, tag_field="input"):
+    """Something that happened, seen at time `at` (seconds since the run began)."""
+
+    at: float
+
+
+# --- instances ----------------------------------------------------------------------------------
+
+
+class InstanceJoined(Input, frozen=True):
+    instance: int
+    spec: InstanceSpec
+    version: int = 0
+    """The version already resident."""
+
+
+class InstanceLost(Input, frozen=True):
+    instance: int
+    reason: str
+
+
+class LoadReport(Input, frozen=True):
+    """A sign of life, and what the instance carries."""
+
+    instance: int
+    clock: float
+    kv_tokens: int
+    step_s: float
+
+
+class KvPressure(Input, frozen=True):
+    """The KV cache is nearly full; the instance will preempt by itself if nothing is moved."""
+
+    instance: int
+    clock: float
+    kv_tokens: int
+
+
+class Loaded(Input, frozen=True):
+    """The instance now serves `version` (and dropped what it was told to drop)."""
+
+    instance: int
+    version: int
+
+
+class Lent(Input, frozen=True):
+    """An elastic instance stopped generating; its devices train now."""
+
+    instance: int
+
+
+class Returned(Input, frozen=True):
+    """An elastic instance generates again."""
+
+    instance: int
+
+
+# --- trajectories -------------------------------------------------------------------------------
+
+
+class Ended(Input, frozen=True):
+    """A trajectory generated its last token. `tokens` counts what the policy generated."""
+
+    instance: int
+    trajectory: int
+    tokens: int
+    clock: float
+    kv_tokens: int
+    truncated: bool = False
+
+
+class TurnEnded(Input, frozen=True):
+    """A trajectory handed over to its environment; its KV stays where it is."""
+
+    instance: int
+    trajectory: int
+    tokens: int
+    clock: float
+    kv_tokens: int
+
+
+class EnvironmentReplied(Input, frozen=True):
+    trajectory: int
+    tokens: int
+    """Environment tokens to append before the policy goes on."""
+
+
+class EnvironmentFailed(Input, frozen=True):
+    trajectory: int
+    reason: str
+
+
+class Scored(Input, frozen=True):
+    """The reward of an ended trajectory; None when no reward function applied."""
+
+    trajectory: int
+    reward: float | None
+
+
+class Moved(Input, frozen=True):
+    """A request arrived on its new instance, with its KV or prefilled again."""
+
+    trajectory: int
+    source: int
+    target: int
+    kv_bytes: int
+
+
+class MoveFailed(Input, frozen=True):
+    trajectory: int
+    reason: str
+
+
+# --- trainer and run ----------------------------------------------------------------------------
+
+
+class Published(Input, frozen=True):
+    """The step that trained `version - 1` is durable and its weights can be loaded."""
+
+    version: int
+    train_s: float
+
+
+class StepLost(Input, frozen=True):
+    """The trainer lost the step in flight; its batch must be taken again."""
+
+    reason: str
+
+
+class EvaluationAsked(Input, frozen=True):
+    """Generate `prompts` evaluation trajectories with the newest version."""
+
+    prompts: tuple[int, ...]
+
+
+class Tick(Input, frozen=True):
+    """Time passed."""
+
+
+AnyInput = (
+    InstanceJoined
+    | InstanceLost
+    | LoadReport
+    | KvPressure
+    | Loaded
+    | Lent
+    | Returned
+    | Ended
+    | TurnEnded
+    | EnvironmentReplied
+    | EnvironmentFailed
+    | Scored
+    | Moved
+    | MoveFailed
+    | Published
+    | StepLost
+    | EvaluationAsked
+    | Tick
+)

@@ -1,0 +1,66 @@
+"""Moments of the length models: what the cost models need to know of a distribution."""
+
+import json
+from functools import lru_cache
+from math import exp, log
+from pathlib import Path
+from statistics import NormalDist
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Empirical, Lognormal, Task
+from dora_rl.core.record import Record
+
+_GRID = 4096
+
+
+class Moments(Record, frozen=True):
+    """Tokens a trajectory generates, and the KV it holds on average while it does."""
+
+    mean: float
+    longest: float
+    mean_context: float
+    """Mean tokens of KV of a running request: long ones run longer, so they count for more."""
+
+
+def quantile(lengths: Lognormal | Empirical, u: float) -> int:
+    """The length below which a share `u` of the trajectories lie."""
+    if isinstance(lengths, Empirical):
+        values = read_lengths(lengths.path)
+        return min(lengths.max_tokens, values[min(len(values) - 1, int(u * len(values)))])
+    tokens = lengths.median_tokens * exp(lengths.sigma * NormalDist().inv_cdf(u))
+    return int(min(lengths.max_tokens, max(lengths.min_tokens, tokens)))
+
+
+@lru_cache(maxsize=64)
+def moments(task: Task) -> Moments:
+    """Integrated over a fine grid of quantiles; prompts and environment tokens count as context."""
+    values = [quantile(task.lengths, (i + 0.5) / _GRID) for i in range(_GRID)]
+    mean = sum(values) / _GRID
+    square = sum(v * v for v in values) / _GRID
+    extra = (task.turns.mean_turns - 1.0) * task.turns.environment_tokens
+    context = task.prompt_tokens + extra / 2 + square / (2 * mean)
+    return Moments(mean=mean, longest=quantile(task.lengths, 1 - 1e-6), mean_context=context)
+
+
+def tokens_per_trajectory(task: Task) -> float:
+    """Prompt, response and environment tokens."""
+    extra = (task.turns.mean_turns - 1.0) * task.turns.environment_tokens
+    return task.prompt_tokens + extra + moments(task).mean
+
+
+@lru_cache(maxsize=8)
+def read_lengths(path: str) -> tuple[int, ...]:
+    """The sorted lengths in a JSON file."""
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="lengths.path names a JSON list") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no JSON: {error}", hint="a list of integers, e.g. [120, 512, 90]") from error
+    if not isinstance(values, list) or not values or not all(isinstance(v, int) and v > 0 for v in values):
+        raise ConfigError(f"{path} is no list of positive integers", hint="e.g. [120, 512, 90]")
+    return tuple(sorted(values))
+
+
+def log_median(lengths: Lognormal) -> float:
+    return log(lengths.median_tokens)

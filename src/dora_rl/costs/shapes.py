@@ -1,0 +1,102 @@
+"""Shapes of known models: what decides their weights, their KV and their arithmetic."""
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+
+_BYTES = 2
+"""Weights and KV are served in bf16."""
+
+
+class Shape(Record, frozen=True):
+    """A decoder-only transformer."""
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    """Width of the feed-forward part, of one expert where there are several."""
+    vocabulary: int
+    tied: bool = False
+    experts: int = 1
+    experts_per_token: int = 1
+
+    @property
+    def expert_parameters(self) -> float:
+        """Parameters of one expert, over all layers."""
+        return 3.0 * self.layers * self.width * self.ffn
+
+    @property
+    def dense_parameters(self) -> float:
+        """Everything every token passes through."""
+        attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        router = self.width * self.experts if self.experts > 1 else 0
+        embeddings = self.vocabulary * self.width * (1 if self.tied else 2)
+        return self.layers * (attention + router) + embeddings
+
+    @property
+    def parameters(self) -> float:
+        return self.dense_parameters + self.experts * self.expert_parameters
+
+    @property
+    def active_parameters(self) -> float:
+        return self.dense_parameters + self.experts_per_token * self.expert_parameters
+
+    @property
+    def weight_bytes(self) -> float:
+        return _BYTES * self.parameters
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV a token takes."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * _BYTES
+
+    def weight_bytes_read(self, batch: float, imbalance: float) -> float:
+        """Weights a decode step of `batch` requests touches: with experts, those that some token chose."""
+        if self.experts == 1:
+            return self.weight_bytes
+        chosen = 1.0 - (1.0 - self.experts_per_token / self.experts) ** batch
+        touched = min(1.0, chosen * imbalance)
+        return _BYTES * (self.dense_parameters + touched * self.experts * self.expert_parameters)
+
+
+def _dense(name: str, layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocabulary: int,
+           *, head_dim: int = 128, tied: bool = False) -> Shape:  # fmt: skip
+    return Shape(name=name, layers=layers, width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+                 ffn=ffn, vocabulary=vocabulary, tied=tied)  # fmt: skip
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        _dense("SmolLM2-135M", 30, 576, 9, 3, 1536, 49152, head_dim=64, tied=True),
+        _dense("Qwen2.5-0.5B", 24, 896, 14, 2, 4864, 151936, head_dim=64, tied=True),
+        _dense("Qwen2.5-1.5B", 28, 1536, 12, 2, 8960, 151936, tied=True),
+        _dense("Qwen2.5-3B", 36, 2048, 16, 2, 11008, 151936, tied=True),
+        _dense("Qwen2.5-7B", 28, 3584, 28, 4, 18944, 152064),
+        _dense("Qwen2.5-14B", 48, 5120, 40, 8, 13824, 152064),
+        _dense("Qwen2.5-32B", 64, 5120, 40, 8, 27648, 152064),
+        _dense("Qwen2.5-72B", 80, 8192, 64, 8, 29568, 152064),
+        _dense("Qwen3-0.6B", 28, 1024, 16, 8, 3072, 151936, tied=True),
+        _dense("Qwen3-1.7B", 28, 2048, 16, 8, 6144, 151936, tied=True),
+        _dense("Qwen3-4B", 36, 2560, 32, 8, 9728, 151936, tied=True),
+        _dense("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936),
+        _dense("Qwen3-14B", 40, 5120, 40, 8, 17408, 151936),
+        _dense("Qwen3-32B", 64, 5120, 64, 8, 25600, 151936),
+        _dense("Llama-3.1-8B", 32, 4096, 32, 8, 14336, 128256),
+        _dense("Llama-3.1-70B", 80, 8192, 64, 8, 28672, 128256),
+        Shape(name="Qwen3-30B-A3B", layers=48, width=2048, heads=32, kv_heads=4, head_dim=128, ffn=768,
+              vocabulary=151936, experts=128, experts_per_token=8),
+        Shape(name="Qwen3-235B-A22B", layers=94, width=4096, heads=64, kv_heads=4, head_dim=128, ffn=1536,
+              vocabulary=151936, experts=128, experts_per_token=8),
+    )
+}  # fmt: skip
+
+
+def find_shape(name: str) -> Shape:
+    for known, shape in SHAPES.items():
+        if known.lower() == name.lower():
+            return shape
+    raise ConfigError(f"no model named '{name}'", hint=f"known: {', '.join(SHAPES)}")
