@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dora_rl.core.errors import ModelError
 from dora_rl.model.characters import ALPHABET, END, character_tokenizer
-from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 
 MESSAGES = [{"role": "user", "content": "1+1=?"}, {"role": "assistant", "content": "2"}]
 CHARACTERS = character_tokenizer()
@@ -35,7 +35,7 @@ def test_a_character_outside_the_alphabet_is_unknown_not_lost() -> None:
 
 
 def test_a_saved_tokenizer_opens_as_the_same(tmp_path: Path) -> None:
-    CHARACTERS.save_pretrained(tmp_path)
+    save_tokenizer(CHARACTERS, tmp_path)
     again = load_tokenizer(tmp_path)
     assert again.get_vocab() == CHARACTERS.get_vocab()
     assert again.eos_token == END

@@ -28,12 +28,12 @@ def character_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(SPECIALS))
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         unk_token=UNKNOWN,
         eos_token=END,
-        additional_special_tokens=[f"<|{role}|>" for role in ROLES],
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = CHAT_TEMPLATE

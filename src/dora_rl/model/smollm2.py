@@ -18,6 +18,7 @@ from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import fill
 from dora_rl.model.save import save_decoder
+from dora_rl.model.tokenizer import save_tokenizer
 
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -47,7 +48,7 @@ def save_smollm2(directory: Path) -> None:
     fill(decoder, _published_tensors(reader, decoder.config))
     save_decoder(decoder, directory)
     tokenizer = AutoTokenizer.from_pretrained(str(package), gguf_file=GGUF_FILE, local_files_only=True)
-    tokenizer.save_pretrained(str(directory))
+    save_tokenizer(tokenizer, directory)
 
 
 def find_package() -> Path:

@@ -12,6 +12,7 @@ from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.save import save_decoder
+from dora_rl.model.tokenizer import save_tokenizer
 
 
 def tiny_config(vocab_size: int, eos_token_ids: tuple[int, ...] = ()) -> ModelConfig:
@@ -47,7 +48,7 @@ def save_tiny(directory: Path, seed: int = 0) -> None:
     tokenizer = character_tokenizer()
     config = tiny_config(len(tokenizer), (tokenizer.eos_token_id,))
     save_decoder(seeded_decoder(config, seed), directory)
-    tokenizer.save_pretrained(str(directory))
+    save_tokenizer(tokenizer, directory)
 
 
 def _initialise(name: str, parameter: Tensor, config: ModelConfig, generator: torch.Generator) -> None:

@@ -21,8 +21,18 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         )
     try:
         return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"no tokenizer can be loaded from {directory}: {error}") from error
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write a tokenizer made here beside its model."""
+    tokenizer.save_pretrained(str(directory))
+    path = directory / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    # transformers 5 writes a class that only itself knows, and reads the older name just as well.
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def load_eos_ids(directory: Path) -> frozenset[int]:
