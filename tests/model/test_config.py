@@ -62,9 +62,9 @@ def test_qwen2_has_biases_on_queries_keys_and_values_only() -> None:
         ({"model_type": "gpt2"}, "model type 'gpt2' is not supported"),
         ({"model_type": None}, "model type None is not supported"),
         ({"hidden_size": "wide"}, "cannot be read: .*int.*hidden_size"),
-        ({"hidden_act": "gelu"}, "the activation 'gelu' is not supported"),
-        ({"mlp_bias": True}, "biases in the MLP is not supported"),
-        ({"use_sliding_window": True}, "sliding-window attention is not supported"),
+        ({"hidden_act": "gelu"}, "not supported: the activation 'gelu'"),
+        ({"mlp_bias": True}, "not supported: biases in the MLP"),
+        ({"use_sliding_window": True}, "not supported: sliding-window attention"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
         ({"quantization_config": {"bits": 4}}, "quantized weights"),
         ({"partial_rotary_factor": 0.5}, "part of each head"),
@@ -77,6 +77,7 @@ def test_qwen2_has_biases_on_queries_keys_and_values_only() -> None:
         ({"head_dim": 7}, "even head size"),
         ({"model_type": "qwen3_moe"}, "lacks num_experts"),
         ({"model_type": "qwen3_moe", "num_experts": 2}, "8 of 2 experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 8, "decoder_sparse_step": 0}, "decoder_sparse_step"),
     ],
 )
 def test_what_is_not_computed_is_refused_in_a_sentence(change: dict[str, Any], sentence: str) -> None:

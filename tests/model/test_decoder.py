@@ -13,6 +13,7 @@ from dora_rl.model.attention import PackedAttention
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
 from dora_rl.model.packing import Packed, pack
+from dora_rl.model.rope import inverse_frequencies
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 
 
@@ -93,6 +94,11 @@ def test_half_precision_stays_near_float32(dtype: torch.dtype, sequences: list[l
     rounded = half.logits(run(half, pack(sequences)))
     assert rounded.dtype == torch.float32
     assert deviation(rounded, exact) < 0.03
+
+
+def test_frequencies_are_bitwise_those_of_transformers(reference: PreTrainedModel, directory: Path) -> None:
+    config = load_decoder(directory).config
+    assert torch.equal(inverse_frequencies(config.rope, config.head_dim), reference.model.rotary_emb.inv_freq)
 
 
 @torch.no_grad()

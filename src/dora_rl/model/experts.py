@@ -1,8 +1,8 @@
 """The mixture of experts, as reference: every token meets exactly its experts, in an order that is fixed.
 
-Tokens are sorted by expert, so each expert is one product over its own rows; no token is dropped and none
-is padded. Results go back to their token by a permutation and are summed over the expert's rank, not added
-up as they arrive: the outcome does not depend on timing, and a token's not on its neighbours' routing.
+Tokens are sorted by expert, so each expert is one product over its own rows; no token is dropped and none is
+padded. Results go back to their token by a permutation and are summed over the expert's rank, not added up as
+they arrive, so the outcome does not depend on timing.
 """
 
 import torch
@@ -44,9 +44,7 @@ class ExpertMlp(nn.Module):
     def _run(self, rows: Tensor, counts: list[int]) -> Tensor:
         # unbind, not indexing: its backward writes each gradient once instead of a stack of zeros per expert.
         parts = zip(rows.split(counts), self.gate_up.unbind(), self.down.unbind(), strict=True)
-        return torch.cat(
-            [functional.linear(gated(rows @ up.T), down) for rows, up, down in parts if len(rows)]
-        )
+        return torch.cat([gated(own @ up.T) @ down.T for own, up, down in parts if len(own)])
 
 
 def gated(gate_up: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def _refuse_unsupported(given: Published) -> None:
     }
     for feature, is_asked in refused.items():
         if is_asked:
-            raise ModelError(f"{feature} is not supported", hint="choose a model that does without")
+            raise ModelError(f"not supported: {feature}", hint="choose a model that does without")
 
 
 def _head_dim(family: Family, given: Published) -> int:
@@ -147,6 +147,8 @@ def _experts(given: Published) -> Experts:
     if num_experts is None:
         raise ModelError("the configuration of a mixture of experts lacks num_experts")
     step = given.decoder_sparse_step
+    if step < 1:
+        raise ModelError(f"decoder_sparse_step cannot be {step}", hint="1 puts experts into every layer")
     stepped_over = (i for i in range(given.num_hidden_layers) if (i + 1) % step)
     return Experts(
         num_experts=num_experts,

@@ -1,8 +1,8 @@
 """Rotary positions: the frequencies of each variant, and the rotation itself.
 
 Frequencies follow the published float32 formulas step by step, because a model was trained on their
-rounding: at position 30,000 the last bit of a frequency is a thousandth of a turn. Rotation is computed in
-float32 whatever the dtype of queries and keys, and rounded once.
+rounding: at position 30,000 the last bit of a frequency is two thousandths of a radian. Rotation is
+computed in float32 whatever the dtype of queries and keys, and rounded once.
 """
 
 import math
