@@ -31,7 +31,7 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_IN_FULL = YARN | {
     "beta_fast": 16.0,
-    "beta_slow": 2.0,
+    "beta_slow": 0.5,
     "truncate": False,
     "mscale": 0.7,
     "mscale_all_dim": 1.3,
