@@ -8,7 +8,7 @@ setup: .venv/stamp
 
 .venv/stamp: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,train]'
 	touch $@
 
 demo: setup

@@ -64,10 +64,15 @@ def test_an_interrupt_exits_with_130() -> None:
     [
         (ConfigError("bad recipe", hint="fix it"), 2, "error: bad recipe\nhint: fix it\n"),
         (DoraError("an instance died"), 1, "error: an instance died\n"),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch"),
+            2,
+            "error: this command needs torch, which is not installed\nhint: pip install 'dora-rl[train]'\n",
+        ),
     ],
 )
 def test_an_error_is_a_sentence_a_hint_and_an_exit_code(
-    raised: DoraError,
+    raised: Exception,
     exit_code: int,
     text: str,
     capsys: pytest.CaptureFixture[str],
@@ -81,3 +86,12 @@ def test_an_error_is_a_sentence_a_hint_and_an_exit_code(
         cli.main()
     assert stopped.value.code == exit_code
     assert capsys.readouterr().err == text
+
+
+def test_a_module_missing_through_our_own_fault_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError("No module named 'dora_rl.lost'", name="dora_rl.lost")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main()

@@ -6,18 +6,23 @@ it runs inside its functions, so that `dora --help` loads neither numpy nor matp
 """
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from dora_rl import __version__
-from dora_rl.core.errors import DoraError
+from dora_rl.cli import model
+from dora_rl.core.errors import DoraError, UserError
 
 app = typer.Typer(
     name="dora",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(model.app, name="model")
+
+EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
+"""What a command may find missing, and the extra that brings it."""
 
 
 def _show_version(is_asked: bool) -> None:
@@ -41,7 +46,16 @@ def main() -> None:
     try:
         app()
     except DoraError as error:
-        typer.echo(f"error: {error.message}", err=True)
-        if error.hint:
-            typer.echo(f"hint: {error.hint}", err=True)
-        sys.exit(error.exit_code)
+        _exit_with(error)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA_OF:
+            raise
+        hint = f"pip install 'dora-rl[{EXTRA_OF[error.name]}]'"
+        _exit_with(UserError(f"this command needs {error.name}, which is not installed", hint=hint))
+
+
+def _exit_with(error: DoraError) -> NoReturn:
+    typer.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        typer.echo(f"hint: {error.hint}", err=True)
+    sys.exit(error.exit_code)

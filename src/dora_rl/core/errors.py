@@ -2,7 +2,8 @@
 
     DoraError              a failure with a message and, where one exists, a way out
     └── UserError          the input is wrong; exit code 2
-        └── ConfigError    a recipe or an override is wrong
+        ├── ConfigError    a recipe or an override is wrong
+        └── ModelError     a model directory is wrong, or of a kind that is not supported
 
 The command line turns a DoraError into `error: ...` and `hint: ...`; anything else is a bug and keeps its
 traceback.
@@ -30,3 +31,7 @@ class UserError(DoraError):
 
 class ConfigError(UserError):
     """A recipe, or an override of it, breaks a rule."""
+
+
+class ModelError(UserError):
+    """A model directory is incomplete, damaged, at odds with itself, or not of a supported kind."""

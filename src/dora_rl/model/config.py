@@ -1,0 +1,124 @@
+"""What a model is: sizes and variants, as frozen records that check themselves.
+
+Knows neither torch nor files. Every number the forward pass needs is here under one name, whatever a
+published configuration calls it; what follows from the family is a property, not a field.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from dora_rl.core.errors import ModelError
+
+Family = Literal["llama", "qwen2", "qwen3", "qwen3_moe"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+class DefaultRope(Struct, frozen=True, kw_only=True):
+    """Rotary positions as first published."""
+
+    theta: float
+
+
+class LinearRope(Struct, frozen=True, kw_only=True):
+    """Every position divided by `factor`."""
+
+    theta: float
+    factor: float
+
+
+class Llama3Rope(Struct, frozen=True, kw_only=True):
+    """Long wavelengths divided by `factor`, short ones kept, a linear blend between them."""
+
+    theta: float
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+
+class YarnRope(Struct, frozen=True, kw_only=True):
+    """Slow dimensions divided by `factor`, fast ones kept, and attention sharpened by `attention_factor`."""
+
+    theta: float
+    factor: float
+    attention_factor: float
+    beta_fast: float
+    beta_slow: float
+    is_truncated: bool
+    """Whether the blend begins and ends at whole dimensions."""
+    original_max_positions: int
+
+
+Rope = DefaultRope | LinearRope | Llama3Rope | YarnRope
+
+
+class Experts(Struct, frozen=True, kw_only=True):
+    """The mixture of experts in place of an MLP."""
+
+    num_experts: int
+    num_active: int
+    """Experts a token is sent to."""
+    intermediate_size: int
+    is_normalised: bool
+    """Whether the weights of the active experts are scaled to sum to one."""
+    dense_layers: tuple[int, ...] = ()
+    """Layers that keep an ordinary MLP."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_active <= self.num_experts:
+            raise ModelError(f"{self.num_active} of {self.num_experts} experts cannot be active")
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """Everything that decides the shape of the parameters and the arithmetic of the forward pass."""
+
+    family: Family
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_positions: int
+    norm_eps: float
+    rope: Rope
+    is_tied: bool
+    """Whether the head is the embedding."""
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    experts: Experts | None = None
+    dtype: Dtype = "float32"
+    """Of the stored weights: the serving dtype unless a loader is told otherwise."""
+    initializer_range: float = 0.02
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.num_layers, self.num_heads, self.num_kv_heads, self.hidden_size, self.vocab_size) < 1:
+            raise ModelError("a model needs at least one layer, head, hidden unit and token")
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads")
+        if self.head_dim % 2:
+            raise ModelError(f"rotary positions need an even head size, not {self.head_dim}")
+
+    @property
+    def q_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of all key heads together; values have the same."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether queries and keys are normalised head by head before they are rotated."""
+        return self.family in ("qwen3", "qwen3_moe")
+
+    def experts_of(self, layer: int) -> Experts | None:
+        """The experts of a layer, or None where it has an ordinary MLP."""
+        return self.experts if self.experts and layer not in self.experts.dense_layers else None

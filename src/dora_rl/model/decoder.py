@@ -1,0 +1,138 @@
+"""The forward pass: tokens and their positions to hidden states, in one layout for engine and trainer.
+
+Knows no sequences and no cache (see `attention`), and no files (see `load`). Matrices and activations are
+in the serving dtype; norms, rotations, routing, the head and the softmax over the vocabulary are in
+float32.
+"""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dora_rl.model.attention import Attention
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.experts import ExpertMlp, gated
+from dora_rl.model.logprobs import TokenLogprobs, token_logprobs
+from dora_rl.model.rope import Rotary, Rotation, rotate
+
+
+class Decoder(nn.Module):
+    """A causal language model; its parameters are named and shaped as `layout` says."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = RmsNorm(config.hidden_size, config.norm_eps)
+        self.head = None if config.is_tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._rotary = Rotary(config.rope, config.head_dim)
+
+    @classmethod
+    def empty(
+        cls, config: ModelConfig, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    ) -> Self:
+        """Parameters allocated and not set, in the configuration's dtype unless told otherwise."""
+        with torch.device("meta"):
+            decoder = cls(config)
+        return decoder.to(dtype or torch_dtype(config)).to_empty(device=device)
+
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: Attention) -> Tensor:
+        """The hidden state of each token after the final norm, ready for the head."""
+        hidden_TH = self.embed(tokens_T)
+        rotation = self._rotary.rotation(positions_T)
+        for block in self.layers:
+            hidden_TH = block(hidden_TH, rotation, attention)
+        normed_TH: Tensor = self.norm(hidden_TH)
+        return normed_TH
+
+    @property
+    def head_VH(self) -> Tensor:
+        """The matrix of the head: the embedding where the two are tied."""
+        return self.embed.weight if self.head is None else self.head.weight
+
+    def logits(self, hidden_TH: Tensor) -> Tensor:
+        """Scores over the vocabulary, float32."""
+        return functional.linear(hidden_TH.float(), self.head_VH.float())
+
+    def logprobs(self, hidden_TH: Tensor, targets_T: Tensor, temperature: float = 1.0) -> TokenLogprobs:
+        """Of each target under the distribution at its hidden state, and that distribution's entropy."""
+        return token_logprobs(hidden_TH, self.head_VH, targets_T, temperature=temperature)
+
+
+class Block(nn.Module):
+    """One layer: attention, then an MLP or experts, each added to what came in."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        experts = config.experts_of(layer)
+        self.attention_norm = RmsNorm(config.hidden_size, config.norm_eps)
+        self.attention = SelfAttention(config, layer)
+        self.mlp_norm = RmsNorm(config.hidden_size, config.norm_eps)
+        self.mlp = ExpertMlp(config.hidden_size, experts) if experts else Mlp(config)
+
+    def forward(self, hidden_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+        """The residual stream after this layer."""
+        hidden_TH = hidden_TH + self.attention(self.attention_norm(hidden_TH), rotation, attention)
+        change_TH: Tensor = self.mlp(self.mlp_norm(hidden_TH))
+        return hidden_TH + change_TH
+
+
+class SelfAttention(nn.Module):
+    """Projections, norms and rotation around an Attention."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head_dim = config.head_dim
+        self.sizes = [config.q_size, config.kv_size, config.kv_size]
+        self.qkv = nn.Linear(config.hidden_size, sum(self.sizes), bias=config.has_qkv_bias)
+        self.q_norm = RmsNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else nn.Identity()
+        self.k_norm = RmsNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else nn.Identity()
+        self.out = nn.Linear(config.q_size, config.hidden_size, bias=config.has_output_bias)
+
+    def forward(self, normed_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+        """What the tokens read from those they may see."""
+        heads = (
+            part.unflatten(-1, (-1, self.head_dim)) for part in self.qkv(normed_TH).split(self.sizes, -1)
+        )
+        q_THD, k_TKD, v_TKD = heads
+        q_THD = rotate(self.q_norm(q_THD), rotation)
+        k_TKD = rotate(self.k_norm(k_TKD), rotation)
+        mixed: Tensor = self.out(attention(self.layer, q_THD, k_TKD, v_TKD).flatten(1))
+        return mixed
+
+
+class Mlp(nn.Module):
+    """The gated MLP, gate and up in one matrix."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, normed_TH: Tensor) -> Tensor:
+        """The change to the residual stream."""
+        change: Tensor = self.down(gated(self.gate_up(normed_TH)))
+        return change
+
+
+class RmsNorm(nn.Module):
+    """Division by the root mean square, in float32 and rounded once."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Values along the last axis, normalised and weighted."""
+        return functional.rms_norm(values, self.weight.shape, self.weight, self.eps)
+
+
+def torch_dtype(config: ModelConfig) -> torch.dtype:
+    """The dtype the configuration names."""
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return dtype

@@ -1,0 +1,53 @@
+"""The mixture of experts, as reference: every token meets exactly its experts, in an order that is fixed.
+
+Tokens are sorted by expert, so each expert is one product over its own rows; no token is dropped and none is
+padded. Results go back to their token by a permutation and are summed over the expert's rank, not added up as
+they arrive, so the outcome does not depend on timing.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dora_rl.model.config import Experts
+
+
+class ExpertMlp(nn.Module):
+    """A router and its stacked experts: `gate_up [E, 2 I, H]`, `down [E, H, I]`."""
+
+    def __init__(self, hidden_size: int, experts: Experts) -> None:
+        super().__init__()
+        count, inner = experts.num_experts, experts.intermediate_size
+        self.experts = experts
+        self.router = nn.Linear(hidden_size, count, bias=False)
+        self.gate_up = nn.Parameter(torch.empty(count, 2 * inner, hidden_size))
+        self.down = nn.Parameter(torch.empty(count, hidden_size, inner))
+
+    def forward(self, hidden_TH: Tensor) -> Tensor:
+        """Each token's experts, mixed by the router's weights."""
+        weights_TA, experts_TA = self.route(hidden_TH)
+        order = experts_TA.flatten().argsort(stable=True)
+        rows = hidden_TH[order // self.experts.num_active]
+        counts = experts_TA.flatten().bincount(minlength=self.experts.num_experts)
+        outputs = self._run(rows, counts.tolist())
+        outputs_TAH: Tensor = outputs[order.argsort()].unflatten(0, experts_TA.shape)
+        return (outputs_TAH.float() * weights_TA[..., None]).sum(dim=1).to(hidden_TH.dtype)
+
+    def route(self, hidden_TH: Tensor) -> tuple[Tensor, Tensor]:
+        """The float32 weights and the indices of each token's active experts, heaviest first."""
+        probabilities = functional.softmax(self.router(hidden_TH), dim=-1, dtype=torch.float32)
+        weights, experts = probabilities.topk(self.experts.num_active, dim=-1)
+        if self.experts.is_normalised:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        return weights, experts
+
+    def _run(self, rows: Tensor, counts: list[int]) -> Tensor:
+        # unbind, not indexing: its backward writes each gradient once instead of a stack of zeros per expert.
+        parts = zip(rows.split(counts), self.gate_up.unbind(), self.down.unbind(), strict=True)
+        return torch.cat([gated(own @ up.T) @ down.T for own, up, down in parts if len(own)])
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """`silu(gate) * up` of a fused projection."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate) * up

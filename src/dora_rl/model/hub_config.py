@@ -1,0 +1,185 @@
+"""`config.json`: a Hugging Face configuration becomes a ModelConfig, and a ModelConfig one that opens again.
+
+Plain data only: nothing named in the file is ever imported or run. Reads the spellings of transformers 4
+and 5 and writes both, because serving engines of either age open the result. What the decoder does not
+compute is refused here, in a sentence, rather than computed wrongly later.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from dora_rl.core.errors import ModelError
+from dora_rl.model.config import Dtype, Experts, Family, ModelConfig, Rope
+from dora_rl.model.hub_rope import read_rope, write_rope
+from dora_rl.model.published import Published
+
+ARCHITECTURES: dict[Family, str] = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The model a `config.json` describes."""
+    try:
+        published = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        hint = "a model directory has a config.json, safetensors files and a tokenizer"
+        raise ModelError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except ValueError as error:
+        raise ModelError(f"{path} is not valid JSON: {error}") from error
+    try:
+        return from_published(published)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error.message}", hint=error.hint) from error
+
+
+def from_published(published: object) -> ModelConfig:
+    """The model that the contents of a `config.json` describe."""
+    if not isinstance(published, dict):
+        raise ModelError("a model configuration is a mapping")
+    family = _family(published)
+    try:
+        given = msgspec.convert(published, Published)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"the configuration cannot be read: {error}") from error
+    _refuse_unsupported(given)
+    return ModelConfig(
+        family=family,
+        vocab_size=given.vocab_size,
+        hidden_size=given.hidden_size,
+        intermediate_size=given.intermediate_size,
+        num_layers=given.num_hidden_layers,
+        num_heads=given.num_attention_heads,
+        num_kv_heads=given.num_key_value_heads or given.num_attention_heads,
+        head_dim=_head_dim(family, given),
+        max_positions=given.max_position_embeddings,
+        norm_eps=given.rms_norm_eps,
+        rope=_rope(given),
+        is_tied=given.tie_word_embeddings,
+        has_qkv_bias=family == "qwen2" or given.attention_bias,
+        has_output_bias=family != "qwen2" and given.attention_bias,
+        experts=_experts(given) if family == "qwen3_moe" else None,
+        dtype=to_dtype(given.dtype or given.torch_dtype or "float32"),
+        initializer_range=given.initializer_range,
+        bos_token_id=given.bos_token_id,
+        eos_token_ids=as_ids(given.eos_token_id),
+        pad_token_id=given.pad_token_id,
+    )
+
+
+def to_published(config: ModelConfig) -> dict[str, Any]:
+    """The contents of a `config.json` that transformers, and `from_published`, read as this model."""
+    eos = config.eos_token_ids
+    return {
+        "architectures": [ARCHITECTURES[config.family]],
+        "model_type": config.family,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": config.max_positions,
+        "rms_norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.is_tied,
+        "attention_bias": config.has_output_bias,
+        "hidden_act": "silu",
+        "initializer_range": config.initializer_range,
+        "use_cache": True,
+        "dtype": config.dtype,
+        "torch_dtype": config.dtype,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None,
+        "pad_token_id": config.pad_token_id,
+        **write_rope(config.rope),
+        **(_published_experts(config.experts) if config.experts else {}),
+    }
+
+
+def _family(published: dict[str, Any]) -> Family:
+    name = published.get("model_type")
+    for family in ARCHITECTURES:
+        if name == family:
+            return family
+    raise ModelError(f"model type {name!r} is not supported", hint=f"supported: {', '.join(ARCHITECTURES)}")
+
+
+def _refuse_unsupported(given: Published) -> None:
+    slides = given.use_sliding_window or "sliding_attention" in (given.layer_types or ())
+    refused = {
+        "sliding-window attention": slides,
+        "biases in the MLP": given.mlp_bias,
+        "quantized weights": given.quantization_config is not None,
+        "rotary positions on a part of each head": given.partial_rotary_factor not in (None, 1.0),
+        f"the activation {given.hidden_act!r}": given.hidden_act not in ("silu", "swish"),
+    }
+    for feature, is_asked in refused.items():
+        if is_asked:
+            raise ModelError(f"not supported: {feature}", hint="choose a model that does without")
+
+
+def _head_dim(family: Family, given: Published) -> int:
+    # transformers derives a head size left out from the width, except in Qwen3, where it is 128.
+    default = 128 if family == "qwen3" else given.hidden_size // max(1, given.num_attention_heads)
+    return given.head_dim or default
+
+
+def _rope(given: Published) -> Rope:
+    parameters = dict(given.rope_scaling or given.rope_parameters or {})
+    parameters.setdefault("rope_theta", given.rope_theta or 10_000.0)
+    if given.original_max_position_embeddings:
+        parameters["original_max_position_embeddings"] = given.original_max_position_embeddings
+    parameters.setdefault("original_max_position_embeddings", given.max_position_embeddings)
+    return read_rope(parameters)
+
+
+def _experts(given: Published) -> Experts:
+    num_experts = given.num_experts or given.num_local_experts
+    if num_experts is None:
+        raise ModelError("the configuration of a mixture of experts lacks num_experts")
+    step = given.decoder_sparse_step
+    if step < 1:
+        raise ModelError(f"decoder_sparse_step cannot be {step}", hint="1 puts experts into every layer")
+    stepped_over = (i for i in range(given.num_hidden_layers) if (i + 1) % step)
+    return Experts(
+        num_experts=num_experts,
+        num_active=given.num_experts_per_tok,
+        intermediate_size=given.moe_intermediate_size,
+        is_normalised=given.norm_topk_prob,
+        dense_layers=tuple(sorted({*stepped_over, *(given.mlp_only_layers or ())})),
+    )
+
+
+def _published_experts(experts: Experts) -> dict[str, Any]:
+    return {
+        "num_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_active,
+        "moe_intermediate_size": experts.intermediate_size,
+        "norm_topk_prob": experts.is_normalised,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": list(experts.dense_layers),
+    }
+
+
+def to_dtype(name: str) -> Dtype:
+    """The dtype of that name, if weights may have it."""
+    for dtype in DTYPES:
+        if name == dtype:
+            return dtype
+    raise ModelError(f"weights of type {name!r} are not supported", hint=f"supported: {', '.join(DTYPES)}")
+
+
+def as_ids(ids: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Token ids, which are published as one, several or none."""
+    if ids is None:
+        return ()
+    return (ids,) if isinstance(ids, int) else tuple(ids)

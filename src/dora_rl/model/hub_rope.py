@@ -1,0 +1,147 @@
+"""Rotary positions as a `config.json` writes them, to and from the Rope records.
+
+Two spellings exist: `rope_parameters` with the base inside (transformers 5), and `rope_scaling` beside
+`rope_theta` (transformers 4). One dict of parameters, base included, is what both come down to.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dora_rl.core.errors import ModelError
+from dora_rl.model.config import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
+
+Parameters = dict[str, Any]
+
+
+class _Default(Struct, frozen=True):
+    rope_theta: float
+
+
+class _Linear(_Default, frozen=True):
+    factor: float
+
+
+class _Llama3(_Linear, frozen=True):
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+class _Yarn(_Linear, frozen=True):
+    original_max_position_embeddings: int
+    attention_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+def read_rope(parameters: Parameters) -> Rope:
+    """The record of the parameters, `rope_theta` and the original length among them."""
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind == "dynamic":
+        # Its frequencies depend on the length reached, so keys in the cache would have to be rotated again.
+        raise ModelError(
+            "rotary positions of type 'dynamic' are not supported: they change with the length of a sequence",
+            hint="'yarn' reaches the same lengths with fixed frequencies",
+        )
+    if kind not in _READERS:
+        hint = f"supported: {', '.join(_READERS)}"
+        raise ModelError(f"rotary positions of type {kind!r} are not supported", hint=hint)
+    if parameters.get("partial_rotary_factor") not in (None, 1.0):
+        raise ModelError("rotary positions on a part of each head are not supported")
+    try:
+        return _READERS[kind](parameters)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"rotary positions of type {kind!r} are incomplete: {error}") from error
+
+
+def write_rope(rope: Rope) -> Parameters:
+    """The keys of a `config.json` that hold this record, in both spellings."""
+    scaling = _scaling(rope)
+    parameters = {"rope_type": "default", **(scaling or {}), "rope_theta": rope.theta}
+    return {"rope_parameters": parameters, "rope_theta": rope.theta, "rope_scaling": scaling}
+
+
+def _default(parameters: Parameters) -> Rope:
+    return DefaultRope(theta=msgspec.convert(parameters, _Default).rope_theta)
+
+
+def _linear(parameters: Parameters) -> Rope:
+    given = msgspec.convert(parameters, _Linear)
+    return LinearRope(theta=given.rope_theta, factor=given.factor)
+
+
+def _llama3(parameters: Parameters) -> Rope:
+    given = msgspec.convert(parameters, _Llama3)
+    return Llama3Rope(
+        theta=given.rope_theta,
+        factor=given.factor,
+        low_freq_factor=given.low_freq_factor,
+        high_freq_factor=given.high_freq_factor,
+        original_max_positions=given.original_max_position_embeddings,
+    )
+
+
+def _yarn(parameters: Parameters) -> Rope:
+    given = msgspec.convert(parameters, _Yarn)
+    return YarnRope(
+        theta=given.rope_theta,
+        factor=given.factor,
+        attention_factor=_attention_factor(given),
+        beta_fast=given.beta_fast or 32.0,
+        beta_slow=given.beta_slow or 1.0,
+        is_truncated=given.truncate,
+        original_max_positions=given.original_max_position_embeddings,
+    )
+
+
+_READERS: dict[str, Callable[[Parameters], Rope]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
+
+
+def _attention_factor(given: _Yarn) -> float:
+    if given.attention_factor is not None:
+        return given.attention_factor
+    if given.mscale and given.mscale_all_dim:
+        return _mscale(given.factor, given.mscale) / _mscale(given.factor, given.mscale_all_dim)
+    return _mscale(given.factor, 1.0)
+
+
+def _mscale(factor: float, weight: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def _scaling(rope: Rope) -> Parameters | None:
+    match rope:
+        case DefaultRope():
+            return None
+        case LinearRope():
+            return {"rope_type": "linear", "factor": rope.factor}
+        case Llama3Rope():
+            return {
+                "rope_type": "llama3",
+                "factor": rope.factor,
+                "low_freq_factor": rope.low_freq_factor,
+                "high_freq_factor": rope.high_freq_factor,
+                "original_max_position_embeddings": rope.original_max_positions,
+            }
+        case YarnRope():
+            return {
+                "rope_type": "yarn",
+                "factor": rope.factor,
+                "attention_factor": rope.attention_factor,
+                "beta_fast": rope.beta_fast,
+                "beta_slow": rope.beta_slow,
+                "truncate": rope.is_truncated,
+                "original_max_position_embeddings": rope.original_max_positions,
+            }

@@ -1,0 +1,36 @@
+"""Sequences laid end to end: one row of tokens, no padding."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Tokens of several sequences, one after the other, each with its position in its own sequence."""
+
+    tokens_T: Tensor
+    positions_T: Tensor
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert min(self.lengths, default=0) > 0, f"empty sequence among lengths {self.lengths}"
+        assert self.tokens_T.shape == self.positions_T.shape == (sum(self.lengths),), (
+            f"{self.tokens_T.shape} tokens and {self.positions_T.shape} positions for {sum(self.lengths)}"
+        )
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        """Where each sequence begins, and the last one ends: int32, as variable-length kernels take it."""
+        ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return ends.to(self.tokens_T.device)
+
+
+def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:
+    """Whole sequences, each from position 0."""
+    lengths = tuple(len(sequence) for sequence in sequences)
+    tokens = torch.tensor([token for sequence in sequences for token in sequence], device=device)
+    positions = torch.cat([torch.arange(length, device=device) for length in lengths])
+    return Packed(tokens_T=tokens, positions_T=positions, lengths=lengths)

@@ -1,0 +1,89 @@
+"""Rotary positions: the frequencies of each variant, and the rotation itself.
+
+Frequencies follow the published float32 formulas step by step, because a model was trained on their
+rounding: at position 30,000 the last bit of a frequency is two thousandths of a radian. Rotation is
+computed in float32 whatever the dtype of queries and keys, and rounded once.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dora_rl.model.config import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
+
+
+class Rotation(NamedTuple):
+    """Cosine and sine of the angle of each token and frequency: `[tokens, 1, head_dim / 2]`, float32."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class Rotary:
+    """Angles for positions. No module: casting a model must not cast its frequencies."""
+
+    def __init__(self, rope: Rope, head_dim: int) -> None:
+        self._frequencies = {torch.device("cpu"): inverse_frequencies(rope, head_dim)}
+        self._scale = rope.attention_factor if isinstance(rope, YarnRope) else 1.0
+
+    def rotation(self, positions_T: Tensor) -> Rotation:
+        """The rotation of tokens at these positions, on the device they are on."""
+        angles = positions_T.float()[:, None, None] * self._on(positions_T.device)
+        return Rotation(cos=angles.cos() * self._scale, sin=angles.sin() * self._scale)
+
+    def _on(self, device: torch.device) -> Tensor:
+        if device not in self._frequencies:
+            self._frequencies[device] = self._frequencies[torch.device("cpu")].to(device)
+        return self._frequencies[device]
+
+
+def rotate(heads_THD: Tensor, rotation: Rotation) -> Tensor:
+    """Queries or keys turned to their positions: dimension `i` pairs with `i + head_dim / 2`."""
+    first, second = heads_THD.float().chunk(2, dim=-1)
+    cos, sin = rotation
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return turned.to(heads_THD.dtype)
+
+
+def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """Radians per position of each pair of dimensions, float32 on the CPU."""
+    wavelengths = rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim)
+    frequencies = 1.0 / wavelengths
+    match rope:
+        case DefaultRope():
+            return frequencies
+        case LinearRope():
+            return frequencies / rope.factor
+        case Llama3Rope():
+            return _blend_by_wavelength(rope, frequencies)
+        case YarnRope():
+            return _blend_by_dimension(rope, wavelengths, head_dim)
+
+
+def _blend_by_wavelength(rope: Llama3Rope, frequencies: Tensor) -> Tensor:
+    turns = rope.original_max_positions * frequencies / (2 * math.pi)
+    kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return (1 - kept) * frequencies / rope.factor + kept * frequencies
+
+
+def _blend_by_dimension(rope: YarnRope, wavelengths: Tensor, head_dim: int) -> Tensor:
+    low, high = (
+        _turning_dimension(rope, rope.beta_fast, head_dim),
+        _turning_dimension(rope, rope.beta_slow, head_dim),
+    )
+    if rope.is_truncated:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    # A step where the two coincide: the ramp needs some width.
+    width = high - low or 0.001
+    slowed = ((torch.arange(head_dim // 2, dtype=torch.float32, device="cpu") - low) / width).clamp(0, 1)
+    return slowed / (rope.factor * wavelengths) + (1 - slowed) / wavelengths
+
+
+def _turning_dimension(rope: YarnRope, num_turns: float, head_dim: int) -> float:
+    """The dimension, as a real number, that makes `num_turns` turns over the original length."""
+    wavelength = rope.original_max_positions / (num_turns * 2 * math.pi)
+    return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))

@@ -1,0 +1,101 @@
+"""Published configurations of either spelling become one record, and what is not computed is refused."""
+
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, PreTrainedModel
+
+from dora_rl.core.errors import ModelError
+from dora_rl.model.config import ModelConfig, YarnRope
+from dora_rl.model.hub_config import from_published, to_published
+
+PLAIN: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 32}
+
+
+def test_what_is_written_reads_as_the_same_model(reference: PreTrainedModel) -> None:
+    config = from_published(reference.config.to_dict())
+    assert from_published(to_published(config)) == config
+
+
+def test_transformers_reads_what_is_written(reference: PreTrainedModel) -> None:
+    written = to_published(from_published(reference.config.to_dict()))
+    theirs = AutoConfig.for_model(**written).to_dict()
+    assert from_published(theirs) == from_published(written)
+
+
+def test_both_spellings_of_rope_and_dtype_are_one_model() -> None:
+    old = PLAIN | {"rope_theta": 5e5, "rope_scaling": {"type": "yarn", **YARN}, "torch_dtype": "bfloat16"}
+    new = PLAIN | {"rope_parameters": {"rope_type": "yarn", "rope_theta": 5e5, **YARN}, "dtype": "bfloat16"}
+    assert from_published(old) == from_published(new)
+    assert isinstance(from_published(new).rope, YarnRope)
+
+
+def test_both_spellings_are_written() -> None:
+    written = to_published(from_published(PLAIN | {"rope_theta": 5e5, "dtype": "bfloat16"}))
+    assert written["rope_theta"] == written["rope_parameters"]["rope_theta"] == 5e5
+    assert written["dtype"] == written["torch_dtype"] == "bfloat16"
+
+
+def test_qwen3_heads_are_128_wide_unless_said_otherwise() -> None:
+    assert from_published(PLAIN | {"model_type": "qwen3"}).head_dim == 128
+    assert from_published(PLAIN).head_dim == 8
+
+
+def test_qwen2_has_biases_on_queries_keys_and_values_only() -> None:
+    config = from_published(PLAIN | {"model_type": "qwen2"})
+    assert config.has_qkv_bias
+    assert not config.has_output_bias
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"model_type": "gpt2"}, "model type 'gpt2' is not supported"),
+        ({"model_type": None}, "model type None is not supported"),
+        ({"hidden_size": "wide"}, "cannot be read: .*int.*hidden_size"),
+        ({"hidden_act": "gelu"}, "not supported: the activation 'gelu'"),
+        ({"mlp_bias": True}, "not supported: biases in the MLP"),
+        ({"use_sliding_window": True}, "not supported: sliding-window attention"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
+        ({"quantization_config": {"bits": 4}}, "quantized weights"),
+        ({"partial_rotary_factor": 0.5}, "part of each head"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' are not supported: they change"),
+        ({"rope_scaling": {"type": "longrope"}}, "'longrope' are not supported"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "'linear' are incomplete: .*factor"),
+        ({"dtype": "int8"}, "weights of type 'int8'"),
+        ({"num_key_value_heads": 3}, "4 query heads cannot share 3"),
+        ({"num_hidden_layers": 0}, "at least one layer"),
+        ({"head_dim": 7}, "even head size"),
+        ({"model_type": "qwen3_moe"}, "lacks num_experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 2}, "8 of 2 experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 8, "decoder_sparse_step": 0}, "decoder_sparse_step"),
+    ],
+)
+def test_what_is_not_computed_is_refused_in_a_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        from_published(PLAIN | change)
+
+
+def test_a_key_left_out_is_named() -> None:
+    with pytest.raises(ModelError, match="hidden_size"):
+        from_published({key: value for key, value in PLAIN.items() if key != "hidden_size"})
+
+
+def test_experts_take_every_layer_that_is_not_dense() -> None:
+    experts = {"num_experts": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    config = from_published(PLAIN | experts | {"model_type": "qwen3_moe", "num_hidden_layers": 6})
+    assert [layer for layer in range(6) if config.experts_of(layer)] == [1, 5]
+
+
+def test_a_model_without_experts_has_none_anywhere() -> None:
+    config: ModelConfig = from_published(PLAIN)
+    assert not any(config.experts_of(layer) for layer in range(config.num_layers))
