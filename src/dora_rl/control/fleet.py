@@ -86,13 +86,8 @@ class Instance:
     def is_idle(self) -> bool:
         return not self.num_running and not self.num_waiting
 
-    def has_room(self, tokens: int, watermark: float) -> bool:
-        """Can one more request of `tokens` so far start decoding?"""
-        return (
-            self.state is State.UP
-            and self.num_running < self.spec.slots
-            and self.kv_tokens + tokens + _GROWTH * self.num_running <= watermark * self.kv_capacity
-        )
+    def has_slot(self) -> bool:
+        return self.state is State.UP and self.num_running < self.spec.slots
 
     def kv_of(self, t: Trajectory) -> float:
         """KV that one of its requests holds by now."""
@@ -190,13 +185,17 @@ class Fleet:
             load, key = heap[0]
             instance = self.instances.get(key)
             if instance and version in instance.lanes and load == self._load(instance):
-                if instance.has_room(tokens, self._watermark):
+                if self.has_room(instance, tokens):
                     return instance
             heapq.heappop(heap)
         return None
 
     def has_room(self, instance: Instance, tokens: int) -> bool:
-        return instance.has_room(tokens, self._watermark)
+        """Can one more request of `tokens` so far start there?"""
+        if not instance.has_slot():
+            return False
+        needed = instance.kv_tokens + tokens + _GROWTH * instance.num_running
+        return needed <= self._watermark * instance.kv_capacity
 
     def forget(self, version: int) -> None:
         """A retired version needs no candidates."""

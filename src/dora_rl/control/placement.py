@@ -18,7 +18,7 @@ from dora_rl.core.record import Record
 
 Placement = Literal["auto", "exclusive", "shared"]
 
-_FULL = 0.85
+_FULL = 0.93
 """Requests are moved together up to this share of an instance's KV: they will grow."""
 
 
@@ -44,6 +44,8 @@ class Situation(Record, frozen=True, gc=True):
     """How long a change will be of use: the time to the next publish."""
     slack_s: Mapping[int, float]
     """Time until a version's deadline."""
+    longest_s: Mapping[int, float]
+    """Time a version's slowest running request is expected to need on an instance without other versions."""
 
 
 class Planner:
@@ -88,11 +90,10 @@ class Planner:
         """Lanes decode in turn: k of them run at a k-th of the speed, and must still make their deadlines."""
         fits = min(i.spec.versions_that_fit for i in present)
         newest = max(situation.demands)
-        longest_s = self._estimates.lengths.longest_of(256) * self._estimates.step_s
 
         def may_share(versions: Bin, quota: float) -> bool:
             lanes = len(versions)
-            in_time = all(longest_s * lanes <= situation.slack_s.get(v, 0.0) for v in versions)
+            in_time = all(lanes * situation.longest_s.get(v, 0.0) <= situation.slack_s[v] for v in versions)
             return lanes <= fits and quota <= 1.0 / lanes and newest not in versions and in_time
 
         return may_share

@@ -214,7 +214,7 @@ class ControlPlane:
         self.meters.truncated += event.truncated
         self.estimates.lengths.observe(event.tokens)
         if instance is not None:
-            instance.kv_tokens = event.kv_tokens
+            instance.report(event.at, event.clock, event.kv_tokens)
             self._fill(instance)
 
     def _turn_ended(self, event: told.TurnEnded) -> None:
@@ -222,7 +222,7 @@ class ControlPlane:
         if t is None or instance is None:
             return
         self.dispatch.wait(t, instance, event.tokens)
-        instance.kv_tokens = event.kv_tokens
+        instance.report(event.at, event.clock, event.kv_tokens)
         self._fill(instance)
 
     def _heard_of(self, event: told.Ended | told.TurnEnded) -> tuple[Trajectory | None, Instance | None]:
@@ -379,6 +379,7 @@ class ControlPlane:
         staleness = tuple(number - group.version for group in batch)
         self._trains = True
         self._note(batch, staleness)
+        self.steering.lend(self.now)
         self._emit(Take(batch=number, groups=tuple(group.id for group in batch), staleness=staleness))
         self._onset()
 
@@ -390,10 +391,9 @@ class ControlPlane:
         self.pace.taken(self.now)
 
     def _onset(self) -> None:
-        """A step begins: redundant work ends, elastic devices train, new groups may start."""
+        """A step begins: redundant work ends, new groups may start."""
         if self._schedule.redundant_groups:
             self._abort_redundant()
-        self.steering.lend(self.now)
         self._schedule.gate.onset(self.target.groups - self.window.num_active)
         self._admit()
         self._retire()

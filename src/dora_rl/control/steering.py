@@ -16,6 +16,8 @@ from dora_rl.control.window import Window
 from dora_rl.core.decisions import Drop, GiveBack, Interrupt, Lend, Load
 from dora_rl.core.recipe import Control
 
+_MANY = 256
+"""Trajectories among which the longest stands for a version's slowest."""
 _RELIEF = 0.05
 """Share of the KV that an answer to pressure frees."""
 
@@ -57,16 +59,20 @@ class Steering:
         backlog = {version: count for version, count in waiting.items() if count}
         backlog[newest] = backlog.get(newest, 0) + planned
         demands = {version: count * lengths.mean() for version, count in backlog.items()}
+        longest = dict.fromkeys(demands, lengths.longest_of(_MANY))
         for instance in self._fleet:
             for version, lane in instance.lanes.items():
                 if len(lane):
                     tokens = lengths.lane_tokens(lane, instance.clock) + len(lane.waiting) * lengths.mean()
                     demands[version] = demands.get(version, 0.0) + tokens
+                    slowest = lengths.longest_of(_MANY) - lane.progress(instance.clock)
+                    longest[version] = max(longest.get(version, 0.0), slowest)
         return Situation(
             demands=demands,
             backlog=backlog,
             horizon_s=max(self._control.rebalance_period_s, self._pace.time_left_s(now)),
             slack_s={version: self._pace.slack_s(version, now) for version in demands},
+            longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
         )
 
     def _carry_out(self, change: Change, now: float) -> None:

@@ -73,7 +73,7 @@ class Control(Section, frozen=True):
     """How often a trajectory is tried when its environment fails."""
     evaluation_share: Share = 0.1
     """Share of an instance's slots that evaluation may use."""
-    rebalance_period_s: PositiveFloat = 15.0
+    rebalance_period_s: PositiveFloat = 5.0
     """How often placement is looked at without another reason."""
     kv_watermark: Annotated[float, Meta(gt=0, le=1)] = 0.95
     """Requests start on an instance up to this share of its KV."""
