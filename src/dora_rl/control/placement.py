@@ -87,14 +87,20 @@ class Planner:
         return [ceil(sum(kv[version] for version in b) / (_FULL * capacity)) for b in bins]
 
     def _may_share(self, situation: Situation, present: list[Instance]) -> Callable[[Bin, float], bool]:
-        """Lanes decode in turn: k of them run at a k-th of the speed, and must still make their deadlines."""
+        """Lanes decode in turn: k of them run at a k-th of the speed, and must still make their deadlines.
+
+        So versions share only while together they need half of what is left of an instance by then, and
+        while something waits for the instance this frees.
+        """
         fits = min(i.spec.versions_that_fit for i in present)
         newest = max(situation.demands)
+        is_wanted = situation.backlog.get(newest, 0) > 0
 
         def may_share(versions: Bin, quota: float) -> bool:
             lanes = len(versions)
             in_time = all(lanes * situation.longest_s.get(v, 0.0) <= situation.slack_s[v] for v in versions)
-            return lanes <= fits and quota <= 1.0 / lanes and newest not in versions and in_time
+            is_small = lanes <= fits and quota <= 0.5 / lanes and newest not in versions
+            return is_wanted and is_small and in_time
 
         return may_share
 
@@ -162,7 +168,7 @@ class _Execution:
         missing = [v for v in versions if v not in instance.lanes]
         if not missing and not foreign:
             return Change(instance, versions, [])
-        if foreign and not self._pays(versions, len(foreign)):
+        if foreign and not self._pays(instance, versions, len(foreign)):
             return None
         moves = self._targets(instance, foreign)
         if moves is None:
@@ -170,13 +176,15 @@ class _Execution:
         self._wanted[versions] -= instance.spec.slots
         return Change(instance, versions, moves)
 
-    def _pays(self, versions: Bin, num_moved: int) -> bool:
-        """Tokens won by what can start here, against tokens lost while requests travel and weights load."""
+    def _pays(self, instance: Instance, versions: Bin, num_moved: int) -> bool:
+        """Tokens won by what can start here and by lanes that no longer wait their turn, against tokens
+        lost while requests travel."""
         e, s = self._estimates, self._situation
-        starts = max(0, self._wanted[versions])
-        gain = starts * max(0.0, s.horizon_s - e.load_s) / e.step_s
-        cost = num_moved * e.move_s / e.step_s
-        return gain > cost
+        steps = max(0.0, s.horizon_s - e.load_s) / e.step_s
+        busy = [version for version, lane in instance.lanes.items() if len(lane)]
+        staying = sum(version in versions for version in busy)
+        quicker = instance.num_running * (1.0 - staying / len(busy)) if staying else 0.0
+        return (max(0, self._wanted[versions]) + quicker) * steps > num_moved * e.move_s / e.step_s
 
     def _targets(self, source: Instance, requests: list[Trajectory]) -> list[tuple[Trajectory, int]] | None:
         """A place for every request on instances that keep its version, or None if one has none."""
