@@ -131,6 +131,8 @@ class ControlPlane:
     # --- instances ------------------------------------------------------------------------------
 
     def _joined(self, event: told.InstanceJoined) -> None:
+        # It came back before anyone noticed that it was gone: what it carried is gone too.
+        self._lost(told.InstanceLost(at=event.at, instance=event.instance, reason="joined again"))
         instance = Instance(instance=event.instance, spec=event.spec, version=event.version, now=event.at)
         self.fleet.join(instance)
         if self._has_begun:
@@ -221,7 +223,7 @@ class ControlPlane:
         t, instance = self._heard_of(event)
         if t is None or instance is None:
             return
-        self.dispatch.wait(t, instance, event.tokens)
+        self.dispatch.wait(t, event.tokens)
         instance.report(event.at, event.clock, event.kv_tokens)
         self._fill(instance)
 
@@ -358,9 +360,13 @@ class ControlPlane:
         self._emit(Finish())
 
     def _step_lost(self, event: told.StepLost) -> None:
-        self._trains = False
-        self.batches.give_back()
-        self.pace.step_lost()
+        """The trainer starts again without the step in flight, or without what it was handed."""
+        if self._trains:
+            self._trains = False
+            self.batches.give_back()
+            self.pace.step_lost()
+        else:
+            self.batches.reopen()
         self._take()
 
     def _take(self) -> None:
@@ -459,7 +465,8 @@ class ControlPlane:
             self.target.reached()
             return False
         wanted = active < (self._steps - self.window.taken) * self._batch.groups
-        return wanted and self._schedule.gate.is_open and self.window.room(version) > 0
+        is_open = wanted and self._schedule.gate.is_open
+        return is_open and self.window.room(version) > 0 and self.batches.allows(version)
 
     def _start_group(self, version: int, place: Instance) -> None:
         """Check, admission and pinning are one act, at the moment the first member starts."""

@@ -56,9 +56,9 @@ class Window:
                 return Verdict.WINDOW
         return Verdict.READY
 
-    def forced(self, version: int) -> int:
-        """Groups of version <= `version` that the next batch must hold."""
-        return max(0, self.active_up_to(version) - self._slack(version, 0))
+    def forced(self, version: int, *, extra: int = 0) -> int:
+        """Groups of version <= `version` that the next batch must hold, if `extra` more of them were active."""
+        return max(0, self.active_up_to(version) + extra - self._slack(version, 0))
 
     def active_up_to(self, version: int) -> int:
         return sum(count for w, count in self._active.items() if w <= version)
