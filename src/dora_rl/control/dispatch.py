@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 
 from dora_rl.control.estimates import Estimates
-from dora_rl.control.fleet import Fleet, Instance
+from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Group, Ledger, Phase, Trajectory
 from dora_rl.control.meters import Meters
-from dora_rl.core.decisions import Decision, Move, Park, Resume, Start
+from dora_rl.core.decisions import Decision, Evict, Move, Park, Resume, Start
 
 Emit = Callable[[Decision], None]
 
@@ -89,6 +89,8 @@ class Dispatch:
     def start(self, t: Trajectory, instance: Instance) -> None:
         group = self._ledger.group_of(t.id)
         assert group is not None, f"trajectory {t.id} belongs to no group"
+        if t.tokens and not instance.spec.continues:
+            t.tokens, t.attempt = 0, t.attempt + 1
         t.phase = Phase.RUNNING
         instance.add(t)
         self._fleet.touch(instance)
@@ -149,8 +151,16 @@ class Dispatch:
         self._meters.parked += 1
         self._emit(Park(instance=instance.id, trajectory=t.id))
 
-    def wait(self, t: Trajectory, instance: Instance, tokens: int) -> None:
-        """The environment has the turn; the KV of `tokens` stays."""
+    def evict(self, t: Trajectory, instance: Instance) -> None:
+        """Drop the KV of a request that waits for its environment: nothing decodes slower for it."""
+        instance.remove(t)
+        self._meters.evicted += 1
+        self._emit(Evict(instance=instance.id, trajectory=t.id))
+
+    def wait(self, t: Trajectory, tokens: int) -> None:
+        """The environment has the turn; the KV of `tokens` stays, or goes on to where it is moving."""
+        instance = self._fleet.get(t.instance)
+        assert instance is not None, f"trajectory {t.id} waits nowhere"
         instance.remove(t)
         t.tokens, t.phase = tokens, Phase.WAITING
         instance.add(t)
@@ -205,7 +215,7 @@ class Dispatch:
 
     def _dealt(self, version: int) -> Instance | None:
         """Batch scheduling: deal requests out in turn, whether or not there is room."""
-        serving = self._fleet.serving(version)
+        serving = [i for i in self._fleet.serving(version) if i.state is State.UP]
         if not serving:
             return None
         self._turn += 1

@@ -18,6 +18,7 @@ class Meters:
         self.kv_bytes_moved = 0
         self.version_changes = 0
         self.parked = 0
+        self.evicted = 0
         self.mixed_trajectories = 0
         self.truncated = 0
         self.instance_losses = 0

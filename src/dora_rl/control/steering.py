@@ -117,8 +117,13 @@ class Steering:
     # --- KV pressure ---
 
     def relieve(self, instance: Instance, now: float) -> None:
-        """Free a twentieth of the KV: the largest requests move to where there is plenty, or the smallest park."""
+        """Free a twentieth of the KV.
+
+        Requests that wait for their environment go first; then the largest move to where there is
+        plenty; then the smallest park.
+        """
         goal = instance.kv_tokens - _RELIEF * instance.kv_capacity
+        self._evict_waiting(instance, goal)
         running = [t for lane in instance.lanes.values() for t in lane.running.values()]
         running = sorted((t for t in running if t.phase == Phase.RUNNING), key=lambda t: t.offset)
         while running and instance.kv_tokens > goal and self._control.rebalance:
@@ -130,6 +135,14 @@ class Steering:
             t = running.pop()
             kept -= t.prompt_tokens + instance.clock - t.offset
             self._dispatch.park(t, instance)
+
+    def _evict_waiting(self, instance: Instance, goal: float) -> None:
+        for lane in instance.lanes.values():
+            for t in list(lane.waiting.values()):
+                if instance.kv_tokens <= goal:
+                    return
+                if t.id not in self._dispatch.moving:
+                    self._dispatch.evict(t, instance)
 
     def _move_away(self, t: Trajectory, instance: Instance, now: float, *, reserve: float = 0.0) -> bool:
         """Move a request to an instance of its version with room to spare."""
@@ -144,7 +157,7 @@ class Steering:
 
     def lend(self, now: float) -> None:
         """Elastic instances train: their requests move where there is room, the others wait."""
-        elastic = [i for i in self._fleet if i.spec.elastic and i.state is not State.LENT]
+        elastic = [i for i in self._fleet if i.spec.elastic and i.state in (State.UP, State.LOADING)]
         for instance in elastic:
             instance.state = State.LENT
         for instance in elastic:
@@ -159,9 +172,9 @@ class Steering:
         for instance in self._fleet:
             if instance.state is State.LENT:
                 self._emit(GiveBack(instance=instance.id))
-                if instance.is_idle and self._window.newest not in instance.lanes:
+                if instance.is_idle and instance.loading is None and self._window.newest not in instance.lanes:
                     self._load(instance, self._window.newest, tuple(instance.lanes), now)
-                    instance.state = State.LENT
+                instance.state, instance.last_seen = State.RETURNING, now
 
     def returned(self, instance: Instance) -> None:
         instance.state = State.LOADING if instance.loading is not None and self._is_bare(instance) else State.UP

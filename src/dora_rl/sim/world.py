@@ -74,6 +74,7 @@ class World:
             do.Resume: self._resume,
             do.Move: self._move,
             do.Park: self._park,
+            do.Evict: self._evict,
             do.Abort: self._abort,
             do.Interrupt: self._interrupt,
             do.Load: self._load,
@@ -256,6 +257,14 @@ class World:
         self._arriving.pop(d.trajectory, None)
         engine = self.engines.get(d.instance)
         if engine is not None and d.trajectory in engine.requests:
+            engine.advance(self.now)
+            engine.release(d.trajectory)
+            engine.refill_batch()
+            self._dirty.add(engine.id)
+
+    def _evict(self, d: do.Evict) -> None:
+        engine = self.engines[d.instance]
+        if d.trajectory in engine.requests:
             engine.advance(self.now)
             engine.release(d.trajectory)
             engine.refill_batch()
