@@ -22,6 +22,8 @@ class State(Enum):
     """Changing versions; decodes nothing until `Loaded`."""
     LENT = "lent"
     """Its devices train."""
+    RETURNING = "returning"
+    """Given back; generates nothing until `Returned`."""
 
 
 class Lane:
@@ -194,6 +196,8 @@ class Fleet:
         """Can one more request of `tokens` so far start there?"""
         if not instance.has_slot():
             return False
+        if instance.is_idle:
+            return True  # Whatever fits nowhere else fits here.
         needed = instance.kv_tokens + tokens + _GROWTH * instance.num_running
         return needed <= self._watermark * instance.kv_capacity
 

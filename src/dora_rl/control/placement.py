@@ -58,7 +58,7 @@ class Planner:
 
     def plan(self, situation: Situation) -> list[Change]:
         """The changes worth making now, cheapest first."""
-        present = [i for i in self._fleet if i.state is not State.LENT]
+        present = [i for i in self._fleet if i.state in (State.UP, State.LOADING)]
         if not present or not situation.demands:
             return []
         bins = self._bins(situation, present)

@@ -146,8 +146,11 @@ class ControlPlane:
         self.meters.instance_losses += 1
         self.estimates.forget_instance(instance.id)
         stranded = [key for key, source in self.dispatch.moving.items() if source == instance.id]
-        requests = instance.requests()
-        for t in [*requests, *filter(None, map(self.ledger.trajectory, stranded))]:
+        for t in filter(None, map(self.ledger.trajectory, stranded)):
+            # It may have arrived in the meantime; nobody can tell.
+            self._take_off(t, event.reason)
+            self.dispatch.requeue(t, keeps_tokens=instance.spec.continues)
+        for t in instance.requests():
             self.dispatch.release(t)
             self.dispatch.requeue(t, keeps_tokens=instance.spec.continues)
         self.fleet.leave(instance)
@@ -199,11 +202,9 @@ class ControlPlane:
         self._fill_everything()
 
     def _is_silent(self, instance: Instance) -> bool:
-        return (
-            instance.state is State.UP
-            and not instance.is_idle
-            and self.now - instance.last_seen > self._control.silence_s
-        )
+        owes_word = not instance.is_idle or instance.loading is not None or instance.state is State.RETURNING
+        is_late = self.now - instance.last_seen > self._control.silence_s
+        return owes_word and is_late and instance.state is not State.LENT
 
     # --- trajectories ---------------------------------------------------------------------------
 
@@ -292,12 +293,12 @@ class ControlPlane:
         self.estimates.move_ended(event.trajectory, event.at)
         self.meters.kv_bytes_moved += event.kv_bytes
         t = self.ledger.trajectory(event.trajectory)
-        if t is not None:
+        if t is not None and t.instance == event.target:
             self.dispatch.moved(t)
 
     def _move_failed(self, event: told.MoveFailed) -> None:
         t = self.ledger.trajectory(event.trajectory)
-        if t is not None and t.phase == Phase.MOVING:
+        if t is not None and t.id in self.dispatch.moving:
             self.dispatch.release(t)
             self.dispatch.requeue(t, keeps_tokens=True)
             self.dispatch.fill_version(t.version)
@@ -318,6 +319,7 @@ class ControlPlane:
         self.ledger.forget(group)
         if not group.is_evaluation:
             self.window.close(group.version, finished=group.is_finished)
+            self._schedule.gate.closed()
             self._take()
             self._admit()
 
@@ -504,12 +506,12 @@ class ControlPlane:
     # --- versions -------------------------------------------------------------------------------
 
     def _rebalance(self) -> None:
-        if not self._control.rebalance and self.fleet.serving(self.window.newest):
-            return
         planned = min(self.target.groups - self.window.num_active, self.window.room(self.window.newest))
-        waiting = {v: len(queue) for v, queue in self.dispatch.pending.items()}
+        waiting = {v: len(queue) for v, queue in self.dispatch.pending.items() if queue}
         for t in self._evaluations:
             waiting[t.version] = waiting.get(t.version, 0) + 1
+        if not self._control.rebalance and all(map(self.fleet.serving, {*waiting, self.window.newest})):
+            return
         self.steering.rebalance(waiting, max(0, planned) * self._batch.group_size, self.now)
 
     def _retire(self) -> None:

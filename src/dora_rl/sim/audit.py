@@ -40,7 +40,7 @@ class Audit:
     def saw_input(self, event: Input) -> None:
         if isinstance(event, Published):
             self._commit(event.version)
-        elif isinstance(event, StepLost):
+        elif isinstance(event, StepLost) and self._training:
             self._training = ()
             self._batches_taken -= 1
 
