@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
@@ -25,19 +27,31 @@ from dora_rl.sim.truth import Truth
 Watcher = Callable[[Input, list[Decision]], None]
 
 
-class Plan:
+class Plan(Struct, gc=False):
     """What the world knows of a trajectory's future."""
 
-    __slots__ = ("attempt", "ends", "env_tokens", "journalled", "key", "turn")
+    attempt: int
+    ends: tuple[int, ...]
+    """Tokens after the prompt (environment tokens included) at which each turn ends."""
+    turn: int = 0
+    journalled: int = 0
+    """Tokens that survive the death of an instance."""
 
-    def __init__(self, key: tuple[int, int, int], attempt: int, ends: list[int]) -> None:
-        self.key = key
-        self.attempt = attempt
-        self.ends = ends
-        """Tokens after the prompt (environment tokens included) at which each turn ends."""
-        self.turn = 0
-        self.env_tokens = 0
-        self.journalled = 0
+    @property
+    def until(self) -> int:
+        """Tokens at which the present turn ends."""
+        return self.ends[self.turn]
+
+    @property
+    def has_more_turns(self) -> bool:
+        return self.turn + 1 < len(self.ends)
+
+    def continue_from(self, tokens: int) -> int:
+        """Go on after `tokens`, as far as they survived; each turn generates at least its last token."""
+        kept = min(tokens, self.journalled)
+        while self.has_more_turns and self.until <= kept:
+            self.turn += 1
+        return min(kept, self.until - 1)
 
 
 class World:
@@ -121,17 +135,18 @@ class World:
 
     def _settle(self) -> None:
         """Tell control everything that happened, do what it says, and schedule what follows from it."""
-        while self._inbox:
-            event = self._inbox.popleft()
-            decisions = self.plane.handle(event)
+        inbox, handle, carry_out = self._inbox, self.plane.handle, self._carry_out
+        while inbox:
+            event = inbox.popleft()
+            decisions = handle(event)
             self.num_inputs += 1
-            self.num_decisions += len(decisions)
             for watch in self.watchers:
                 watch(event, decisions)
-            for decision in decisions:
-                act = self._carry_out.get(type(decision))
-                if act is not None:
-                    act(decision)
+            if decisions:
+                self.num_decisions += len(decisions)
+                for decision in decisions:
+                    if (act := carry_out.get(type(decision))) is not None:
+                        act(decision)
         for key in self._dirty:
             if (engine := self.engines.get(key)) is not None:
                 self._schedule(engine)
@@ -158,7 +173,11 @@ class World:
         engine.last_told = self.now
         self.tell(
             told.LoadReport(
-                at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv, step_s=engine.step_s
+                at=self.now,
+                instance=engine.id,
+                clock=engine.clock,
+                kv_tokens=engine.claimed_kv,
+                step_s=engine.step_s,
             )
         )
 
@@ -175,7 +194,9 @@ class World:
             self._turn_over(engine, request)
         if engine.is_pressed:
             self.tell(
-                told.KvPressure(at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv)
+                told.KvPressure(
+                    at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv
+                )
             )
             self.at(self.now, self._relieve, engine)
         engine.refill_batch()
@@ -191,7 +212,7 @@ class World:
         key = request.trajectory
         plan = self._plans[key]
         engine.last_told = self.now
-        if plan.turn + 1 < len(plan.ends):
+        if plan.has_more_turns:
             self._ask_environment(engine, request, plan)
             return
         engine.release(key)
@@ -222,36 +243,32 @@ class World:
         engine = self.engines[d.instance]
         engine.advance(self.now)
         plan = self._plan(d)
-        generated = min(d.generated_tokens, plan.journalled)
-        while plan.turn + 1 < len(plan.ends) and plan.ends[plan.turn] <= generated:
-            plan.turn += 1
+        generated = plan.continue_from(d.generated_tokens) if d.generated_tokens else 0
         request = Request(
             trajectory=d.trajectory,
             group=d.group,
             version=d.version,
             prompt_tokens=d.prompt_tokens,
-            tokens=float(min(generated, plan.ends[plan.turn] - 1)),
-            until=float(plan.ends[plan.turn]),
+            tokens=float(generated),
+            until=float(plan.until),
         )
         engine.submit(request, prefill=True)
-        self._dirty.add(engine.id)
+        self._dirty.add(d.instance)
 
     def _plan(self, d: do.Start) -> Plan:
         """A trajectory's future: kept when it continues, drawn again for another attempt."""
         plan = self._plans.get(d.trajectory)
         if plan is None or plan.attempt != d.attempt:
-            key = (d.epoch, d.row, d.member)
-            plan = Plan(key, d.attempt, self._turn_ends(d))
-            self._plans[d.trajectory] = plan
+            plan = self._plans[d.trajectory] = Plan(d.attempt, self._turn_ends(d))
         return plan
 
-    def _turn_ends(self, d: do.Start) -> list[int]:
+    def _turn_ends(self, d: do.Start) -> tuple[int, ...]:
         total = self.truth.response_tokens(d.epoch, d.row, d.member, d.attempt)
-        turns = min(self.truth.turns(d.trajectory, d.attempt), total)
-        if turns == 1:
-            return [total]
-        extra = self.recipe.task.turns.environment_tokens
-        return [total * (i + 1) // turns + i * extra for i in range(turns)]
+        turns = self.truth.turns(d.trajectory, d.attempt)
+        if turns == 1 or total == 1:
+            return (total,)
+        turns, extra = min(turns, total), self.recipe.task.turns.environment_tokens
+        return tuple(total * (i + 1) // turns + i * extra for i in range(turns))
 
     def _abort(self, d: do.Abort) -> None:
         self._arriving.pop(d.trajectory, None)
@@ -317,7 +334,7 @@ class World:
             return
         plan = self._plans[d.trajectory]
         engine.advance(self.now)
-        engine.resume(d.trajectory, d.appended_tokens, float(plan.ends[plan.turn]))
+        engine.resume(d.trajectory, d.appended_tokens, float(plan.until))
         self._dirty.add(engine.id)
 
     # --- moving ---------------------------------------------------------------------------------
@@ -351,9 +368,7 @@ class World:
         target.submit(request, prefill=not d.with_kv)
         self._dirty.add(target.id)
         self.tell(
-            told.Moved(
-                at=self.now, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=moved
-            )
+            told.Moved(at=self.now, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=moved)
         )
         if (early := self._early_resumes.pop(d.trajectory, None)) is not None:
             self._resume(early)
@@ -363,7 +378,7 @@ class World:
     def _load(self, d: do.Load) -> None:
         engine = self.engines[d.instance]
         engine.advance(self.now)
-        engine.versions -= set(d.drop)
+        engine.hold(engine.versions.difference(d.drop))
         apart = min((abs(d.version - v) for v in (*d.drop, *engine.versions)), default=1)
         wait = max(0.0, self._outgoing.get(engine.id, 0.0) - self.now)
         self.after(wait + engine.cost.load_s(apart), self._end_load, (engine, d.version))
@@ -372,12 +387,13 @@ class World:
         engine, version = argument
         if self.engines.get(engine.id) is engine:
             engine.advance(self.now)
-            engine.versions.add(version)
+            engine.hold({*engine.versions, version})
             self._dirty.add(engine.id)
             self.tell(told.Loaded(at=self.now, instance=engine.id, version=version))
 
     def _drop(self, d: do.Drop) -> None:
-        self.engines[d.instance].versions.discard(d.version)
+        engine = self.engines[d.instance]
+        engine.hold(engine.versions - {d.version})
 
     def _interrupt(self, d: do.Interrupt) -> None:
         engine = self.engines[d.instance]
@@ -457,14 +473,14 @@ class World:
 
     def _take(self, d: do.Take) -> None:
         tokens_of = {group: self._group_tokens(group) for group in d.groups}
-        trained, visible = self.trainer.begin(tokens_of, self.now)
+        _, visible = self.trainer.begin(tokens_of, self.now)
         self._step = d.batch
-        self.at(visible, self._publish, (d, self.now, trained, sum(tokens_of.values())))
+        self.at(visible, self._publish, (d, self.now, sum(tokens_of.values())))
 
     _step = -1
 
-    def _publish(self, argument: tuple[do.Take, float, float, int]) -> None:
-        take, began, trained, tokens = argument
+    def _publish(self, argument: tuple[do.Take, float, int]) -> None:
+        take, began, tokens = argument
         if not self.trainer.is_training or self._step != take.batch:
             return
         self.trainer.end()
