@@ -162,9 +162,11 @@ class Ledger:
     def give_back(self) -> list[Group]:
         """The step was lost: its groups are finished and active again."""
         returned = list(self.training.values())
+        queued = set(self._finished)
         for group in returned:
             self.groups[group.id] = group
-            heapq.heappush(self._finished, (group.version, group.id))
+            if (entry := (group.version, group.id)) not in queued:
+                heapq.heappush(self._finished, entry)
         self.training.clear()
         return returned
 

@@ -309,7 +309,7 @@ class ControlPlane:
         for t in members:
             self._take_off(t, outcome)
             self.ledger.close(group, t, outcome)
-        if members and not group.is_evaluation:
+        if members:
             ids = tuple(t.id for t in members)
             self._emit(Close(group=group.id, members=ids, outcome=outcome))
 

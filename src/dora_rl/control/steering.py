@@ -104,6 +104,8 @@ class Steering:
             self._emit(Drop(instance=instance.id, version=version))
 
     def loaded(self, instance: Instance, version: int) -> None:
+        if version != instance.loading:
+            return  # An interruption overtook it.
         instance.loading = None
         instance.lanes.setdefault(version, Lane())
         if instance.state is State.LOADING:

@@ -63,7 +63,7 @@ class Evict(Decision, frozen=True):
 
 
 class Abort(Decision, frozen=True):
-    """Stop generating this trajectory and free what it holds."""
+    """Stop generating this trajectory and free what it holds; no more is heard of this request."""
 
     instance: int
     trajectory: int
