@@ -202,9 +202,7 @@ class ControlPlane:
         self._fill_everything()
 
     def _is_silent(self, instance: Instance) -> bool:
-        owes_word = not instance.is_idle or instance.loading is not None or instance.state is State.RETURNING
-        is_late = self.now - instance.last_seen > self._control.silence_s
-        return owes_word and is_late and instance.state is not State.LENT
+        return instance.state is not State.LENT and self.now - instance.last_seen > self._control.silence_s
 
     # --- trajectories ---------------------------------------------------------------------------
 
@@ -348,10 +346,10 @@ class ControlPlane:
             self._staleness.published(stall_share=share, oldest_taken=self._oldest_taken)
         self._starved_mark, self._stall_mark = starved_s, stall_s
         self._take()
-        if not self._trains:
-            self.steering.give_back(event.at)
         if self._schedule.interrupts:
             self.steering.interrupt(event.version)
+        if not self._trains:
+            self.steering.give_back(event.at)
         self._rebalance()
         self._fill_everything()
         self._retire()
@@ -455,6 +453,7 @@ class ControlPlane:
         while (
             self.fleet.has_room(instance, self.prompts.peek().tokens)
             and self.pace.would_starve(self.now)
+            and version in self._versions
             and version > self.window.oldest_allowed
             and self._may_admit(version)
             and self.pace.can_finish(version, self.now)

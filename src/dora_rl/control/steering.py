@@ -52,7 +52,7 @@ class Steering:
         """Look at placement again: `waiting` requests by version, `planned` ones of the newest to come."""
         situation = self._situation(waiting, planned, now)
         for change in self._planner.plan(situation):
-            self._carry_out(change, now)
+            self._carry_out(change, waiting, now)
 
     def _situation(self, waiting: Mapping[int, int], planned: int, now: float) -> Situation:
         newest, lengths = self._window.newest, self._estimates.lengths
@@ -75,17 +75,25 @@ class Steering:
             longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
         )
 
-    def _carry_out(self, change: Change, now: float) -> None:
+    def _carry_out(self, change: Change, waiting: Mapping[int, int], now: float) -> None:
         instance = change.instance
         for t, target in change.moves:
             self._dispatch.move(t, self._fleet.instances[target], now)
-        foreign = tuple(v for v, lane in instance.lanes.items() if v not in change.versions and not len(lane))
+        empty = [v for v, lane in instance.lanes.items() if not len(lane)]
+        foreign = [v for v in empty if v not in change.versions]
         missing = [v for v in change.versions if v not in instance.lanes]
-        kept = [v for v in instance.lanes if v not in foreign]
-        if missing and len(kept) < instance.spec.versions_that_fit:
-            self._load(instance, missing[-1], foreign, now)
+        stranded = [v for v in missing if v in waiting and not self.uses(v)]
+        if stranded and not self._has_space(instance, foreign):
+            # More versions than fit: what nobody serves goes before what nobody waits for.
+            foreign = [v for v in empty if v not in waiting]
+        if missing and self._has_space(instance, foreign):
+            self._load(instance, stranded[0] if stranded else missing[-1], tuple(foreign), now)
         elif not missing:
-            self._drop(instance, foreign)
+            self._drop(instance, tuple(foreign))
+
+    @staticmethod
+    def _has_space(instance: Instance, dropped: list[int]) -> bool:
+        return len(instance.lanes) - len(dropped) < instance.spec.versions_that_fit
 
     def _load(self, instance: Instance, version: int, drop: tuple[int, ...], now: float) -> None:
         for old in drop:
