@@ -1,0 +1,99 @@
+"""Search: every way to divide the devices, ranked by prediction.
+
+Fast enough to be asked before each simulation that leaves its split open.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.record import Record
+from dora_rl.costs.limit import Split, in_turn, split_times
+from dora_rl.costs.memory import fewest_training_gpus
+from dora_rl.costs.rollout import instance_sizes
+from dora_rl.sim.plan.choice import Choice
+from dora_rl.sim.plan.predict import Prediction, needed_groups, predict
+
+_COLOCATED = ("sync", "partial")
+"""Schedules under which generating and training take turns anyway."""
+_MOST_SPLITS = 256
+_CLOSE = 1.01
+"""Predictions this close are equal: the less stale choice is the better one."""
+
+
+class Candidate(Record, frozen=True):
+    choice: Choice
+    prediction: Prediction
+
+
+def candidates(recipe: Recipe, staleness: Iterable[int]) -> list[Candidate]:
+    """Everything that fits, with S from `staleness` and the R each needs; the most promising first."""
+    splits = _splits(recipe)
+    found = [_candidate(recipe, split, bound) for bound in staleness for split in splits]
+    best_s = min(candidate.prediction.step_s for candidate in found)
+    return sorted(found, key=lambda candidate: _rank(candidate, best_s))
+
+
+def decide(recipe: Recipe) -> Recipe:
+    """The recipe with its split and tensor parallelism filled in by prediction, where it leaves them out."""
+    c = recipe.cluster
+    if c.tensor_parallel is not None and (c.rollout_gpus is not None or c.elastic_gpus):
+        return recipe
+    best, *_ = candidates(recipe, [recipe.control.max_staleness])
+    return replace(best.choice, active_groups=recipe.control.active_groups).applied_to(recipe)
+
+
+def takes_turns(recipe: Recipe) -> bool:
+    """Do the same devices generate and train?"""
+    c = recipe.cluster
+    if c.rollout_gpus is not None or c.elastic_gpus:
+        return c.rollout_gpus is None
+    return recipe.control.schedule in _COLOCATED or c.gpus == 1
+
+
+def _rank(candidate: Candidate, best_s: float) -> tuple[float, int, int, float]:
+    step_s, choice = candidate.prediction.step_s, candidate.choice
+    is_close = step_s <= _CLOSE * best_s
+    return (best_s if is_close else step_s, choice.max_staleness, choice.tensor_parallel, step_s)
+
+
+def _candidate(recipe: Recipe, split: Split, max_staleness: int) -> Candidate:
+    groups = needed_groups(recipe, split, max_staleness)
+    choice = Choice(
+        rollout_gpus=split.rollout_gpus,
+        tensor_parallel=split.tensor_parallel,
+        max_staleness=max_staleness,
+        active_groups=groups,
+        takes_turns=takes_turns(recipe),
+    )
+    return Candidate(choice=choice, prediction=predict(recipe, split, max_staleness, groups))
+
+
+def _splits(recipe: Recipe) -> list[Split]:
+    sizes = instance_sizes(recipe)
+    if takes_turns(recipe):
+        found = [in_turn(recipe, size) for size in sizes if recipe.cluster.elastic_gpus % size == 0]
+    else:
+        found = [split_times(recipe, gpus, size) for size in sizes for gpus in _rollout_gpus(recipe, size)]
+    if not found:
+        raise _no_room(recipe)
+    return found
+
+
+def _rollout_gpus(recipe: Recipe, size: int) -> list[int]:
+    """Numbers of GPUs that instances of `size` may occupy beside the trainer."""
+    c = recipe.cluster
+    if c.rollout_gpus is not None:
+        return [c.rollout_gpus] if c.rollout_gpus % size == c.elastic_gpus % size == 0 else []
+    step = size * max(1, c.gpus // (size * _MOST_SPLITS))
+    return list(range(step, c.gpus - fewest_training_gpus(recipe) + 1, step))
+
+
+def _no_room(recipe: Recipe) -> ConfigError:
+    c, needed = recipe.cluster, fewest_training_gpus(recipe)
+    return ConfigError(
+        f"{c.gpus} x {c.gpu} hold no instance of {recipe.model} beside a trainer that needs {needed} of them",
+        hint="more GPUs, GPUs with more memory, or a smaller model",
+    )
