@@ -146,12 +146,8 @@ class ControlPlane:
         self.meters.instance_losses += 1
         self.estimates.forget_instance(instance.id)
         stranded = [key for key, source in self.dispatch.moving.items() if source == instance.id]
-        for t in filter(None, map(self.ledger.trajectory, stranded)):
-            # It may have arrived in the meantime; nobody can tell.
-            self._take_off(t, event.reason)
-            self.dispatch.requeue(t, keeps_tokens=instance.spec.continues)
-        for t in instance.requests():
-            self.dispatch.release(t)
+        for t in [*instance.requests(), *filter(None, map(self.ledger.trajectory, stranded))]:
+            self._take_off(t, event.reason, gone=instance.id)
             self.dispatch.requeue(t, keeps_tokens=instance.spec.continues)
         self.fleet.leave(instance)
         self._rebalance()
@@ -297,7 +293,7 @@ class ControlPlane:
     def _move_failed(self, event: told.MoveFailed) -> None:
         t = self.ledger.trajectory(event.trajectory)
         if t is not None and t.id in self.dispatch.moving:
-            self.dispatch.release(t)
+            self._take_off(t, event.reason)
             self.dispatch.requeue(t, keeps_tokens=True)
             self.dispatch.fill_version(t.version)
 
@@ -321,10 +317,11 @@ class ControlPlane:
             self._take()
             self._admit()
 
-    def _take_off(self, t: Trajectory, reason: str) -> None:
-        instance = t.instance
-        if instance is not None:
-            self._emit(Abort(instance=instance, trajectory=t.id, reason=reason))
+    def _take_off(self, t: Trajectory, reason: str, *, gone: int | None = None) -> None:
+        """Abort it wherever it may be: on its way nobody can tell whether it left or arrived."""
+        for instance in (self.dispatch.moving.get(t.id), t.instance):
+            if instance is not None and instance != gone:
+                self._emit(Abort(instance=instance, trajectory=t.id, reason=reason))
         self.dispatch.release(t)
 
     # --- trainer --------------------------------------------------------------------------------
