@@ -4,7 +4,7 @@ Triggers are the control plane's business (a publish, pressure, a timer, a join 
 change is the planner's. Here a plan becomes moves and loads, and instances change state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from dora_rl.control.dispatch import Dispatch, Emit
 from dora_rl.control.fleet import Fleet, Instance, Lane, State
@@ -51,8 +51,10 @@ class Steering:
     def rebalance(self, waiting: Mapping[int, int], planned: int, now: float) -> None:
         """Look at placement again: `waiting` requests by version, `planned` ones of the newest to come."""
         situation = self._situation(waiting, planned, now)
-        for change in self._planner.plan(situation):
-            self._carry_out(change, waiting, now)
+        changes = self._planner.plan(situation)
+        needed = {*waiting, *(t.version for change in changes for t, _ in change.moves)}
+        for change in changes:
+            self._carry_out(change, needed, now)
 
     def _situation(self, waiting: Mapping[int, int], planned: int, now: float) -> Situation:
         newest, lengths = self._window.newest, self._estimates.lengths
@@ -75,17 +77,18 @@ class Steering:
             longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
         )
 
-    def _carry_out(self, change: Change, waiting: Mapping[int, int], now: float) -> None:
+    def _carry_out(self, change: Change, needed: Set[int], now: float) -> None:
+        """Make a change; `needed` versions are waited for, or about to receive requests."""
         instance = change.instance
         for t, target in change.moves:
             self._dispatch.move(t, self._fleet.instances[target], now)
         empty = [v for v, lane in instance.lanes.items() if not len(lane)]
         foreign = [v for v in empty if v not in change.versions]
         missing = [v for v in change.versions if v not in instance.lanes]
-        stranded = [v for v in missing if v in waiting and not self.uses(v)]
+        stranded = [v for v in missing if v in needed and not self.uses(v)]
         if stranded and not self._has_space(instance, foreign):
             # More versions than fit: what nobody serves goes before what nobody waits for.
-            foreign = [v for v in empty if v not in waiting]
+            foreign = [v for v in empty if v not in needed]
         if missing and self._has_space(instance, foreign):
             self._load(instance, stranded[0] if stranded else missing[-1], tuple(foreign), now)
         elif not missing:
