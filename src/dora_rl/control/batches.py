@@ -40,7 +40,8 @@ class Batches:
         """May a group of `version` start, or would the open batch then be forced to hold more than fits?"""
         left = self._window.batch_groups - len(self._open)
         return not self._open or all(
-            self._window.forced(w, extra=1) - self._held(w) <= left for w in range(version, self._window.newest)
+            self._window.forced(w, extra=1) - self._held(w) <= left
+            for w in range(version, self._window.newest)
         )
 
     def take(self) -> list[Group]:

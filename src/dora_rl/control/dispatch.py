@@ -114,7 +114,8 @@ class Dispatch:
     def release(self, t: Trajectory) -> None:
         """Take a request off its instance, if it is on one, or out of its queue."""
         instance = self._fleet.get(t.instance)
-        self._arrived(t)
+        if t.id in self.moving:
+            self._arrived(t)
         if instance is not None:
             instance.remove(t)
             self._fleet.touch(instance)
@@ -125,7 +126,8 @@ class Dispatch:
     def move(self, t: Trajectory, target: Instance, now: float) -> None:
         """Send a request to another instance of its version."""
         source = self._fleet.get(t.instance)
-        assert source is not None and t.version in target.lanes
+        assert source is not None, f"trajectory {t.id} is nowhere"
+        assert t.version in target.lanes, f"instance {target.id} does not serve version {t.version}"
         source.remove(t)
         waiting = t.phase == Phase.WAITING
         t.phase = Phase.WAITING if waiting else Phase.MOVING

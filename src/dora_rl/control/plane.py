@@ -21,7 +21,7 @@ from dora_rl.control.batches import Batches
 from dora_rl.control.dispatch import Dispatch
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet, Instance, State
-from dora_rl.control.ledger import Group, Ledger, Phase, Trajectory
+from dora_rl.control.ledger import GENERATING, Group, Ledger, Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
 from dora_rl.control.prompts import Prompts
@@ -228,7 +228,7 @@ class ControlPlane:
         if instance is not None:
             instance.last_seen, instance.clock = event.at, event.clock
         t = self.ledger.trajectory(event.trajectory)
-        if t is None or t.phase not in (Phase.RUNNING, Phase.MOVING):
+        if t is None or t.phase not in GENERATING:
             return None, instance
         if event.instance not in (t.instance, self.dispatch.moving.get(t.id)):
             return None, instance
@@ -240,8 +240,8 @@ class ControlPlane:
             self.dispatch.resume(t, event.tokens)
 
     def _environment_failed(self, event: told.EnvironmentFailed) -> None:
-        t, group = self.ledger.trajectory(event.trajectory), self.ledger.group_of(event.trajectory)
-        if t is None or group is None or t.phase >= Phase.SCORED:
+        group = self.ledger.group_of(event.trajectory)
+        if group is None or (t := group.member(event.trajectory)).phase >= Phase.SCORED:
             return
         t.failures += 1
         self._take_off(t, event.reason)
@@ -262,8 +262,8 @@ class ControlPlane:
             self._finished(group)
 
     def _scored(self, event: told.Scored) -> None:
-        t, group = self.ledger.trajectory(event.trajectory), self.ledger.group_of(event.trajectory)
-        if t is None or group is None or t.phase != Phase.ENDED:
+        group = self.ledger.group_of(event.trajectory)
+        if group is None or (t := group.member(event.trajectory)).phase != Phase.ENDED:
             return
         t.reward, t.phase = event.reward, Phase.SCORED
         group.unscored -= 1
@@ -367,7 +367,7 @@ class ControlPlane:
         self._take()
 
     def _take(self) -> None:
-        """Close the next batch if the trainer is idle and the rule allows; otherwise say what it waits for."""
+        """Close the next batch if the trainer is idle and the rule allows; else say what it waits for."""
         if self._trains or self.is_done or self.window.taken == self._steps:
             return
         for group in self.batches.hand_over():

@@ -57,7 +57,7 @@ class Window:
         return Verdict.READY
 
     def forced(self, version: int, *, extra: int = 0) -> int:
-        """Groups of version <= `version` that the next batch must hold, if `extra` more of them were active."""
+        """Groups of version <= `version` that the next batch must hold, were `extra` more of them active."""
         return max(0, self.active_up_to(version) + extra - self._slack(version, 0))
 
     def active_up_to(self, version: int) -> int:
