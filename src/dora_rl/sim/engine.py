@@ -5,7 +5,7 @@ when the clock reaches a known value. A step takes max(floor, pass + kv * read) 
 KV grows linearly with the clock: the time for k steps, and the steps in a time, have closed forms.
 """
 
-import heapq
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache
@@ -94,6 +94,7 @@ class Engine:
         self._slowness = 1.0
         self._stalled_until = now
         self._ends: list[tuple[float, int]] = []
+        """(-clock, -trajectory) of every end to come, the next one last."""
         self._queue: deque[int] = deque()
         self._parked: deque[int] = deque()
         self._parked_tokens = 0.0
@@ -130,9 +131,9 @@ class Engine:
         """Requests whose turn is over by now, taken out of the batch (their KV stays until released)."""
         done = []
         ends, clock = self._ends, self.clock
-        while ends and ends[0][0] <= clock + 1e-6:
-            _, key = heapq.heappop(ends)
-            request = self.requests.get(key)
+        while ends and -ends[-1][0] <= clock + 1e-6:
+            _, key = ends.pop()
+            request = self.requests.get(-key)
             if request is None or not request.is_running:
                 continue
             if request.until <= request.tokens_at(clock) + 1e-3:
@@ -261,7 +262,7 @@ class Engine:
 
     def _join_batch(self, request: Request) -> None:
         request.joined, request.is_running = self.clock, True
-        heapq.heappush(self._ends, (self.clock + request.until - request.tokens, request.trajectory))
+        insort(self._ends, (-(self.clock + request.until - request.tokens), -request.trajectory))
         self.num_running += 1
         self.lanes[request.version] = self.lanes.get(request.version, 0) + 1
 
@@ -297,11 +298,11 @@ class Engine:
     def _first_end(self) -> float:
         """Clock of the next end; entries of requests that left are dropped on the way."""
         while True:
-            end, key = self._ends[0]
-            request = self.requests.get(key)
-            if request is not None and request.is_running and abs(self._end_of(request) - end) < 1e-3:
-                return end
-            heapq.heappop(self._ends)
+            end, key = self._ends[-1]
+            request = self.requests.get(-key)
+            if request is not None and request.is_running and abs(self._end_of(request) + end) < 1e-3:
+                return -end
+            self._ends.pop()
 
     def _end_of(self, request: Request) -> float:
         return request.joined + request.until - request.tokens

@@ -31,11 +31,14 @@ class Plan(Struct, gc=False):
     """What the world knows of a trajectory's future."""
 
     attempt: int
+    is_evaluation: bool
     ends: tuple[int, ...]
     """Tokens after the prompt (environment tokens included) at which each turn ends."""
     turn: int = 0
     journalled: int = 0
     """Tokens that survive the death of an instance."""
+    total_tokens: int = 0
+    """What there is to train on, once it ended."""
 
     @property
     def until(self) -> int:
@@ -78,10 +81,10 @@ class World:
         self._inbox: deque[Input] = deque()
         self._dirty: set[int] = set()
         self._plans: dict[int, Plan] = {}
-        self._tokens: dict[int, int] = {}
         self._arriving: dict[int, tuple[do.Move, Request]] = {}
         self._early_resumes: dict[int, do.Resume] = {}
         self._outgoing: dict[int, float] = {}
+        self._group_size = recipe.batch.group_size
         self._score_s = recipe.task.score_s
         self._carry_out: dict[type[Decision], Callable[[Any], None]] = {
             do.Start: self._start,
@@ -217,7 +220,9 @@ class World:
             return
         engine.release(key)
         tokens = int(request.until)
-        self._tokens[key] = tokens + request.prompt_tokens
+        plan.total_tokens = tokens + request.prompt_tokens
+        if plan.is_evaluation:
+            del self._plans[key]  # Nobody will train on it.
         self.tell(
             told.Ended(
                 at=self.now,
@@ -235,8 +240,7 @@ class World:
             self._score(key)
 
     def _score(self, key: int) -> None:
-        group, member = divmod(key, self.recipe.batch.group_size)
-        self._plans.pop(key, None)
+        group, member = divmod(key, self._group_size)
         self.tell(told.Scored(at=self.now, trajectory=key, reward=self.truth.reward(group, member)))
 
     def _start(self, d: do.Start) -> None:
@@ -259,7 +263,7 @@ class World:
         """A trajectory's future: kept when it continues, drawn again for another attempt."""
         plan = self._plans.get(d.trajectory)
         if plan is None or plan.attempt != d.attempt:
-            plan = self._plans[d.trajectory] = Plan(d.attempt, self._turn_ends(d))
+            plan = self._plans[d.trajectory] = Plan(d.attempt, d.evaluation, self._turn_ends(d))
         return plan
 
     def _turn_ends(self, d: do.Start) -> tuple[int, ...]:
@@ -488,7 +492,7 @@ class World:
         self.train_spans.append((began, self.now))
         self.tokens_trained.append(tokens)
         for group in take.groups:
-            self._forget_tokens(group)
+            self._forget(group)
         self.tell(told.Published(at=self.now, version=take.batch + 1, train_s=self.now - began))
 
     def lose_step(self) -> None:
@@ -501,14 +505,14 @@ class World:
     def _close(self, d: do.Close) -> None:
         for key in d.members:
             self._plans.pop(key, None)
-            self._tokens.pop(key, None)
 
     def _group_tokens(self, group: int) -> int:
-        size = self.recipe.batch.group_size
-        get = self._tokens.get
-        return sum(get(key, 0) for key in range(group * size, (group + 1) * size))
+        plans = self._plans
+        return sum(plans[key].total_tokens for key in self._members(group) if key in plans)
 
-    def _forget_tokens(self, group: int) -> None:
-        size = self.recipe.batch.group_size
-        for key in range(group * size, (group + 1) * size):
-            self._tokens.pop(key, None)
+    def _forget(self, group: int) -> None:
+        for key in self._members(group):
+            self._plans.pop(key, None)
+
+    def _members(self, group: int) -> range:
+        return range(group * self._group_size, (group + 1) * self._group_size)
