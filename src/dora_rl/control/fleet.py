@@ -6,7 +6,7 @@ request has `clock - offset` tokens, so a report of one number moves a whole bat
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from enum import Enum
 
@@ -144,6 +144,10 @@ class Instance:
     def report(self, now: float, clock: float, kv_tokens: int) -> None:
         self.last_seen, self.clock, self.kv_tokens = now, clock, kv_tokens
 
+    def versions(self) -> list[int]:
+        """What it holds and what it loads, counted each."""
+        return [*self.lanes] if self.loading is None else [*self.lanes, self.loading]
+
     def requests(self) -> list[Trajectory]:
         return [t for lane in self.lanes.values() for t in lane]
 
@@ -164,6 +168,8 @@ class Fleet:
         self.instances: dict[int, Instance] = {}
         self._watermark = watermark
         self._by_load: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._uses: Counter[int] = Counter()
+        """Instances that hold a version, and those that load it."""
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self.instances.values())
@@ -175,14 +181,46 @@ class Fleet:
         return self.instances.get(instance) if instance is not None else None
 
     def join(self, instance: Instance) -> None:
+        assert instance.id not in self.instances, f"instance {instance.id} joined twice"
         self.instances[instance.id] = instance
+        self._uses.update(instance.versions())
         self.touch(instance)
 
     def leave(self, instance: Instance) -> None:
         del self.instances[instance.id]
+        self._uses.subtract(instance.versions())
+
+    # --- versions ---
+
+    def hold(self, instance: Instance, version: int) -> None:
+        """Requests of this version may run there from now on."""
+        if version not in instance.lanes:
+            instance.lanes[version] = Lane()
+            self._uses[version] += 1
+
+    def drop(self, instance: Instance, version: int) -> None:
+        del instance.lanes[version]
+        self._uses[version] -= 1
+
+    def expect(self, instance: Instance, version: int | None) -> None:
+        """The instance loads this version; None: it loads nothing any more."""
+        self._uses.subtract(instance.versions())
+        instance.loading = version
+        self._uses.update(instance.versions())
+
+    def uses(self, version: int) -> bool:
+        """Does any instance hold or load this version?"""
+        return self._uses[version] > 0
 
     def serving(self, version: int) -> list[Instance]:
         return [i for i in self if version in i.lanes]
+
+    def forget(self, version: int) -> None:
+        """A version is retired: nobody looks for it any more."""
+        self._by_load.pop(version, None)
+        del self._uses[version]
+
+    # --- room ---
 
     def touch(self, instance: Instance) -> None:
         """Its load changed: make it a candidate again where it has room."""
@@ -218,15 +256,13 @@ class Fleet:
         if instance.is_idle:
             return True  # Whatever fits nowhere else fits here.
         needed = instance.kv_tokens + tokens + _GROWTH * instance.num_running
-        return needed <= self._watermark * instance.kv_capacity
-
-    def forget(self, version: int) -> None:
-        """A retired version needs no candidates."""
-        self._by_load.pop(version, None)
+        return needed <= self._watermark * instance.spec.kv_capacity(len(instance.lanes))
 
     def check(self) -> None:
         for instance in self:
             instance.check()
+        uses = Counter(version for instance in self for version in instance.versions())
+        assert +self._uses == uses, f"uses of versions are {uses}, not {self._uses}"
 
     def _compact(self, version: int) -> None:
         fresh = [(i.load, i.id) for i in self if version in i.lanes and i.state is _UP]

@@ -514,7 +514,7 @@ class ControlPlane:
         """A version that is not the newest goes when no group, evaluation or instance uses it."""
         for version in sorted(self._versions - {self.window.newest}):
             evaluated = any(group.version == version for group in self.ledger.evaluating.values())
-            if self.window.active(version) or evaluated or self.steering.uses(version):
+            if self.window.active(version) or evaluated or self.fleet.uses(version):
                 continue
             self._versions.discard(version)
             self.fleet.forget(version)

@@ -7,7 +7,7 @@ change is the planner's. Here a plan becomes moves and loads, and instances chan
 from collections.abc import Mapping, Set
 
 from dora_rl.control.dispatch import Dispatch, Emit
-from dora_rl.control.fleet import Fleet, Instance, Lane, State
+from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
@@ -85,7 +85,7 @@ class Steering:
         empty = [v for v, lane in instance.lanes.items() if not len(lane)]
         foreign = [v for v in empty if v not in change.versions]
         missing = [v for v in change.versions if v not in instance.lanes]
-        stranded = [v for v in missing if v in needed and not self.uses(v)]
+        stranded = [v for v in missing if v in needed and not self._fleet.uses(v)]
         if stranded and not self._has_space(instance, foreign):
             # More versions than fit: what nobody serves goes before what nobody waits for.
             foreign = [v for v in empty if v not in needed]
@@ -100,32 +100,28 @@ class Steering:
 
     def _load(self, instance: Instance, version: int, drop: tuple[int, ...], now: float) -> None:
         for old in drop:
-            del instance.lanes[old]
-        instance.loading = version
+            self._fleet.drop(instance, old)
+        self._fleet.expect(instance, version)
         if not instance.lanes:
             instance.state = State.LOADING
-            instance.lanes[version] = Lane()
+            self._fleet.hold(instance, version)
         self._meters.version_changes += 1
         self._estimates.load_began(instance.id, now)
         self._emit(Load(instance=instance.id, version=version, drop=drop))
 
     def _drop(self, instance: Instance, versions: tuple[int, ...]) -> None:
         for version in versions:
-            del instance.lanes[version]
+            self._fleet.drop(instance, version)
             self._emit(Drop(instance=instance.id, version=version))
 
     def loaded(self, instance: Instance, version: int) -> None:
         if version != instance.loading:
             return  # An interruption overtook it.
-        instance.loading = None
-        instance.lanes.setdefault(version, Lane())
+        self._fleet.expect(instance, None)
+        self._fleet.hold(instance, version)
         if instance.state is State.LOADING:
             instance.state = State.UP
         self._fleet.touch(instance)
-
-    def uses(self, version: int) -> bool:
-        """Does any instance hold or load this version?"""
-        return any(version in i.lanes or i.loading == version for i in self._fleet)
 
     # --- KV pressure ---
 
@@ -205,12 +201,14 @@ class Steering:
             requests = instance.requests()
             for t in requests:
                 instance.remove(t)
-            instance.lanes = {version: Lane()}
+            for old in tuple(instance.lanes):
+                self._fleet.drop(instance, old)
+            self._fleet.hold(instance, version)
             for t in requests:
                 t.version = version
                 t.segments = (*t.segments, (version, t.tokens))
                 instance.add(t)
-            instance.loading = version
+            self._fleet.expect(instance, version)
             if instance.state is State.UP:
                 instance.state = State.LOADING
             self._emit(Interrupt(instance=instance.id, version=version))
