@@ -44,10 +44,12 @@ class Audit:
     # --- watching ---
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
-        for seen in (event, *decisions):
-            follow = self._follow.get(type(seen))
-            if follow is not None:
-                follow(seen)
+        follow = self._follow
+        if type(event) in follow:
+            follow[type(event)](event)
+        for decision in decisions:
+            if type(decision) in follow:
+                follow[type(decision)](decision)
 
     def _admitted(self, admit: do.Admit) -> None:
         self.version_of[admit.group] = admit.version

@@ -188,7 +188,7 @@ class Engine:
         request = self.requests.pop(trajectory)
         if request.is_running:
             self._leave_batch(request)
-        if trajectory in self._parked:
+        if self._parked and trajectory in self._parked:
             self._parked.remove(trajectory)
             self._parked_tokens -= request.tokens + request.prompt_tokens
         else:

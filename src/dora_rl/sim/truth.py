@@ -1,5 +1,6 @@
 """The truth the simulator knows and control does not: lengths, turns, latencies and rewards."""
 
+from functools import lru_cache
 from math import exp, log, sqrt
 from statistics import NormalDist
 
@@ -17,7 +18,8 @@ class Truth:
 
     def __init__(self, task: Task, seed: int) -> None:
         self._task = task
-        self._lengths = Draws(seed, _LENGTH)
+        # Siblings start together: what they share of the key is mixed in once.
+        self._lengths = lru_cache(maxsize=64)(lambda epoch, row: Draws(seed, _LENGTH, epoch, row))
         self._siblings = Draws(seed, _SIBLINGS)
         self._turns = Draws(seed, _TURNS)
         self._latencies = Draws(seed, _LATENCY)
@@ -39,7 +41,7 @@ class Truth:
 
     def response_tokens(self, epoch: int, row: int, member: int, attempt: int) -> int:
         lengths = self._task.lengths
-        own = self._lengths.normal(epoch, row, member, attempt)
+        own = self._lengths(epoch, row).normal(member, attempt)
         z = self._own * own + (self._common * self._siblings.normal(row) if self._common else 0.0)
         if isinstance(lengths, Empirical):
             return quantile(lengths, _NORMAL.cdf(z))
