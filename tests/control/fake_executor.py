@@ -88,9 +88,13 @@ class Machine:
         return self.spec.kv_capacity(len(self.versions))
 
     @property
+    def is_interrupted(self) -> bool:
+        """Its weights are about to be replaced as a whole."""
+        return any(interrupts for _, interrupts in self.loads)
+
+    @property
     def decodes(self) -> bool:
-        interrupted = any(interrupts for _, interrupts in self.loads)
-        return bool(self.requests) and not (self.is_hung or self.is_lent or interrupted)
+        return bool(self.requests) and not (self.is_hung or self.is_lent or self.is_interrupted)
 
     def advance(self, steps: int) -> list[Request]:
         """Decode; return the requests whose turn ended. Those that do not fit into the KV stand still."""
@@ -549,14 +553,15 @@ class Executor:
         return range(group * self._group_size, (group + 1) * self._group_size)
 
     def _check_finished(self, group: int) -> None:
-        assert group in self.version_of and group not in self.committed, (
-            f"group {group} was trained on already"
-        )
-        left = [key for key in self._members(group) if key not in self.closed]
-        assert left and all(key in self.scored for key in left), f"group {group} is not finished"
+        assert group in self.version_of, f"group {group} was never admitted"
+        assert group not in self.committed, f"group {group} was trained on already"
+        left = {key for key in self._members(group) if key not in self.closed}
+        assert left, f"group {group} was closed"
+        assert left <= self.scored, f"group {group} is not finished"
 
     def _hand(self, d: do.Hand) -> None:
-        assert self.training is None and d.batch == self.newest, d
+        assert self.training is None, f"{d} while a step is in flight"
+        assert d.batch == self.newest, f"{d} for another batch than {self.newest}"
         self._check_finished(d.group)
         handed = self._handed.setdefault(d.batch, set())
         assert d.group not in handed, f"{d} twice"
@@ -596,14 +601,13 @@ class Executor:
 
     def _retire(self, d: do.Retire) -> None:
         v = d.version
-        assert v < self.newest and v not in self._retired, d
+        self._check_exists(v)
+        assert v < self.newest, f"{d} is the newest"
         self._retired.add(v)
         for machine in self.machines.values():
             held = machine.versions | {version for version, _ in machine.loads}
-            is_going = any(interrupts for _, interrupts in machine.loads)
-            assert not machine.is_known or is_going or v not in held, (
-                f"{d} but instance {machine.key} holds it"
-            )
+            keeps = machine.is_known and not machine.is_interrupted
+            assert not keeps or v not in held, f"{d} but instance {machine.key} holds it"
         assert v not in self.evaluations.values(), f"{d} but an evaluation uses it"
         for group, version in self.version_of.items():
             done = group in self.committed or group in self._believed or self._is_closed(group)

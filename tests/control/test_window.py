@@ -1,7 +1,7 @@
 """The window's two rules against exhaustive search: every small state, every way to fill the batches."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from itertools import product
 
 import pytest
@@ -14,7 +14,7 @@ M = 5
 SIZES = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (3, 1), (4, 1), (2, 3), (3, 2)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def can_be_placed(counts: tuple[int, ...], places: tuple[int, ...]) -> bool:
     """Search: can `counts[i]` groups, each at one of the first `i + 1` batches, all be placed?
 
