@@ -26,6 +26,9 @@ from dora_rl.sim.truth import Truth
 
 Watcher = Callable[[Input, list[Decision]], None]
 
+_PATIENCE_S = 1e5
+"""No trajectory takes so long."""
+
 
 class Plan(Struct, gc=False):
     """What the world knows of a trajectory's future."""
@@ -69,6 +72,8 @@ class World:
         self.trainer = trainer
         self.truth = truth
         self.now = 0.0
+        self._progress = (0, 0, 0, 0)
+        self._progress_at = 0.0
         self.publishes: list[float] = []
         self.train_spans: list[tuple[float, float]] = []
         self.tokens_trained: list[int] = []
@@ -112,15 +117,18 @@ class World:
             self.tell(told.InstanceJoined(at=0.0, instance=engine.id, spec=engine.spec))
         self._tick(None)
         while not self.plane.is_done:
-            self._check_progress()
             self.now, _, act, argument = heapq.heappop(self._events)
             act(argument)
             self._settle()
 
     def _check_progress(self) -> None:
-        """A stuck pipeline is an error, not a hang: besides the timer something must be under way."""
-        is_alive = len(self._events) > 1 or self.trainer.is_training
-        assert is_alive, f"nothing will ever happen again: {self.plane.window}"
+        """A stuck pipeline is an error, not a hang: sooner or later a group or a step must end."""
+        w = self.plane.window
+        progress = (w.taken, w.newest, w.num_active, w.num_finished)
+        if progress != self._progress or self.trainer.is_training:
+            self._progress, self._progress_at = progress, self.now
+        quiet_s = self.now - self._progress_at
+        assert quiet_s < _PATIENCE_S, f"nothing has happened for {quiet_s:.0f} s: {w}"
 
     def busy_share(self, total_s: float) -> float:
         """Share of the time in which instances decoded, over all that are there."""
@@ -170,6 +178,7 @@ class World:
                 self._report(engine)
         self.tell(told.Tick(at=self.now))
         self._settle()
+        self._check_progress()
         self.after(period, self._tick)
 
     def _report(self, engine: Engine) -> None:
