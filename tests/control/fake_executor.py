@@ -454,8 +454,14 @@ class Executor:
             return
         assert request.version in target.versions or target.is_interrupted, f"{d}: weights are gone"
         target.requests[d.trajectory] = request
-        self.say(d.source, lambda at: told.Moved(
-            at=at, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=8))  # fmt: skip
+        aborts = self._aborts[d.trajectory]
+
+        def moved(at: float) -> Input | None:
+            if self._aborts[d.trajectory] > aborts:
+                return None
+            return told.Moved(at=at, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=8)
+
+        self.say(d.source, moved)
 
     # --- weights and devices ---
 
@@ -608,7 +614,7 @@ class Executor:
             held = machine.versions | {version for version, _ in machine.loads}
             keeps = machine.is_known and not machine.is_interrupted
             assert not keeps or v not in held, f"{d} but instance {machine.key} holds it"
-        assert v not in self.evaluations.values(), f"{d} but an evaluation uses it"
+        assert self.mixes_versions or v not in self.evaluations.values(), f"{d} but an evaluation uses it"
         for group, version in self.version_of.items():
             done = group in self.committed or group in self._believed or self._is_closed(group)
             assert version != v or done, f"{d} but group {group} uses it"

@@ -320,3 +320,18 @@ def test_an_evaluation_that_fails_for_good_is_told() -> None:
     failed = bench.tell(told.EnvironmentFailed, trajectory=evaluation.trajectory, reason="broke")
     assert one(failed, do.Close).members == (evaluation.trajectory,)
     assert not bench.plane.ledger.outcomes, "an evaluation is none of law 2's business"
+
+
+def test_partial_rollout_goes_on_under_the_newest_version_even_from_nowhere() -> None:
+    """Its instance died while its environment had the turn; meanwhile two versions came and one went."""
+    bench = Bench(schedule="partial", max_staleness=3, active_groups=2)
+    bench.join(0)
+    bench.join(1)
+    first, waits = only(bench.tick(), do.Start)
+    bench.turn_ends(waits)
+    bench.tell(told.InstanceLost, instance=waits.instance, reason="died")
+    bench.end(first)
+    bench.publish()
+    bench.tell(told.Loaded, instance=first.instance, version=1)
+    decisions = bench.tell(told.EnvironmentReplied, trajectory=waits.trajectory, tokens=2)
+    assert one(decisions, do.Start).version == 1

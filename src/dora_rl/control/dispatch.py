@@ -42,6 +42,8 @@ class Dispatch:
         self._turn = 0
         self.moving: dict[int, int] = {}
         self.pending: dict[int, deque[Trajectory]] = {}
+        self._overrides: int | None = None
+        """Schedule `partial`: what goes on goes on under this version, whatever it is pinned to."""
 
     # --- looking for a place ---
 
@@ -63,6 +65,8 @@ class Dispatch:
 
     def place(self, t: Trajectory) -> None:
         """Start a pinned request where there is room, or let it wait for a place."""
+        if self._overrides is not None:
+            self._repin(t, self._overrides)
         instance = self.place_for(t.version, t.prompt_tokens + t.tokens)
         if instance is not None:
             self.start(t, instance)
@@ -195,16 +199,22 @@ class Dispatch:
 
     def repin(self, version: int) -> None:
         """Everything that waits for a place goes on under `version` (schedule `partial`)."""
+        self._overrides = version
         waiting = [t for queue in self.pending.values() for t in queue]
         for t in waiting:
-            t.segments = (*t.segments, (version, t.tokens)) if t.tokens else t.segments
-            t.version = version
+            self._repin(t, version)
         self.pending = {version: deque(waiting)}
 
     def num_pending(self, version: int) -> int:
         return len(self.pending.get(version, ()))
 
     # --- inside ---
+
+    @staticmethod
+    def _repin(t: Trajectory, version: int) -> None:
+        if t.tokens and t.version != version:
+            t.segments = (*t.segments, (version, t.tokens))
+        t.version = version
 
     def _arrived(self, t: Trajectory) -> None:
         """It is no longer on its way, one way or another."""
