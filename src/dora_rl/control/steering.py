@@ -181,12 +181,14 @@ class Steering:
         for instance in self._fleet:
             if instance.state is State.LENT:
                 self._emit(GiveBack(instance=instance.id))
-                if instance.is_idle and instance.loading is None and self._window.newest not in instance.lanes:
+                is_free = instance.is_idle and instance.loading is None
+                if is_free and self._window.newest not in instance.lanes:
                     self._load(instance, self._window.newest, tuple(instance.lanes), now)
                 instance.state, instance.last_seen = State.RETURNING, now
 
     def returned(self, instance: Instance) -> None:
-        instance.state = State.LOADING if instance.loading is not None and self._is_bare(instance) else State.UP
+        is_loading = instance.loading is not None and self._is_bare(instance)
+        instance.state = State.LOADING if is_loading else State.UP
         self._fleet.touch(instance)
 
     @staticmethod
