@@ -97,7 +97,12 @@ def build_world(recipe: Recipe) -> World:
 
 def simulate(recipe: Recipe, watchers: Sequence[Watcher] = ()) -> Result:
     """Run a recipe under virtual time."""
-    world = build_world(recipe)
+    return run_world(build_world(recipe), watchers)
+
+
+def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
+    """Let a world that nothing happened in yet run to its end, faults and audit included."""
+    recipe = world.recipe
     audit = Audit(
         batch_groups=recipe.batch.groups,
         group_size=recipe.batch.group_size,
