@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dora_rl import __version__
-from dora_rl.cli import model
+from dora_rl.cli import bench, model
 from dora_rl.core.errors import DoraError, UserError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 
 EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
