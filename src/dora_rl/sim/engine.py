@@ -232,8 +232,13 @@ class Engine:
             if request is not None and self.num_running and self.kv > self._pressure_kv:
                 break
             self._queue.popleft()
-            if request is not None and not request.is_running:
+            if request is not None and self._waits_for_slot(request):
                 self._join_batch(request)
+
+    def _waits_for_slot(self, request: Request) -> bool:
+        """False for entries of the queue that are out of date: their request left and came back."""
+        is_parked = self._parked and request.trajectory in self._parked
+        return not request.is_running and request.tokens < request.until and not is_parked
 
     # --- weights and devices --------------------------------------------------------------------
 
