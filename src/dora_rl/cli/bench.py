@@ -31,7 +31,7 @@ def control(
     from dora_rl.sim.bench import QUICK, Scope, run_bench
 
     scope = QUICK if quick else Scope(instances=instances, steps=steps)
-    with progress("bench", len(scope.sizes) + 1) as advance:
+    with progress("bench", len(scope.sizes) + 2) as advance:
         report = run_bench(scope, advance)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)))
@@ -47,7 +47,7 @@ def _show(report: "Report") -> None:
     for check in report.checks:
         verdict = "[green]met[/]" if check.is_met else "[red]missed[/]"
         text = f"{check.value:,.2f} {check.unit}, limit {check.limit:,.2f} {check.unit}"
-        console.print(f"  {check.name:<45}{text:<32}{verdict}", highlight=False)
+        console.print(f"  {check.name:<45} {text:<32} {verdict}", highlight=False)
 
 
 def _sizes(report: "Report") -> "Table":
@@ -56,9 +56,9 @@ def _sizes(report: "Report") -> "Table":
     from dora_rl.sim.bench import log_ratio
 
     table = Table(title="control plane and simulator, one thread")
-    for column in ("instances", "active", "trained", "inputs", "decisions", "CPU s", "us/traj.", "us/input",
-                   "growth", "log n", "RSS GiB", "rebalance p50/p99/max ms"):  # fmt: skip
-        table.add_column(column, justify="right")
+    for column in ("instances", "active", "trained", "inputs", "decisions", "CPU s", "us/\ntraj.",
+                   "us/\ninput", "growth", "log n", "RSS\nGiB", "rebalance ms\np50  p99  max"):  # fmt: skip
+        table.add_column(column, justify="right", no_wrap=True)
     smallest = report.sizes[0]
     for size in (*report.sizes, report.rebalancing):
         growth = f"{size.input_us / smallest.input_us:.2f}", f"{log_ratio(size, smallest):.2f}"
@@ -81,4 +81,4 @@ def _counts(size: "Size") -> tuple[str, ...]:
 
 def _rest(size: "Size") -> tuple[str, ...]:
     times = size.rebalance_p50_s, size.rebalance_p99_s, size.rebalance_max_s
-    return f"{size.peak_rss_bytes / 2**30:.2f}", " / ".join(f"{1e3 * time:.1f}" for time in times)
+    return f"{size.peak_rss_bytes / 2**30:.2f}", "  ".join(f"{1e3 * time:.1f}" for time in times)

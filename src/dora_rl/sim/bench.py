@@ -4,6 +4,10 @@ One recipe at three sizes, n/16, n/4 and n instances, each a whole run with ever
 simulator, audit and start-up. Then single rebalances at the size their limit is stated for. All of it is
 one thread, and time is this process's CPU time, so a busy machine blurs the figures less. Sizes grow, so
 the peak of memory after each is its own.
+
+Time for an input grows with n for two reasons: more work, and memory that no longer fits into caches. To
+tell them apart, the lines of Python that an input takes are counted as well, at two small sizes: they are
+the same on every machine.
 """
 
 import resource
@@ -11,6 +15,8 @@ import sys
 from collections.abc import Callable, Mapping
 from math import ceil, log
 from time import process_time
+from types import FrameType
+from typing import Any
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.recipe import Batch, Cluster, Control, Lognormal, Recipe, Task
@@ -30,6 +36,7 @@ MEMORY_LIMIT_BYTES = 4 << 30
 REBALANCE_LIMIT_S = 0.050
 _REBALANCE_INSTANCES = 1000
 _REBALANCE_TRAJECTORIES = 100_000
+_COUNTED_STEPS = 4
 
 
 class Scope(Record, frozen=True):
@@ -39,13 +46,20 @@ class Scope(Record, frozen=True):
     steps: int = 10
     rebalance_instances: int = _REBALANCE_INSTANCES
     rebalance_trajectories: int = _REBALANCE_TRAJECTORIES
+    counted_instances: tuple[int, int] = (16, 256)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(max(4, self.instances // part) for part in (16, 4, 1))
 
 
-QUICK = Scope(instances=128, steps=4, rebalance_instances=64, rebalance_trajectories=6_400)
+QUICK = Scope(
+    instances=128,
+    steps=4,
+    rebalance_instances=64,
+    rebalance_trajectories=6_400,
+    counted_instances=(4, 32),
+)
 
 
 class Size(Record, frozen=True):
@@ -71,6 +85,14 @@ class Size(Record, frozen=True):
     rebalance_max_s: float
 
 
+class Work(Record, frozen=True):
+    """What an input takes, whatever the machine."""
+
+    instances: int
+    active_trajectories: int
+    lines_per_input: float
+
+
 class Check(Record, frozen=True):
     """One figure against its limit."""
 
@@ -84,6 +106,7 @@ class Check(Record, frozen=True):
 class Report(Record, frozen=True):
     sizes: tuple[Size, ...]
     rebalancing: Size
+    work: tuple[Work, Work]
     checks: tuple[Check, ...]
 
 
@@ -95,7 +118,10 @@ def run_bench(scope: Scope, advance: Callable[[str], None] = lambda what: None) 
         advance(f"{instances} instances")
     rebalancing = measure(recipe_of(scope.rebalance_instances, scope.steps, scope.rebalance_trajectories))
     advance("rebalancing")
-    return Report(sizes=tuple(sizes), rebalancing=rebalancing, checks=_checks(sizes, rebalancing))
+    few, many = (count_lines(recipe_of(instances, _COUNTED_STEPS)) for instances in scope.counted_instances)
+    advance("lines")
+    checks = (*_speed_checks(sizes, rebalancing), *_growth_checks(sizes[0], sizes[-1], few, many))
+    return Report(sizes=tuple(sizes), rebalancing=rebalancing, work=(few, many), checks=checks)
 
 
 def recipe_of(instances: int, steps: int, active_trajectories: int | None = None) -> Recipe:
@@ -144,6 +170,35 @@ def measure(recipe: Recipe) -> Size:
     )
 
 
+def count_lines(recipe: Recipe) -> Work:
+    """Run a recipe and count the lines of Python it executes; what runs in C is one line."""
+    world = build_world(recipe)
+    counter = _LineCounter()
+    tracer = sys.gettrace()
+    sys.settrace(counter)
+    try:
+        result = run_world(world)
+    finally:
+        sys.settrace(tracer)
+    assert recipe.control.active_groups is not None
+    return Work(
+        instances=result.instances,
+        active_trajectories=recipe.control.active_groups * recipe.batch.group_size,
+        lines_per_input=counter.lines / result.inputs,
+    )
+
+
+class _LineCounter:
+    """A trace function."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> "_LineCounter":
+        self.lines += event == "line"
+        return self
+
+
 class _Stopwatch:
     """Times every rebalance of one control plane: taking stock, planning and carrying out."""
 
@@ -170,16 +225,24 @@ def _peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _checks(sizes: list[Size], rebalancing: Size) -> tuple[Check, ...]:
-    smallest, largest = sizes[0], sizes[-1]
+def _speed_checks(sizes: list[Size], rebalancing: Size) -> tuple[Check, ...]:
+    largest = sizes[-1]
     run_limit_s = RUN_LIMIT_S * largest.trajectories / RUN_LIMIT_TRAJECTORIES
     rebalance = f"p99 of a rebalance, {rebalancing.instances:,} instances"
-    growth = largest.input_us / smallest.input_us
     return (
         _check(f"CPU of {largest.steps} steps", largest.cpu_s, run_limit_s, "s"),
         _check("peak memory", largest.peak_rss_bytes / 2**30, MEMORY_LIMIT_BYTES / 2**30, "GiB"),
         _check(rebalance, 1e3 * rebalancing.rebalance_p99_s, 1e3 * REBALANCE_LIMIT_S, "ms"),
-        _check("growth of an input's cost against log n", growth, log_ratio(largest, smallest), "x"),
+    )
+
+
+def _growth_checks(smallest: Size, largest: Size, few: Work, many: Work) -> tuple[Check, ...]:
+    """An input may cost more where more is active, but no faster than log n."""
+    work = f"lines an input, {few.instances:,} to {many.instances:,} instances"
+    time = f"CPU an input, {smallest.instances:,} to {largest.instances:,} instances"
+    return (
+        _check(work, many.lines_per_input / few.lines_per_input, log_ratio(many, few), "x"),
+        _check(time, largest.input_us / smallest.input_us, log_ratio(largest, smallest), "x"),
     )
 
 
@@ -187,6 +250,6 @@ def _check(name: str, value: float, limit: float, unit: str) -> Check:
     return Check(name=name, value=value, limit=limit, unit=unit, is_met=value <= limit)
 
 
-def log_ratio(size: Size, smallest: Size) -> float:
+def log_ratio(size: Size | Work, smallest: Size | Work) -> float:
     """How much log n grew, n being the active trajectories."""
     return log(size.active_trajectories) / log(smallest.active_trajectories)
