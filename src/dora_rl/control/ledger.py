@@ -77,7 +77,7 @@ class Group(Struct):
     is_evaluation: bool = False
 
     def member(self, trajectory: int) -> Trajectory:
-        return self.members[trajectory - self.members[0].id]
+        return self.members[trajectory % len(self.members)]
 
     def left(self) -> list[Trajectory]:
         """Members that did not fail."""
