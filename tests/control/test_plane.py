@@ -335,3 +335,39 @@ def test_partial_rollout_goes_on_under_the_newest_version_even_from_nowhere() ->
     bench.tell(told.Loaded, instance=first.instance, version=1)
     decisions = bench.tell(told.EnvironmentReplied, trajectory=waits.trajectory, tokens=2)
     assert one(decisions, do.Start).version == 1
+
+
+def test_partial_rollout_keeps_what_waits_for_a_place_through_every_publish() -> None:
+    """With no instance left, versions go by over a request that waits: none may take it along."""
+    bench = Bench(schedule="partial", max_staleness=3, active_groups=4)
+    bench.join(0)
+    *ending, waits = only(bench.tick(), do.Start)
+    for start in ending:
+        bench.end(start)
+    bench.tell(told.InstanceLost, instance=0, reason="died")
+    for _ in ending:
+        bench.publish()
+    again = only(bench.join(1, version=3), do.Start)[0]
+    assert (again.trajectory, again.version) == (waits.trajectory, 3)
+
+
+def test_a_request_that_goes_on_before_it_arrived_is_not_moved_again() -> None:
+    bench, start, _ = moving_request()
+    bench.turn_ends(start)
+    bench.tell(told.EnvironmentReplied, trajectory=start.trajectory, tokens=2)
+    bench.join(2)
+    assert not only(bench.press(1), do.Move)
+    bench.tell(told.Moved, trajectory=start.trajectory, source=0, target=1, kv_bytes=8)
+    assert one(bench.press(1), do.Move).source == 1
+
+
+def test_an_evaluation_does_not_wait_for_another_versions_place() -> None:
+    bench = Bench(max_staleness=0, evaluation_share=1.0)
+    bench.join(0)
+    bench.end(one(bench.tick(), do.Start))
+    bench.tell(told.InstanceLost, instance=0, reason="died")
+    bench.tell(told.EvaluationAsked, prompts=(1,))
+    bench.publish()
+    bench.tell(told.EvaluationAsked, prompts=(2,))
+    starts = only(bench.join(0, version=1, max_versions=2), do.Start)
+    assert [start.row for start in starts if start.evaluation] == [2]

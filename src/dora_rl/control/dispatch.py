@@ -182,7 +182,7 @@ class Dispatch:
             return
         instance.remove(t)
         t.tokens += appended_tokens
-        t.phase = Phase.RUNNING
+        t.phase = Phase.MOVING if t.id in self.moving else Phase.RUNNING
         instance.add(t)
         self._emit(Resume(instance=instance.id, trajectory=t.id, appended_tokens=appended_tokens))
 

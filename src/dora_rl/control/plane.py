@@ -90,7 +90,8 @@ class ControlPlane:
         self._staleness = StalenessTarget(window=self.window, limit=schedule.max_staleness)
         self._trains = False
         self._versions = {0}
-        self._evaluations: deque[Trajectory] = deque()
+        self._evaluations: dict[int, deque[Trajectory]] = {}
+        """Evaluations that wait for a place, by version."""
         self._starved_mark = 0.0
         self._stall_mark = 0.0
         self._has_begun = False
@@ -478,22 +479,26 @@ class ControlPlane:
     # --- evaluation -----------------------------------------------------------------------------
 
     def _evaluation_asked(self, event: told.EvaluationAsked) -> None:
+        version = self.window.newest
         for row in event.prompts:
-            group = self.ledger.evaluate(self.prompts.at(row), self.window.newest)
-            self._evaluations.extend(group.members)
+            group = self.ledger.evaluate(self.prompts.at(row), version)
+            self._evaluations.setdefault(version, deque()).extend(group.members)
         self._fill_evaluation()
 
     def _fill_evaluation(self) -> None:
         """Evaluation may use its share of the slots, and waits for a place like everyone else."""
-        while self._evaluations and self._evaluations_running() < self._evaluation_slots():
-            t = self._evaluations[0]
-            place = self.dispatch.place_for(t.version, t.prompt_tokens)
-            if place is None:
-                return
-            self.dispatch.start(self._evaluations.popleft(), place)
+        for version in sorted(self._evaluations):
+            queue = self._evaluations[version]
+            while queue and self._evaluations_running() < self._evaluation_slots():
+                place = self.dispatch.place_for(version, queue[0].prompt_tokens)
+                if place is None:
+                    break
+                self.dispatch.start(queue.popleft(), place)
+            if not queue:
+                del self._evaluations[version]
 
     def _evaluations_running(self) -> int:
-        return len(self.ledger.evaluating) - len(self._evaluations)
+        return len(self.ledger.evaluating) - sum(map(len, self._evaluations.values()))
 
     def _evaluation_slots(self) -> int:
         slots = sum(instance.spec.slots for instance in self.fleet)
@@ -504,8 +509,8 @@ class ControlPlane:
     def _rebalance(self) -> None:
         planned = min(self.target.groups - self.window.num_active, self.window.room(self.window.newest))
         waiting = {v: len(queue) for v, queue in self.dispatch.pending.items() if queue}
-        for t in self._evaluations:
-            waiting[t.version] = waiting.get(t.version, 0) + 1
+        for version, queue in self._evaluations.items():
+            waiting[version] = waiting.get(version, 0) + len(queue)
         if not self._control.rebalance and all(map(self.fleet.serving, {*waiting, self.window.newest})):
             return
         self.steering.rebalance(waiting, max(0, planned) * self._batch.group_size, self.now)
@@ -514,7 +519,8 @@ class ControlPlane:
         """A version that is not the newest goes when no group, evaluation or instance uses it."""
         for version in sorted(self._versions - {self.window.newest}):
             evaluated = any(group.version == version for group in self.ledger.evaluating.values())
-            if self.window.active(version) or evaluated or self.fleet.uses(version):
+            is_active = self.window.active(version) or self.dispatch.num_pending(version)
+            if is_active or evaluated or self.fleet.uses(version):
                 continue
             self._versions.discard(version)
             self.fleet.forget(version)

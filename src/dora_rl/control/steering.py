@@ -52,9 +52,9 @@ class Steering:
         """Look at placement again: `waiting` requests by version, `planned` ones of the newest to come."""
         situation = self._situation(waiting, planned, now)
         changes = self._planner.plan(situation)
-        needed = {*waiting, *(t.version for change in changes for t, _ in change.moves)}
+        moved = {t.version for change in changes for t, _ in change.moves}
         for change in changes:
-            self._carry_out(change, needed, now)
+            self._carry_out(change, waiting.keys(), moved, now)
 
     def _situation(self, waiting: Mapping[int, int], planned: int, now: float) -> Situation:
         newest, lengths = self._window.newest, self._estimates.lengths
@@ -77,18 +77,18 @@ class Steering:
             longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
         )
 
-    def _carry_out(self, change: Change, needed: Set[int], now: float) -> None:
-        """Make a change; `needed` versions are waited for, or about to receive requests."""
+    def _carry_out(self, change: Change, waiting: Set[int], moved: Set[int], now: float) -> None:
+        """Make a change, while requests of some versions wait for a place and of some are about to move."""
         instance = change.instance
         for t, target in change.moves:
             self._dispatch.move(t, self._fleet.instances[target], now)
         empty = [v for v, lane in instance.lanes.items() if not len(lane)]
         foreign = [v for v in empty if v not in change.versions]
         missing = [v for v in change.versions if v not in instance.lanes]
-        stranded = [v for v in missing if v in needed and not self._fleet.uses(v)]
+        stranded = [v for v in missing if v in waiting and not self._fleet.uses(v)]
         if stranded and not self._has_space(instance, foreign):
-            # More versions than fit: what nobody serves goes before what nobody waits for.
-            foreign = [v for v in empty if v not in needed]
+            # More versions than fit: what nobody serves goes before what is newer, or not waited for.
+            foreign = [v for v in empty if v not in moved and (v not in waiting or v > stranded[0])]
         if missing and self._has_space(instance, foreign):
             self._load(instance, stranded[0] if stranded else missing[-1], tuple(foreign), now)
         elif not missing:
