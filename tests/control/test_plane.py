@@ -371,3 +371,26 @@ def test_an_evaluation_does_not_wait_for_another_versions_place() -> None:
     bench.tell(told.EvaluationAsked, prompts=(2,))
     starts = only(bench.join(0, version=1, max_versions=2), do.Start)
     assert [start.row for start in starts if start.evaluation] == [2]
+
+
+def test_redundant_groups_start_beyond_need_and_end_when_the_batch_is_complete() -> None:
+    bench = Bench(schedule="async_ratio", groups=2, group_size=2, max_staleness=0, redundant_groups=2)
+    bench.join(0)
+    starts = only(bench.tick(), do.Start)
+    assert len(bench.made(do.Admit)) == 2 + 2
+    for start in starts[2:6]:
+        decisions = bench.end(start)
+    assert one(decisions, do.Take).groups == (1, 2)
+    closed = {close.group: close.outcome for close in only(decisions, do.Close)}
+    assert closed == {0: "aborted: redundant", 3: "aborted: redundant"}
+    assert {abort.trajectory for abort in only(decisions, do.Abort)} == {0, 1, 6, 7}
+    assert not bench.plane.ledger.groups
+
+
+def test_redundant_groups_do_not_start_where_no_batch_could_hold_them() -> None:
+    """While the step trains, its version has no later batch to be in."""
+    bench = Bench(schedule="async_ratio", groups=1, max_staleness=0, redundant_groups=3)
+    bench.join(0)
+    bench.end(only(bench.tick(), do.Start)[0])
+    bench.tick()
+    assert len(bench.made(do.Admit)) == 1 + 3

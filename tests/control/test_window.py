@@ -178,3 +178,29 @@ def test_a_group_too_old_for_the_batch_is_an_error() -> None:
     window = window_in((1, 0), 1, 1, finished=(1, 0))
     with pytest.raises(AssertionError, match="too old"):
         window.take([M - 2])
+
+
+@pytest.mark.parametrize(("batch", "staleness"), SIZES)
+def test_what_is_not_overfull_can_be_taken_and_leaves_everyone_in_time(batch: int, staleness: int) -> None:
+    """Redundant groups end until nothing is overfull; then the plain rule holds."""
+    for counts in states(batch, staleness):
+        for finished in product(*(range(count + 1) for count in counts)):
+            window = window_in(counts, batch, staleness, finished)
+            is_ready = sum(finished) >= batch and window.overfull() is None
+            assert is_ready == (window.verdict() is Verdict.READY)
+
+
+def test_spare_groups_are_room_only_where_a_batch_is_left() -> None:
+    window = Window(batch_groups=2, max_staleness=0, spare=3)
+    assert window.room(0) == 5
+    for _ in range(5):
+        window.admit(0)
+    for _ in range(2):
+        window.finish(0)
+    assert window.verdict() is Verdict.READY
+    assert window.overfull() == 0
+    for _ in range(3):
+        window.close(0, finished=False)
+    assert window.overfull() is None
+    window.take([0, 0])
+    assert window.room(0) == 0

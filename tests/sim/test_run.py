@@ -87,6 +87,14 @@ def test_dora_is_no_slower_than_any_baseline() -> None:
     assert times["dora"] <= 1.02 * min(times[s] for s in ("sync", "one_step_off", "dora_onset"))
 
 
+def test_redundant_groups_buy_time_with_work_that_is_thrown_away() -> None:
+    plain = simulate(small(schedule="async_ratio", max_staleness=1, steps=12))
+    spare = simulate(small(schedule="async_ratio", max_staleness=1, steps=12, redundant_groups=4))
+    assert plain.closed_trajectories == 0 < spare.closed_trajectories
+    assert spare.step_time_s < plain.step_time_s
+    assert spare.lost_trajectories == spare.duplicated_trajectories == 0
+
+
 def test_sync_neither_overlaps_nor_ages() -> None:
     result = simulate(small(schedule="sync"))
     assert result.staleness_max == 0

@@ -44,6 +44,10 @@ class Batches:
             for w in range(version, self._window.newest)
         )
 
+    def holds(self, group: Group) -> bool:
+        """Was this group handed over to the open batch?"""
+        return group.id in self._open
+
     def take(self) -> list[Group]:
         """Close the batch: its groups leave the active ones and go into training."""
         missing = self._window.batch_groups - len(self._open)

@@ -68,7 +68,11 @@ class ControlPlane:
         self.estimates = estimates
         self.meters = Meters()
         self.prompts = Prompts(tokens=prompt_tokens, seed=seed)
-        self.window = Window(batch_groups=batch.groups, max_staleness=schedule.max_staleness)
+        self.window = Window(
+            batch_groups=batch.groups,
+            max_staleness=schedule.max_staleness,
+            spare=schedule.redundant_groups,
+        )
         self.ledger = Ledger(group_size=batch.group_size)
         self.fleet = Fleet(watermark=control.kv_watermark)
         self.target = Target(window=self.window, fixed=schedule.active_groups)
@@ -378,6 +382,7 @@ class ControlPlane:
             if self.meters.wait(verdict, self.now):
                 self._emit(Wait(reason=verdict.value))
             return
+        self._abort_redundant()
         number = self.window.taken
         batch = self.batches.take()
         staleness = tuple(number - group.version for group in batch)
@@ -395,21 +400,19 @@ class ControlPlane:
         self.pace.taken(self.now)
 
     def _onset(self) -> None:
-        """A step begins: redundant work ends, new groups may start."""
-        if self._schedule.redundant_groups:
-            self._abort_redundant()
+        """A step begins: new groups may start."""
         self._schedule.gate.onset(self.target.groups - self.window.num_active)
         self._admit()
         self._retire()
 
     def _abort_redundant(self) -> None:
-        """The youngest unfinished groups beyond what later batches need."""
-        excess = self.window.num_active - (self.target.groups - self._schedule.redundant_groups)
-        unfinished = [group for group in reversed(self.ledger.groups.values()) if not group.is_finished]
-        for group in unfinished[: max(0, excess)]:
+        """Groups started beyond need end when a batch is complete: the youngest, unfinished ones first."""
+        while self.window.spare and (version := self.window.overfull()) is not None:
+            candidates = (group for group in self.ledger.groups.values() if group.version <= version)
+            group = max(candidates, key=lambda g: (not g.is_finished, not self.batches.holds(g), g.id))
             self._close(group, group.left(), "aborted: redundant")
             self.ledger.forget(group)
-            self.window.close(group.version, finished=False)
+            self.window.close(group.version, finished=group.is_finished)
 
     # --- starting -------------------------------------------------------------------------------
 
