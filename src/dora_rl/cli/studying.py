@@ -40,7 +40,7 @@ def study_scale(out: Path, *, steps: int, seed: int, max_gpus: int) -> None:
     recipes = [scale.recipe(gpus, steps=steps, seed=seed) for gpus in scale.sizes(max_gpus)]
     work = sum(trajectories(recipe) for recipe in recipes)
     say(
-        f"{work:,} trajectories to simulate, most of them at the greatest size: about {work / 2e6:.0f} minutes"
+        f"{work:,} trajectories to simulate, half of them at the greatest size: some {work / 2e6:.0f} minutes"
     )
     rows = []
     with progress("study scale", len(recipes)) as advance:

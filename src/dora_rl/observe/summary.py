@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dora_rl.core.recipe import Recipe
-from dora_rl.observe.words import all_clear, bottleneck
+from dora_rl.observe.words import all_clear, bottleneck, count
 from dora_rl.sim.run import Result
 
 _LABEL = 15
@@ -57,4 +57,4 @@ def _devices(r: Result) -> str:
         (r.gpus - r.rollout_gpus - r.elastic_gpus, "train"),
     ]
     shares = ", ".join(f"{gpus} {what}" for gpus, what in parts if gpus)
-    return f"{shares}; {r.instances} instances of {r.tensor_parallel}"
+    return f"{shares}; {count(r.instances, 'instance')} of {r.tensor_parallel}"

@@ -44,3 +44,7 @@ def all_clear(result: Result) -> str:
     if broken:
         return f"{trained}; {', '.join(broken)}"
     return f"{trained}: none lost, none twice, none of more than one version, none older than allowed"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

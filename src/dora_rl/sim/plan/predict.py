@@ -5,11 +5,12 @@
     step >= (T_longest + T_train) / (S + 1)     a straggler makes its deadline
     step >= B * T_group / (R - B)               Little's law: R groups, of which a batch waits finished
 
-The greatest of them is the bottleneck. Good to a few per cent, and a million times as fast as a run.
+The greatest of them is the bottleneck. The longer a step, the emptier the instances and the faster they
+decode, so T_longest and T_group depend on the step they bound: it is found by bisection.
 """
 
 from functools import lru_cache
-from math import ceil, exp
+from math import ceil, exp, log
 
 from dora_rl.core.recipe import Recipe, Task
 from dora_rl.core.record import Record
@@ -17,52 +18,75 @@ from dora_rl.costs.lengths import moments, quantile
 from dora_rl.costs.limit import Split
 from dora_rl.costs.rollout import rollout_cost
 
-_OCCUPANCY = 0.85
+_OCCUPANCY = 0.77
 """Share of full speed that instances reach: older versions drain, and KV waits for its request to grow."""
 _GRID = 512
+_HALVINGS = 10
 
 
 class Prediction(Record, frozen=True):
-    """The four bounds on a step."""
+    """The bounds on a step, and the smallest R with which admission does not hold it up."""
 
     train_s: float
     generate_s: float
     straggler_s: float
-    admission_s: float
-
-    @property
-    def step_s(self) -> float:
-        return max(self.train_s, self.generate_s, self.straggler_s, self.admission_s)
+    active_groups: int
+    step_s: float
 
 
-def predict(recipe: Recipe, split: Split, max_staleness: int, active_groups: int) -> Prediction:
-    """The bounds for one division of the devices, S and R."""
-    straggler_s = split.longest_s * (recipe.control.max_staleness + 1) / (max_staleness + 1)
+def predict(recipe: Recipe, split: Split, max_staleness: int) -> Prediction:
+    """What a division of the devices gives under the bound `max_staleness`."""
+    busy_s = max(split.train_s, split.generate_s / _OCCUPANCY)
+    low_s, high_s = busy_s, max(busy_s, _bound_s(recipe, split, max_staleness, busy_s))
+    for _ in range(_HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        if _bound_s(recipe, split, max_staleness, middle_s) > middle_s:
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    batch = recipe.batch.groups
+    needed = batch + ceil(batch * _group_s(recipe, split, high_s) / high_s)
     return Prediction(
         train_s=split.train_s,
         generate_s=split.generate_s / _OCCUPANCY,
-        straggler_s=straggler_s,
-        admission_s=recipe.batch.groups
-        * group_s(recipe, split)
-        / max(1, active_groups - recipe.batch.groups),
+        straggler_s=_straggler_s(recipe, split, max_staleness, high_s),
+        active_groups=min((max_staleness + 1) * batch, needed),
+        step_s=high_s,
     )
 
 
-def needed_groups(recipe: Recipe, split: Split, max_staleness: int) -> int:
-    """The smallest R at which admission is not what holds a step up."""
-    batch = recipe.batch.groups
-    step_s = max(split.train_s, split.generate_s / _OCCUPANCY)
-    return min((max_staleness + 1) * batch, batch + ceil(batch * group_s(recipe, split) / step_s))
+def _bound_s(recipe: Recipe, split: Split, max_staleness: int, step_s: float) -> float:
+    """The shortest step that stragglers and the greatest possible R allow, if steps took `step_s`."""
+    admission_s = _group_s(recipe, split, step_s) / max(1e-9, max_staleness)
+    return max(_straggler_s(recipe, split, max_staleness, step_s), admission_s)
 
 
-def group_s(recipe: Recipe, split: Split) -> float:
-    """Seconds from a group's start until its longest member ends, on full instances."""
-    cost, m = rollout_cost(recipe, split.tensor_parallel), moments(recipe.task)
-    batch = min(recipe.cluster.slots, cost.kv_tokens() / m.mean_context)
-    step_s = cost.step_s(batch, batch * m.mean_context)
+def _straggler_s(recipe: Recipe, split: Split, max_staleness: int, step_s: float) -> float:
+    """The longest trajectory, with the most turns of a batch between its environment and itself."""
+    longest_s = moments(recipe.task).longest * _decode_s(recipe, split, step_s)
+    most_turns = (recipe.task.turns.mean_turns - 1.0) * log(recipe.batch.trajectories)
+    return (longest_s + most_turns * _reply_s(recipe) + split.train_s) / (max_staleness + 1)
+
+
+def _group_s(recipe: Recipe, split: Split, step_s: float) -> float:
+    """Seconds from a group's start until its longest member ends."""
+    tokens = _longest_member(recipe.task, recipe.batch.group_size)
+    waits_s = (recipe.task.turns.mean_turns - 1.0) * _reply_s(recipe)
+    return tokens * _decode_s(recipe, split, step_s) + waits_s
+
+
+def _reply_s(recipe: Recipe) -> float:
+    """Mean time of an environment's turn."""
     turns = recipe.task.turns
-    waits_s = (turns.mean_turns - 1.0) * turns.latency_s * exp(turns.latency_sigma**2 / 2)
-    return _longest_member(recipe.task, recipe.batch.group_size) * step_s + waits_s
+    return turns.latency_s * exp(turns.latency_sigma**2 / 2)
+
+
+def _decode_s(recipe: Recipe, split: Split, step_s: float) -> float:
+    """Seconds of a decode step on instances that a step of `step_s` keeps busy."""
+    cost, context = rollout_cost(recipe, split.tensor_parallel), moments(recipe.task).mean_context
+    full = min(recipe.cluster.slots, cost.kv_tokens() / context)
+    batch = max(1.0, full * min(1.0, split.generate_s / step_s))
+    return cost.step_s(batch, batch * context)
 
 
 @lru_cache(maxsize=64)

@@ -14,11 +14,11 @@ from dora_rl.costs.limit import Split, in_turn, split_times
 from dora_rl.costs.memory import fewest_training_gpus
 from dora_rl.costs.rollout import instance_sizes
 from dora_rl.sim.plan.choice import Choice
-from dora_rl.sim.plan.predict import Prediction, needed_groups, predict
+from dora_rl.sim.plan.predict import Prediction, predict
 
 _COLOCATED = ("sync", "partial")
 """Schedules under which generating and training take turns anyway."""
-_MOST_SPLITS = 256
+_MOST_SPLITS = 128
 _CLOSE = 1.01
 """Predictions this close are equal: the less stale choice is the better one."""
 
@@ -42,7 +42,8 @@ def decide(recipe: Recipe) -> Recipe:
     if c.tensor_parallel is not None and (c.rollout_gpus is not None or c.elastic_gpus):
         return recipe
     best, *_ = candidates(recipe, [recipe.control.max_staleness])
-    return replace(best.choice, active_groups=recipe.control.active_groups).applied_to(recipe)
+    choice = replace(best.choice, active_groups=recipe.control.active_groups)
+    return choice.applied_to(recipe)
 
 
 def takes_turns(recipe: Recipe) -> bool:
@@ -60,15 +61,14 @@ def _rank(candidate: Candidate, best_s: float) -> tuple[float, int, int, float]:
 
 
 def _candidate(recipe: Recipe, split: Split, max_staleness: int) -> Candidate:
-    groups = needed_groups(recipe, split, max_staleness)
+    prediction = predict(recipe, split, max_staleness)
     choice = Choice(
         rollout_gpus=split.rollout_gpus,
         tensor_parallel=split.tensor_parallel,
         max_staleness=max_staleness,
-        active_groups=groups,
         takes_turns=takes_turns(recipe),
     )
-    return Candidate(choice=choice, prediction=predict(recipe, split, max_staleness, groups))
+    return Candidate(choice=choice, prediction=prediction)
 
 
 def _splits(recipe: Recipe) -> list[Split]:
@@ -79,7 +79,9 @@ def _splits(recipe: Recipe) -> list[Split]:
         found = [split_times(recipe, gpus, size) for size in sizes for gpus in _rollout_gpus(recipe, size)]
     if not found:
         raise _no_room(recipe)
-    return found
+    # A single instance cannot serve the newest version while it finishes an older one.
+    several = [split for split in found if split.rollout_gpus > split.tensor_parallel]
+    return several or found
 
 
 def _rollout_gpus(recipe: Recipe, size: int) -> list[int]:

@@ -41,8 +41,15 @@ def rows(results: Sequence[Result]) -> list[Row]:
 
 
 def _recipe(preset: str, bound: int, ratio: float | None, steps: int, seed: int) -> Recipe:
-    batch = resolve(preset=preset).batch.groups
-    asked = {"control.schedule": "dora", "max_staleness": bound, "steps": steps, "seed": seed}
-    if ratio is not None:
-        asked["active_groups"] = round(ratio * batch)
+    base = resolve(preset=preset)
+    # The first version's stragglers hold up the batch that is their last: S + 1 steps fill the pipeline.
+    warmup = min(max(base.simulation.warmup_steps, bound + 1), steps - 1)
+    asked = {
+        "control.schedule": "dora",
+        "max_staleness": bound,
+        "steps": steps,
+        "seed": seed,
+        "warmup_steps": warmup,
+        "active_groups": "null" if ratio is None else round(ratio * base.batch.groups),
+    }
     return complete(resolve(preset=preset, assignments=[f"{key}={value}" for key, value in asked.items()]))
