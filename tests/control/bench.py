@@ -75,11 +75,11 @@ class Bench:
         """Whatever starts ends, whatever loads is loaded, until `count` more steps are published."""
         until, seen = self.plane.window.newest + count, 0
         while self.plane.window.newest < until:
-            assert seen < len(self.all) or self.plane._trains, "nothing goes on"
+            assert seen < len(self.all) or self.plane.is_training, "nothing goes on"
             for decision in self.all[seen:]:
                 seen += 1
                 self._carry_out(decision)
-            if self.plane._trains:
+            if self.plane.is_training:
                 self.publish(after=10.0)
 
     def _carry_out(self, decision: Decision) -> None:

@@ -184,6 +184,7 @@ class Dispatch:
         t.tokens += appended_tokens
         t.phase = Phase.MOVING if t.id in self.moving else Phase.RUNNING
         instance.add(t)
+        self._fleet.touch(instance)
         self._emit(Resume(instance=instance.id, trajectory=t.id, appended_tokens=appended_tokens))
 
     def requeue(self, t: Trajectory, *, keeps_tokens: bool) -> None:
