@@ -394,3 +394,16 @@ def test_redundant_groups_do_not_start_where_no_batch_could_hold_them() -> None:
     bench.end(only(bench.tick(), do.Start)[0])
     bench.tick()
     assert len(bench.made(do.Admit)) == 1 + 3
+
+
+def test_an_evaluation_that_lost_its_instance_does_not_keep_the_others_from_theirs() -> None:
+    """The share is one slot; its holder waits for version 0, and version 1 has the only instance."""
+    bench = Bench(max_staleness=0)
+    bench.join(0)
+    bench.end(one(bench.tick(), do.Start))
+    assert one(bench.tell(told.EvaluationAsked, prompts=(1,)), do.Start).evaluation
+    bench.tell(told.InstanceLost, instance=0, reason="died")
+    bench.publish()
+    bench.tell(told.EvaluationAsked, prompts=(2,))
+    starts = only(bench.join(0, version=1, max_versions=2), do.Start)
+    assert [start.row for start in starts if start.evaluation] == [2]

@@ -106,13 +106,17 @@ class Admission:
 
     def fill_evaluation(self) -> None:
         """Evaluation may use its share of the slots, and waits for a place like everyone else."""
+        if not self._evaluations:
+            return
+        free_slots = self._evaluation_slots() - self._evaluations_placed()
         for version in sorted(self._evaluations):
             queue = self._evaluations[version]
-            while queue and self._evaluations_running() < self._evaluation_slots():
+            while queue and free_slots > 0:
                 place = self._p.dispatch.place_for(version, queue[0].prompt_tokens)
                 if place is None:
                     break
                 self._p.dispatch.start(queue.popleft(), place)
+                free_slots -= 1
             if not queue:
                 del self._evaluations[version]
 
@@ -123,8 +127,10 @@ class Admission:
             counts[version] = counts.get(version, 0) + len(queue)
         return counts
 
-    def _evaluations_running(self) -> int:
-        return len(self._p.ledger.evaluating) - sum(map(len, self._evaluations.values()))
+    def _evaluations_placed(self) -> int:
+        # One that lost its instance waits like the others: it must not keep them from theirs.
+        groups = self._p.ledger.evaluating.values()
+        return sum(t.instance is not None for group in groups for t in group.members)
 
     def _evaluation_slots(self) -> int:
         slots = sum(instance.spec.slots for instance in self._p.fleet)
