@@ -67,8 +67,8 @@ class Engine:
     """One instance of the simulated fleet."""
 
     __slots__ = ("_cost", "_ends", "_groups", "_parked", "_parked_tokens", "_pressure_kv", "_queue",
-                 "_slowness", "_stalled_until", "busy_s", "clock", "cost", "epoch", "id", "is_paused",
-                 "is_responsive", "kv", "kv_capacity", "lanes", "last_told", "now", "num_running",
+                 "_slowness", "_stalled_until", "born", "busy_s", "clock", "cost", "epoch", "id", "is_paused",
+                 "is_responsive", "kv", "kv_capacity", "lanes", "last_told", "lent_s", "now", "num_running",
                  "requests", "spec", "versions")  # fmt: skip
 
     def __init__(
@@ -87,6 +87,8 @@ class Engine:
         self.now = now
         self.epoch = 0
         self.busy_s = 0.0
+        self.born = now
+        self.lent_s = 0.0
         self.is_paused = False
         self.is_responsive = True
         self.num_running = 0

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
-
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
@@ -21,6 +19,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.engine import Engine, Request
+from dora_rl.sim.futures import Future, Futures
 from dora_rl.sim.trainer import Trainer
 from dora_rl.sim.truth import Truth
 
@@ -30,41 +29,17 @@ _PATIENCE_S = 1e5
 """No trajectory takes so long."""
 
 
-class Plan(Struct, gc=False):
-    """What the world knows of a trajectory's future."""
-
-    attempt: int
-    is_evaluation: bool
-    ends: tuple[int, ...]
-    """Tokens after the prompt (environment tokens included) at which each turn ends."""
-    turn: int = 0
-    journalled: int = 0
-    """Tokens that survive the death of an instance."""
-    total_tokens: int = 0
-    """What there is to train on, once it ended."""
-
-    @property
-    def until(self) -> int:
-        """Tokens at which the present turn ends."""
-        return self.ends[self.turn]
-
-    @property
-    def has_more_turns(self) -> bool:
-        return self.turn + 1 < len(self.ends)
-
-    def continue_from(self, tokens: int) -> int:
-        """Go on after `tokens`, as far as they survived; each turn generates at least its last token."""
-        kept = min(tokens, self.journalled)
-        while self.has_more_turns and self.until <= kept:
-            self.turn += 1
-        return min(kept, self.until - 1)
-
-
 class World:
     """Runs one set-up to its end."""
 
     def __init__(
-        self, recipe: Recipe, plane: ControlPlane, engines: list[Engine], trainer: Trainer, truth: Truth
+        self,
+        recipe: Recipe,
+        plane: ControlPlane,
+        engines: list[Engine],
+        trainer: Trainer,
+        futures: Futures,
+        truth: Truth,
     ) -> None:
         self.recipe = recipe
         self.plane = plane
@@ -85,10 +60,14 @@ class World:
         self._sequence = 0
         self._inbox: deque[Input] = deque()
         self._dirty: set[int] = set()
-        self._plans: dict[int, Plan] = {}
+        self._futures = futures
         self._arriving: dict[int, tuple[do.Move, Request]] = {}
         self._early_resumes: dict[int, do.Resume] = {}
         self._outgoing: dict[int, float] = {}
+        self._step: do.Take | None = None
+        self._lent: set[int] = set()
+        self._gone = (0.0, 0.0)
+        """Busy and present seconds of instances that died."""
         self._group_size = recipe.batch.group_size
         self._score_s = recipe.task.score_s
         self._carry_out: dict[type[Decision], Callable[[Any], None]] = {
@@ -96,7 +75,7 @@ class World:
             do.Resume: self._resume,
             do.Move: self._move,
             do.Park: self._park,
-            do.Evict: self._evict,
+            do.Evict: self._take_off,
             do.Abort: self._abort,
             do.Interrupt: self._interrupt,
             do.Load: self._load,
@@ -130,9 +109,13 @@ class World:
         quiet_s = self.now - self._progress_at
         assert quiet_s < _PATIENCE_S, f"nothing has happened for {quiet_s:.0f} s: {w}"
 
-    def busy_share(self, total_s: float) -> float:
-        """Share of the time in which instances decoded, over all that are there."""
-        return sum(e.busy_s for e in self.engines.values()) / (max(1, len(self.engines)) * total_s)
+    def busy_share(self) -> float:
+        """Share of the time in which instances decoded, of the time they were there and did not train."""
+        busy_s, present_s = self._gone
+        for engine in self.engines.values():
+            busy_s += engine.busy_s
+            present_s += self.now - engine.born - engine.lent_s
+        return busy_s / max(1e-9, present_s)
 
     def tell(self, event: Input) -> None:
         self._inbox.append(event)
@@ -222,16 +205,16 @@ class World:
 
     def _turn_over(self, engine: Engine, request: Request) -> None:
         key = request.trajectory
-        plan = self._plans[key]
+        future = self._futures[key]
         engine.last_told = self.now
-        if plan.has_more_turns:
-            self._ask_environment(engine, request, plan)
+        if future.has_more_turns:
+            self._ask_environment(engine, request, future)
             return
         engine.release(key)
         tokens = int(request.until)
-        plan.total_tokens = tokens + request.prompt_tokens
-        if plan.is_evaluation:
-            del self._plans[key]  # Nobody will train on it.
+        future.total_tokens = tokens + request.prompt_tokens
+        if future.is_evaluation:
+            self._futures.forget([key])  # Nobody will train on it.
         self.tell(
             told.Ended(
                 at=self.now,
@@ -255,46 +238,26 @@ class World:
     def _start(self, d: do.Start) -> None:
         engine = self.engines[d.instance]
         engine.advance(self.now)
-        plan = self._plan(d)
-        generated = plan.continue_from(d.generated_tokens) if d.generated_tokens else 0
+        future = self._futures.started(d)
+        generated = future.continue_from(d.generated_tokens) if d.generated_tokens else 0
         request = Request(
             trajectory=d.trajectory,
             group=d.group,
             version=d.version,
             prompt_tokens=d.prompt_tokens,
             tokens=float(generated),
-            until=float(plan.until),
+            until=float(future.until),
         )
         engine.submit(request, prefill=True)
         self._dirty.add(d.instance)
 
-    def _plan(self, d: do.Start) -> Plan:
-        """A trajectory's future: kept when it continues, drawn again for another attempt."""
-        plan = self._plans.get(d.trajectory)
-        if plan is None or plan.attempt != d.attempt:
-            plan = self._plans[d.trajectory] = Plan(d.attempt, d.evaluation, self._turn_ends(d))
-        return plan
-
-    def _turn_ends(self, d: do.Start) -> tuple[int, ...]:
-        total = self.truth.response_tokens(d.epoch, d.row, d.member, d.attempt)
-        turns = self.truth.turns(d.trajectory, d.attempt)
-        if turns == 1 or total == 1:
-            return (total,)
-        turns, extra = min(turns, total), self.recipe.task.turns.environment_tokens
-        return tuple(total * (i + 1) // turns + i * extra for i in range(turns))
-
     def _abort(self, d: do.Abort) -> None:
         self._arriving.pop(d.trajectory, None)
+        self._take_off(d)
+
+    def _take_off(self, d: do.Abort | do.Evict) -> None:
         engine = self.engines.get(d.instance)
         if engine is not None and d.trajectory in engine.requests:
-            engine.advance(self.now)
-            engine.release(d.trajectory)
-            engine.refill_batch()
-            self._dirty.add(engine.id)
-
-    def _evict(self, d: do.Evict) -> None:
-        engine = self.engines[d.instance]
-        if d.trajectory in engine.requests:
             engine.advance(self.now)
             engine.release(d.trajectory)
             engine.refill_batch()
@@ -308,10 +271,10 @@ class World:
 
     # --- environments ---------------------------------------------------------------------------
 
-    def _ask_environment(self, engine: Engine, request: Request, plan: Plan) -> None:
-        key, turn = request.trajectory, plan.turn
-        plan.turn += 1
-        plan.journalled = int(request.until)
+    def _ask_environment(self, engine: Engine, request: Request, future: Future) -> None:
+        key, turn = request.trajectory, future.turn
+        future.turn += 1
+        future.journalled = int(request.until)
         self.tell(
             told.TurnEnded(
                 at=self.now,
@@ -322,22 +285,22 @@ class World:
                 kv_tokens=engine.claimed_kv,
             )
         )
-        answer = self._fail if self.truth.environment_fails(key, turn, plan.attempt) else self._reply
-        self.after(self.truth.latency_s(key, turn), answer, (key, plan))
+        answer = self._fail if self.truth.environment_fails(key, turn, future.attempt) else self._reply
+        self.after(self.truth.latency_s(key, turn), answer, (key, future))
 
-    def _reply(self, argument: tuple[int, Plan]) -> None:
-        key, plan = argument
-        if self._plans.get(key) is plan:
-            plan.journalled += self.recipe.task.turns.environment_tokens
+    def _reply(self, argument: tuple[int, Future]) -> None:
+        key, future = argument
+        if self._futures.get(key) is future:
+            future.journalled += self.recipe.task.turns.environment_tokens
             self.tell(
                 told.EnvironmentReplied(
                     at=self.now, trajectory=key, tokens=self.recipe.task.turns.environment_tokens
                 )
             )
 
-    def _fail(self, argument: tuple[int, Plan]) -> None:
-        key, plan = argument
-        if self._plans.get(key) is plan:
+    def _fail(self, argument: tuple[int, Future]) -> None:
+        key, future = argument
+        if self._futures.get(key) is future:
             self.tell(told.EnvironmentFailed(at=self.now, trajectory=key, reason="simulated failure"))
 
     def _resume(self, d: do.Resume) -> None:
@@ -345,9 +308,8 @@ class World:
         if d.trajectory in self._arriving:
             self._early_resumes[d.trajectory] = d
             return
-        plan = self._plans[d.trajectory]
         engine.advance(self.now)
-        engine.resume(d.trajectory, d.appended_tokens, float(plan.until))
+        engine.resume(d.trajectory, d.appended_tokens, float(self._futures[d.trajectory].until))
         self._dirty.add(engine.id)
 
     # --- moving ---------------------------------------------------------------------------------
@@ -427,12 +389,15 @@ class World:
         engine = self.engines[d.instance]
         engine.advance(self.now)
         engine.is_paused = True
+        engine.lent_s -= self.now
+        self._lent.add(engine.id)
         self.trainer.lent_gpus += engine.spec.gpus
         self._dirty.add(engine.id)
         self.tell(told.Lent(at=self.now, instance=engine.id))
 
     def _give_back(self, d: do.GiveBack) -> None:
         engine = self.engines[d.instance]
+        self._lent.discard(engine.id)
         self.trainer.lent_gpus -= engine.spec.gpus
         self.after(self.recipe.simulation.costs.switch_s, self._end_lending, engine)
 
@@ -440,6 +405,7 @@ class World:
         if self.engines.get(engine.id) is engine:
             engine.advance(self.now)
             engine.is_paused = False
+            engine.lent_s += self.now
             self._dirty.add(engine.id)
             self.tell(told.Returned(at=self.now, instance=engine.id))
 
@@ -455,19 +421,18 @@ class World:
             return
         engine.advance(self.now)
         for key, request in engine.requests.items():
-            self._journal(key, request.tokens_at(engine.clock))
+            self._futures.journal(key, request.tokens_at(engine.clock))
         for key, (move, request) in list(self._arriving.items()):
             if instance in (move.source, move.target):
-                self._journal(key, request.tokens)
+                self._futures.journal(key, request.tokens)
                 del self._arriving[key]
-        if engine.is_paused:
+        if engine.is_paused and engine.is_responsive:
+            engine.lent_s += self.now
+        if engine.id in self._lent:
+            self._lent.discard(engine.id)
             self.trainer.lent_gpus -= engine.spec.gpus
-
-    def _journal(self, key: int, tokens: float) -> None:
-        """All but the last tokens of an unfinished trajectory survive."""
-        if (plan := self._plans.get(key)) is not None:
-            lag = self.recipe.simulation.faults.journal_lag_tokens
-            plan.journalled = max(plan.journalled, int(tokens) - lag)
+        busy_s, present_s = self._gone
+        self._gone = (busy_s + engine.busy_s, present_s + self.now - engine.born - engine.lent_s)
 
     def revive(self, engine: Engine) -> None:
         """A restarted instance joins with the newest version."""
@@ -482,46 +447,32 @@ class World:
     # --- training -------------------------------------------------------------------------------
 
     def _hand(self, d: do.Hand) -> None:
-        self.trainer.hand(d.group, self._group_tokens(d.group), self.now)
+        self.trainer.hand(d.group, self._futures.group_tokens(d.group), self.now)
 
     def _take(self, d: do.Take) -> None:
-        tokens_of = {group: self._group_tokens(group) for group in d.groups}
-        _, visible = self.trainer.begin(tokens_of, self.now)
-        self._step = d.batch
+        tokens_of = {group: self._futures.group_tokens(group) for group in d.groups}
+        visible = self.trainer.begin(tokens_of, self.now)
+        self._step = d
         self.at(visible, self._publish, (d, self.now, sum(tokens_of.values())))
-
-    _step = -1
 
     def _publish(self, argument: tuple[do.Take, float, int]) -> None:
         take, began, tokens = argument
-        if not self.trainer.is_training or self._step != take.batch:
-            return
+        if self._step is not take:
+            return  # The step was lost; the batch may be in training again by now.
         self.trainer.end()
         self.publishes.append(self.now)
         self.train_spans.append((began, self.now))
         self.tokens_trained.append(tokens)
         for group in take.groups:
-            self._forget(group)
+            self._futures.forget(self._futures.members(group))
         self.tell(told.Published(at=self.now, version=take.batch + 1, train_s=self.now - began))
 
     def lose_step(self) -> None:
         """The trainer dies in mid-step and comes back without it."""
         if self.trainer.is_training:
-            self.trainer.lose()
-            self._step = -1
+            self.trainer.end()
+            self._step = None
             self.tell(told.StepLost(at=self.now, reason="simulated failure"))
 
     def _close(self, d: do.Close) -> None:
-        for key in d.members:
-            self._plans.pop(key, None)
-
-    def _group_tokens(self, group: int) -> int:
-        plans = self._plans
-        return sum(plans[key].total_tokens for key in self._members(group) if key in plans)
-
-    def _forget(self, group: int) -> None:
-        for key in self._members(group):
-            self._plans.pop(key, None)
-
-    def _members(self, group: int) -> range:
-        return range(group * self._group_size, (group + 1) * self._group_size)
+        self._futures.forget(d.members)

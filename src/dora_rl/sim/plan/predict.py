@@ -57,7 +57,7 @@ def predict(recipe: Recipe, split: Split, max_staleness: int) -> Prediction:
 
 def _bound_s(recipe: Recipe, split: Split, max_staleness: int, step_s: float) -> float:
     """The shortest step that stragglers and the greatest possible R allow, if steps took `step_s`."""
-    admission_s = _group_s(recipe, split, step_s) / max(1e-9, max_staleness)
+    admission_s = _group_s(recipe, split, step_s) / max_staleness if max_staleness else 0.0
     return max(_straggler_s(recipe, split, max_staleness, step_s), admission_s)
 
 

@@ -8,6 +8,7 @@ from math import gcd
 
 from msgspec.structs import replace
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.costs.memory import Memory, memory
@@ -46,11 +47,16 @@ class Plan(Record, frozen=True, gc=True):
     options: tuple[Option, ...]
 
 
-def make_plan(recipe: Recipe, staleness: Sequence[int], done: Callable[[], None] = lambda: None) -> Plan:
-    """Search, try the finalists, choose, and look around."""
+def make_plan(recipe: Recipe, done: Callable[[], None] = lambda: None) -> Plan:
+    """Search up to the recipe's bound S, try the finalists, choose, and look around."""
+    if recipe.control.max_staleness == 0:
+        raise ConfigError(
+            "control.max_staleness = 0 leaves nothing to plan: generating and training take turns",
+            hint="allow at least 1",
+        )
     parts = num_parts(recipe)
     part = _part_of(recipe, parts)
-    finalists = _finalists(candidates(part, staleness))
+    finalists = _finalists(candidates(part, range(1, recipe.control.max_staleness + 1)))
     trials = [trial_of(part, finalist.choice) for finalist in finalists]
     results = dict(zip(trials, sweep(simulate, trials, done), strict=True))
     best, planned = _best(finalists, trials, results)

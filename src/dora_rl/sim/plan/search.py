@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.costs.limit import Split, in_turn, split_times
-from dora_rl.costs.memory import fewest_training_gpus
+from dora_rl.costs.memory import fewest_training_gpus, versions_that_fit
 from dora_rl.costs.rollout import instance_sizes
 from dora_rl.sim.plan.choice import Choice
 from dora_rl.sim.plan.predict import Prediction, predict
@@ -30,8 +31,14 @@ class Candidate(Record, frozen=True):
 
 def candidates(recipe: Recipe, staleness: Iterable[int]) -> list[Candidate]:
     """Everything that fits, with S from `staleness` and the R each needs; the most promising first."""
-    splits = _splits(recipe)
-    found = [_candidate(recipe, split, bound) for bound in staleness for split in splits]
+    found = [
+        _candidate(recipe, split, bound)
+        for bound in staleness
+        for split in _splits(recipe)
+        if _can_serve(recipe, split, bound + 1)
+    ]
+    if not found:
+        raise _no_room(recipe)
     best_s = min(candidate.prediction.step_s for candidate in found)
     return sorted(found, key=lambda candidate: _rank(candidate, best_s))
 
@@ -41,8 +48,9 @@ def decide(recipe: Recipe) -> Recipe:
     c = recipe.cluster
     if c.tensor_parallel is not None and (c.rollout_gpus is not None or c.elastic_gpus):
         return recipe
-    best, *_ = candidates(recipe, [recipe.control.max_staleness])
-    choice = replace(best.choice, active_groups=recipe.control.active_groups)
+    best, *_ = candidates(recipe, [make_schedule(recipe.control, recipe.batch).max_staleness])
+    control = recipe.control
+    choice = replace(best.choice, max_staleness=control.max_staleness, active_groups=control.active_groups)
     return choice.applied_to(recipe)
 
 
@@ -74,14 +82,18 @@ def _candidate(recipe: Recipe, split: Split, max_staleness: int) -> Candidate:
 def _splits(recipe: Recipe) -> list[Split]:
     sizes = instance_sizes(recipe)
     if takes_turns(recipe):
-        found = [in_turn(recipe, size) for size in sizes if recipe.cluster.elastic_gpus % size == 0]
-    else:
-        found = [split_times(recipe, gpus, size) for size in sizes for gpus in _rollout_gpus(recipe, size)]
-    if not found:
-        raise _no_room(recipe)
+        enough = recipe.cluster.gpus >= fewest_training_gpus(recipe)
+        return [in_turn(recipe, size) for size in sizes if enough and recipe.cluster.elastic_gpus % size == 0]
+    found = [split_times(recipe, gpus, size) for size in sizes for gpus in _rollout_gpus(recipe, size)]
     # A single instance cannot serve the newest version while it finishes an older one.
     several = [split for split in found if split.rollout_gpus > split.tensor_parallel]
     return several or found
+
+
+def _can_serve(recipe: Recipe, split: Split, num_versions: int) -> bool:
+    """Shared placement puts every live version on every instance."""
+    is_shared = recipe.control.placement == "shared"
+    return not is_shared or versions_that_fit(recipe, split.tensor_parallel) >= num_versions
 
 
 def _rollout_gpus(recipe: Recipe, size: int) -> list[int]:
@@ -97,5 +109,5 @@ def _no_room(recipe: Recipe) -> ConfigError:
     c, needed = recipe.cluster, fewest_training_gpus(recipe)
     return ConfigError(
         f"{c.gpus} x {c.gpu} hold no instance of {recipe.model} beside a trainer that needs {needed} of them",
-        hint="more GPUs, GPUs with more memory, or a smaller model",
+        hint="more GPUs, GPUs with more memory, a smaller model, or fewer versions at once",
     )
