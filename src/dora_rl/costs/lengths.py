@@ -48,6 +48,15 @@ def tokens_per_trajectory(task: Task) -> float:
     return task.prompt_tokens + extra + moments(task).mean
 
 
+def longest_wait_s(task: Task) -> float:
+    """Time the environment takes in an episode with very many turns: one in ten thousand has more."""
+    turns = task.turns
+    if turns.mean_turns == 1.0:
+        return 0.0
+    most = log(1e-4) / log(1.0 - 1.0 / turns.mean_turns)
+    return most * turns.latency_s * exp(turns.latency_sigma**2 / 2)
+
+
 @lru_cache(maxsize=8)
 def read_lengths(path: str) -> tuple[int, ...]:
     """The sorted lengths in a JSON file."""
@@ -64,7 +73,3 @@ def read_lengths(path: str) -> tuple[int, ...]:
     if not isinstance(values, list) or not values or not all(isinstance(v, int) and v > 0 for v in values):
         raise ConfigError(f"{path} is no list of positive integers", hint="e.g. [120, 512, 90]")
     return tuple(sorted(values))
-
-
-def log_median(lengths: Lognormal) -> float:
-    return log(lengths.median_tokens)

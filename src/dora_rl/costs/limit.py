@@ -3,14 +3,14 @@
     min over splits of  max(T_train, T_generate, (T_longest + T_train) / (S + 1))
 
 T_generate assumes every instance full and a single version; T_longest a trajectory of the greatest
-length that decodes alone. Devices too few to be split take turns: then both sides last T_train + T_generate.
+length that decodes alone, with its environment's time. Devices too few to be split take turns: then both sides last T_train + T_generate.
 """
 
 from collections.abc import Iterator
 
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.lengths import moments, tokens_per_trajectory
+from dora_rl.costs.lengths import longest_wait_s, moments, tokens_per_trajectory
 from dora_rl.costs.rollout import RolloutCost, rollout_cost
 from dora_rl.costs.training import train_cost
 
@@ -61,6 +61,7 @@ def _split(
 ) -> Split:
     longest = moments(recipe.task).longest
     longest_s = longest * rollout_cost(recipe, tensor_parallel).step_s(1, longest / 2)
+    longest_s += longest_wait_s(recipe.task)
     return Split(
         rollout_gpus=rollout_gpus,
         tensor_parallel=tensor_parallel,

@@ -45,6 +45,11 @@ def fewest_training_gpus(recipe: Recipe) -> int:
     return int(-(-cost.state_bytes // (cost.gpu.memory_bytes * recipe.cluster.memory_share)))
 
 
+def versions_that_fit(recipe: Recipe, tensor_parallel: int) -> int:
+    """Versions one instance may hold at once."""
+    return rollout_cost(recipe, tensor_parallel).spec(recipe, node=0, elastic=False).versions_that_fit
+
+
 def check_memory(recipe: Recipe, *, num_versions: int) -> None:
     """Refuse a decided set-up that does not fit; `num_versions` may be live at once."""
     _check_trainer(recipe)
@@ -65,11 +70,10 @@ def _check_trainer(recipe: Recipe) -> None:
 
 def _check_versions(recipe: Recipe, tensor_parallel: int, num_versions: int) -> None:
     """Shared placement puts every live version on every instance."""
-    cost = rollout_cost(recipe, tensor_parallel)
-    fit = cost.spec(recipe, node=0, elastic=False).versions_that_fit
+    fit = versions_that_fit(recipe, tensor_parallel)
     if recipe.control.placement == "shared" and fit < num_versions:
         raise ConfigError(
             f"placement 'shared' keeps up to {num_versions} versions on each instance, but {fit} "
-            f"of {recipe.model} fit on {tensor_parallel} x {cost.gpu.name}",
+            f"of {recipe.model} fit on {tensor_parallel} x {recipe.cluster.gpu}",
             hint=f"set max_staleness={fit - 1}, raise tensor_parallel or max_versions, or use placement=auto",
         )
