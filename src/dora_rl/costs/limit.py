@@ -3,7 +3,8 @@
     min over splits of  max(T_train, T_generate, (T_longest + T_train) / (S + 1))
 
 T_generate assumes every instance full and a single version; T_longest a trajectory of the greatest
-length that decodes alone, with its environment's time. Devices too few to be split take turns: then both sides last T_train + T_generate.
+length that decodes alone, with its environment's time. Devices too few to be split take turns: then both
+sides last T_train + T_generate.
 """
 
 from collections.abc import Iterator
