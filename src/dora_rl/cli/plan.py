@@ -23,9 +23,7 @@ def plan(
             help="Of responses: a JSON file with a list of them, or MEDIAN:SIGMA:MAX of a lognormal."
         ),
     ] = None,
-    max_staleness: Annotated[
-        int | None, typer.Option(min=1, help="Keep S at this value instead of looking for the best.")
-    ] = None,
+    max_staleness: Annotated[int | None, typer.Option(help="The greatest S to consider.")] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change or fix any other value.")
     ] = None,
@@ -44,6 +42,7 @@ def plan(
         "batch.groups": groups,
         "batch.group_size": group_size,
         "task.prompt_tokens": prompt_tokens,
+        "control.max_staleness": max_staleness,
     }
     assignments = [f"{key}={value}" for key, value in options.items() if value is not None]
-    print_plan(recipe, preset, [*assignments, *(sets or [])], lengths, max_staleness, as_json=as_json)
+    print_plan(recipe, preset, [*assignments, *(sets or [])], lengths, as_json=as_json)

@@ -21,7 +21,6 @@ _OPEN = (
     "tensor_parallel=null",
 )
 """What a preset or a recipe says about these is for the planner to say."""
-_BOUNDS = (1, 2, 3, 4)
 
 
 def print_plan(
@@ -29,14 +28,13 @@ def print_plan(
     preset: str | None,
     assignments: Sequence[str],
     lengths: str | None,
-    max_staleness: int | None,
     *,
     as_json: bool,
 ) -> None:
     asked = [*_OPEN, *(_length_assignments(lengths) if lengths else ()), *assignments]
     recipe = resolve(preset=preset, file=file, assignments=asked)
     with progress("planning", MOST_TRIALS) as advance:
-        plan = make_plan(recipe, [max_staleness] if max_staleness else _BOUNDS, lambda: advance(""))
+        plan = make_plan(recipe, lambda: advance(""))
     if as_json:
         typer.echo(plan_as_json(plan))
     else:
