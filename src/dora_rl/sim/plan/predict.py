@@ -10,11 +10,11 @@ decode, so T_longest and T_group depend on the step they bound: it is found by b
 """
 
 from functools import lru_cache
-from math import ceil, exp, log
+from math import ceil, exp
 
 from dora_rl.core.recipe import Recipe, Task
 from dora_rl.core.record import Record
-from dora_rl.costs.lengths import moments, quantile
+from dora_rl.costs.lengths import longest_wait_s, moments, quantile
 from dora_rl.costs.limit import Split
 from dora_rl.costs.rollout import rollout_cost
 
@@ -62,23 +62,16 @@ def _bound_s(recipe: Recipe, split: Split, max_staleness: int, step_s: float) ->
 
 
 def _straggler_s(recipe: Recipe, split: Split, max_staleness: int, step_s: float) -> float:
-    """The longest trajectory, with the most turns of a batch between its environment and itself."""
     longest_s = moments(recipe.task).longest * _decode_s(recipe, split, step_s)
-    most_turns = (recipe.task.turns.mean_turns - 1.0) * log(recipe.batch.trajectories)
-    return (longest_s + most_turns * _reply_s(recipe) + split.train_s) / (max_staleness + 1)
+    return (longest_s + longest_wait_s(recipe.task) + split.train_s) / (max_staleness + 1)
 
 
 def _group_s(recipe: Recipe, split: Split, step_s: float) -> float:
     """Seconds from a group's start until its longest member ends."""
     tokens = _longest_member(recipe.task, recipe.batch.group_size)
-    waits_s = (recipe.task.turns.mean_turns - 1.0) * _reply_s(recipe)
-    return tokens * _decode_s(recipe, split, step_s) + waits_s
-
-
-def _reply_s(recipe: Recipe) -> float:
-    """Mean time of an environment's turn."""
     turns = recipe.task.turns
-    return turns.latency_s * exp(turns.latency_sigma**2 / 2)
+    waits_s = (turns.mean_turns - 1.0) * turns.latency_s * exp(turns.latency_sigma**2 / 2)
+    return tokens * _decode_s(recipe, split, step_s) + waits_s
 
 
 def _decode_s(recipe: Recipe, split: Split, step_s: float) -> float:

@@ -13,6 +13,8 @@ from dora_rl.core.record import Record
 from dora_rl.sim.run import Result
 from dora_rl.sim.setup import complete, resolve
 
+_PLACEMENTS = ("auto", "exclusive", "shared")
+
 
 class Variant(Record, frozen=True):
     """One change: which part of the algorithm, and what is done to it."""
@@ -32,7 +34,7 @@ class Row(Record, frozen=True):
 
 def variants(recipe: Recipe) -> list[Variant]:
     """The whole algorithm first, then one change each."""
-    double = f"active_groups={2 * recipe.batch.groups}"
+    control, double = recipe.control, f"active_groups={2 * recipe.batch.groups}"
     tensor_parallel = recipe.cluster.tensor_parallel or 1
     changes: list[tuple[str, str, tuple[str, ...]]] = [
         ("everything", "as it is", ()),
@@ -40,8 +42,7 @@ def variants(recipe: Recipe) -> list[Variant]:
         ("rebalancing", "off", ("rebalance=false",)),
         ("continuous admission", "only at step onset, R = 2 B", ("control.schedule=dora_onset", double)),
         ("refill", "off", ("control.refill=false",)),
-        ("placement", "exclusive", ("placement=exclusive",)),
-        ("placement", "shared", ("placement=shared",)),
+        *(("placement", name, (f"placement={name}",)) for name in _PLACEMENTS if name != control.placement),
         ("controller of R", "R fixed at 2 B", (double,)),
         ("estimates", "the truth", ("estimates=oracle",)),
         ("estimates", "half of what is true", ("estimates=half",)),
