@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dora_rl.core.record import Record
 from dora_rl.observe.pictures.look import INK, RED, VERSIONS, figure, headline, plain
 from dora_rl.observe.timeline import Load, Span, Timeline
+from dora_rl.observe.words import count
 
 _BINS = 1200
 _DEPTH = 0.6
@@ -83,9 +84,10 @@ def _draw(axes: Axes, panel: Panel, window: Window) -> None:
 
 def _labels(panel: Panel) -> list[str]:
     trainer_gpus = panel.gpus - panel.rollout_gpus
+    instances = count(panel.rollout_gpus, "GPU")
     if not trainer_gpus:
-        return [f"{panel.rollout_gpus} GPUs\ngenerate or train", "trainer"]
-    return [f"{panel.rollout_gpus} GPUs\ngenerate", f"{trainer_gpus} GPUs\ntrain"]
+        return [f"{instances}:\ngenerate or train", "trainer"]
+    return [f"{instances}:\ngenerate", f"{count(trainer_gpus, 'GPU')}:\ntrain"]
 
 
 def _separate(axes: Axes, timeline: Timeline) -> None:
