@@ -164,7 +164,9 @@ class Steering:
                     instance.state = State.LENT
 
     def returned(self, instance: Instance) -> None:
-        instance.state = State.LOADING if instance.loading is not None and self._is_bare(instance) else State.UP
+        instance.state = (
+            State.LOADING if instance.loading is not None and self._is_bare(instance) else State.UP
+        )
         self._fleet.touch(instance)
 
     @staticmethod
