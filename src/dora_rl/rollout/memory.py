@@ -23,7 +23,7 @@ class MemoryLedger:
         assert (place, name) not in self._reserved, f"{name} is reserved already"
         if num_bytes > self.free(place):
             raise OutOfMemory(
-                f"{name} needs {_figure(num_bytes)} of {place} memory and {_figure(self.free(place))} are free",
+                f"{name} needs {_figure(num_bytes)} of {place} memory; {_figure(self.free(place))} are free",
                 hint=f"reserved so far:\n{self}",
             )
         self._reserved[place, name] = num_bytes

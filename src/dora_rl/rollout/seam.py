@@ -39,6 +39,8 @@ class EngineLoad(Record, frozen=True):
     kv_tokens: int
     """KV in use, in tokens of whole blocks."""
     kv_capacity: int
+    num_preempted: int
+    """Times a running request lost its place, since the engine began."""
     versions: tuple[int, ...]
     """Resident, oldest first."""
 

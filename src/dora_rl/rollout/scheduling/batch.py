@@ -28,6 +28,7 @@ class Batch:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.held: list[Sequence] = []
+        self.num_preempted = 0
 
     def wait(self, sequence: Sequence) -> None:
         """Queue a sequence that may have blocks or parked KV already."""
@@ -126,6 +127,7 @@ class Batch:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.num_preempted += 1
         self.running.remove(sequence)
         self._residency.offload(sequence)
         insort(self.waiting, sequence, key=_PRIORITY)

@@ -27,7 +27,7 @@ class Limits(Record, frozen=True):
             raise ConfigError(f"an engine needs at least one of everything: {self}")
         if self.step_tokens < self.max_running:
             raise ConfigError(
-                f"{self.max_running} running requests cannot all decode in steps of {self.step_tokens} tokens",
+                f"{self.max_running} requests cannot all decode in a step of {self.step_tokens} tokens",
                 hint="raise step_tokens or lower max_running",
             )
 

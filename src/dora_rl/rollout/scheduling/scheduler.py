@@ -38,7 +38,7 @@ class Scheduler:
         """Queue a request, or refuse it."""
         tokens = [*request.prompt, *request.continued]
         max_tokens = self._max_tokens(request, len(tokens))
-        self._check(request, len(tokens), max_tokens)
+        self.check(request, len(tokens), max_tokens)
         sequence = Sequence(
             request=request,
             priority=self.new_priority(request),
@@ -115,6 +115,7 @@ class Scheduler:
             num_held=len(self._batch.held),
             kv_tokens=num_used * self.limits.block_size,
             kv_capacity=self.limits.num_blocks * self.limits.block_size,
+            num_preempted=self._batch.num_preempted,
             versions=versions,
         )
 
@@ -185,7 +186,8 @@ class Scheduler:
     def _max_tokens(self, request: Request, num_tokens: int) -> int:
         return min(num_tokens + request.stopping.max_new_tokens, self.limits.max_positions)
 
-    def _check(self, request: Request, num_tokens: int, max_tokens: int) -> None:
+    def check(self, request: Request, num_tokens: int, max_tokens: int) -> None:
+        """Refuse a request that could never be carried out."""
         if request.id in self._sequences:
             raise RequestError(f"request {request.id} is here already")
         if not request.prompt:
