@@ -1,7 +1,12 @@
 """The native engine: the decoder over a paged cache, in this process.
 
 engine    the three protocols over a scheduler and an executor
+intake    what it lets in
+setup     its configuration, checked against memory before anything is allocated
+backend   what it asks of a device
 executor  carries out a plan on the CPU
+passes    from a plan to calls of the decoder
+tables    where the sequence of each slot lies
 paged     keys and values in blocks, and attention over them
 sampling  draws and their log-probabilities
 philox    keyed noise in integer operations

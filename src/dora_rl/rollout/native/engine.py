@@ -13,7 +13,9 @@ from dora_rl.core.errors import DoraError
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.rollout.errors import RequestError, VersionError
-from dora_rl.rollout.native.executor import CpuExecutor
+from dora_rl.rollout.native.backend import Backend
+from dora_rl.rollout.native.executor import CPU
+from dora_rl.rollout.native.intake import Intake
 from dora_rl.rollout.native.setup import EngineConfig, check_support, checked_ledger
 from dora_rl.rollout.native.transfer import Exported, header_of, sequence_of
 from dora_rl.rollout.native.versions import Delta, Versions, Weights
@@ -28,23 +30,22 @@ from dora_rl.rollout.seam import Capabilities, EngineLoad
 class NativeEngine:
     """An instance that runs the decoder itself. Speaks Generates, HoldsVersions and Transfers."""
 
-    def __init__(self, model: ModelConfig, config: EngineConfig, stops: Stops) -> None:
+    def __init__(
+        self, model: ModelConfig, config: EngineConfig, stops: Stops, *, backend: Backend = CPU
+    ) -> None:
         check_support(model, config)
-        self._model = model
         self._config = config
-        self._stops = stops
-        self.ledger = checked_ledger(model, config)
+        self.ledger = checked_ledger(model, config, backend.workspace_bytes(model, config))
         self._versions = Versions(
-            model, self.ledger, max_versions=config.max_versions, dtype=config.torch_dtype
-        )
-        self._scheduler = Scheduler(config.limits, stops)
-        self._executor = CpuExecutor(
             model,
-            config.limits,
-            self._versions,
+            self.ledger,
+            max_versions=config.max_versions,
             dtype=config.torch_dtype,
-            is_batch_invariant=config.is_batch_invariant,
+            device=backend.torch_device,
         )
+        self._intake = Intake(model, config, self._versions, stops)
+        self._scheduler = Scheduler(config.limits, stops)
+        self._device = backend.make_device(model, config, self._versions)
         self._under_way: deque[tuple[Plan, Launched]] = deque()
         self._events: list[Event] = []
 
@@ -64,7 +65,7 @@ class NativeEngine:
         """Plan and launch a step, take in the oldest answer; False when there was nothing to do."""
         plan = self._scheduler.plan()
         if plan is not None:
-            self._under_way.append((plan, self._executor.launch(plan)))
+            self._under_way.append((plan, self._device.launch(plan)))
         is_behind = plan is None or len(self._under_way) > self._config.steps_ahead
         if self._under_way and is_behind:
             self._take_in()
@@ -85,14 +86,14 @@ class NativeEngine:
         """Take in all answers and carry out all moves, so that memory is as the scheduler thinks."""
         while self._under_way:
             self._take_in()
-        self._executor.launch(self._scheduler.settle()).result()
+        self._device.launch(self._scheduler.settle()).result()
 
     # --- generate -------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
         """Take a request; what is wrong with it becomes a Failed event."""
         try:
-            self._check(request)
+            self._intake.check(request)
             self._scheduler.submit(request)
         except RequestError as error:
             self._fail(request.id, error)
@@ -100,7 +101,7 @@ class NativeEngine:
     def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
         """Append the environment's tokens to a held request and let it take its next turn."""
         try:
-            self._check_tokens(tokens)
+            self._intake.check_tokens(tokens)
             self._scheduler.resume(request_id, tokens)
         except RequestError as error:
             self._fail(request_id, error)
@@ -134,8 +135,11 @@ class NativeEngine:
     def load_version(self, version: int, weights: Weights) -> None:
         """Make a version resident from a full set of weights."""
         self._versions.load(version, weights)
-        if self._config.is_batch_invariant:
-            self._executor.check_invariance(self._versions[version])
+        try:
+            self._device.check_version(self._versions[version])
+        except DoraError:
+            self._versions.drop(version)
+            raise
 
     def adopt_version(self, version: int, base: int, delta: Delta) -> None:
         """Make a version resident as a change to another: in place where nothing uses that any more."""
@@ -166,8 +170,7 @@ class NativeEngine:
     def import_request(self, exported: Exported) -> None:
         """Let a request go on here as it would have gone on there; raise and change nothing if it cannot."""
         header = exported.header
-        self._check(header.request)
-        self._check_tokens(header.tokens)
+        self._intake.check_exported(exported)
         self._scheduler.check(header.request, len(header.tokens), header.max_tokens)
         ticket = self._park(exported)
         request, scheduler = header.request, self._scheduler
@@ -182,40 +185,23 @@ class NativeEngine:
 
     def _kv_of(self, sequence: Sequence) -> Tensor | None:
         if sequence.ticket is not None:
-            return self._executor.parked[sequence.ticket][:, :, : sequence.num_computed]
+            return self._device.parked_kv(sequence.ticket)[:, :, : sequence.num_computed]
         if not sequence.num_computed:
             return None
-        return self._executor.cache.read(sequence.blocks, sequence.num_computed)
+        return self._device.read_kv(sequence.blocks, sequence.num_computed)
 
     def _park(self, exported: Exported) -> int | None:
         """Put the KV where a preempted request has its own: it enters from there when there is room."""
         if exported.kv is None:
             return None
-        self._executor.cache.check_fits(exported.kv, exported.header.num_computed)
         num_blocks = self._config.limits.blocks_for(exported.header.num_computed)
-        if num_blocks > self._scheduler.residency.num_free_host:
+        if num_blocks > self._scheduler.residency.host.num_free:
             raise RequestError(
                 f"no host memory for {num_blocks} blocks of KV", hint="import it without KV: `continued`"
             )
-        ticket = self._scheduler.residency.new_ticket(num_blocks)
-        self._executor.parked[ticket] = exported.kv
+        ticket = self._scheduler.residency.host.new_ticket(num_blocks)
+        self._device.park_kv(ticket, exported.kv)
         return ticket
-
-    # --- what may come in -----------------------------------------------------------------------
-
-    def _check(self, request: Request) -> None:
-        if request.version not in self._versions:
-            raise RequestError(f"version {request.version} is not resident; {list(self._versions)} are")
-        if request.stopping.stop_strings and not self._stops.knows_text:
-            raise RequestError("stop strings need a tokenizer, and this engine has none")
-        self._check_tokens((*request.prompt, *request.continued))
-
-    def _check_tokens(self, tokens: tuple[int, ...]) -> None:
-        size = self._model.vocab_size
-        if tokens and not 0 <= min(tokens) <= max(tokens) < size:
-            raise RequestError(
-                f"token ids {min(tokens)} to {max(tokens)} are not all in a vocabulary of {size}"
-            )
 
     def _fail(self, request_id: int, error: DoraError) -> None:
         self._events.append(Failed(id=request_id, message=error.message, hint=error.hint))

@@ -4,7 +4,7 @@ Nothing runs ahead here, so a launched step is over when `launch` returns. What 
 plans and, in batch-invariant mode, that the bits of a row do not depend on the rows beside it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,12 @@ from torch.nn import functional
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.rollout.errors import EngineError
+from dora_rl.rollout.native.backend import Backend
 from dora_rl.rollout.native.paged import PagedAttention, PagedCache
 from dora_rl.rollout.native.passes import TILE_ROWS, Pass, sampled_rows, tiled_passes, whole_pass
 from dora_rl.rollout.native.sampling import Drawn, Sampler
+from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.native.tables import BlockTables
-from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Row, Sampled, Unpark
 
 DRAW_ROWS = 64
@@ -42,28 +43,19 @@ class CpuExecutor:
 
     def __init__(
         self,
-        config: ModelConfig,
-        limits: Limits,
+        model: ModelConfig,
+        config: EngineConfig,
         decoders: Mapping[int, Decoder],
-        *,
-        dtype: torch.dtype,
-        is_batch_invariant: bool,
     ) -> None:
+        limits = config.limits
         self._decoders = decoders
-        self._is_batch_invariant = is_batch_invariant
-        self.cache = PagedCache(config, limits, dtype)
-        self.parked: dict[int, Tensor] = {}
+        self._is_batch_invariant = config.is_batch_invariant
+        self._cache = PagedCache(model, limits, config.torch_dtype)
+        self._parked: dict[int, Tensor] = {}
         """KV in host memory, by ticket."""
         self._tables = BlockTables(limits.max_running, limits.block_size)
-        self._sampler = Sampler(limits.max_running + 1, config.vocab_size)
+        self._sampler = Sampler(limits.max_running + 1, model.vocab_size)
         self._last_drawn = torch.zeros(limits.max_running + 1, dtype=torch.int64)
-
-    @staticmethod
-    def workspace_bytes(config: ModelConfig, limits: Limits) -> int:
-        """Of the largest tensors that live during a step: logits and noise, and the activations of an MLP."""
-        words = 6 * DRAW_ROWS * config.vocab_size * 8
-        inner = max(config.intermediate_size, config.q_size)
-        return words + limits.step_tokens * (4 * inner + 4 * config.hidden_size) * 4
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Done:
@@ -78,16 +70,31 @@ class CpuExecutor:
             return Done(sampled=_NOTHING)
         return Done(sampled=self._run(self._decoders[plan.version], plan.rows))
 
+    def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
+        """A copy of the KV of the first tokens."""
+        return self._cache.read(blocks, num_tokens)
+
+    def parked_kv(self, ticket: int) -> Tensor:
+        """The KV parked under a ticket."""
+        return self._parked[ticket]
+
+    def park_kv(self, ticket: int, kv: Tensor) -> None:
+        """Park KV that came from elsewhere."""
+        self._parked[ticket] = kv
+
     @torch.inference_mode()
-    def check_invariance(self, decoder: Decoder) -> None:
+    def check_version(self, decoder: Decoder) -> None:
         """Refuse to promise what this machine's arithmetic does not keep: that a row's place changes no bit.
 
         A tile of equal rows must come out as equal rows, through every layer and the head.
         """
+        if not self._is_batch_invariant:
+            return
         row = Row(serial=0, slot=self._tables.filler_slot, start=0, tokens=(1,), is_sampled=True)
         (tile,) = tiled_passes([row] * TILE_ROWS, self._last_drawn, self._tables)
         hidden_TH = self._forward(decoder, tile)
-        for rows in (hidden_TH, decoder.logits(hidden_TH), decoder.logits(hidden_TH).logsumexp(1, True)):
+        logits_TV = decoder.logits(hidden_TH)
+        for rows in (hidden_TH, logits_TV, logits_TV.logsumexp(1, keepdim=True)):
             if not rows.equal(rows[:1].expand_as(rows)):
                 raise EngineError(
                     "batch_invariant cannot be kept here: products depend on a row's place in its tile",
@@ -97,13 +104,13 @@ class CpuExecutor:
     def _move(self, move: Move) -> None:
         match move:
             case CopyBlock():
-                self.cache.copy_block(move.source, move.target)
+                self._cache.copy_block(move.source, move.target)
             case Park():
-                self.parked[move.ticket] = self.cache.read(move.blocks, move.num_tokens)
+                self._parked[move.ticket] = self._cache.read(move.blocks, move.num_tokens)
             case Unpark():
-                self.cache.write(move.blocks, self.parked.pop(move.ticket))
+                self._cache.write(move.blocks, self._parked.pop(move.ticket))
             case Discard():
-                del self.parked[move.ticket]
+                del self._parked[move.ticket]
 
     def _run(self, decoder: Decoder, rows: tuple[Row, ...]) -> Sampled:
         hidden_TH = self._hidden(decoder, rows)
@@ -123,7 +130,7 @@ class CpuExecutor:
         return self._forward(decoder, whole_pass(rows, self._last_drawn, self._tables))
 
     def _forward(self, decoder: Decoder, step: Pass) -> Tensor:
-        attention = PagedAttention(self.cache, step.cells_T, step.spans)
+        attention = PagedAttention(self._cache, step.cells_T, step.spans)
         hidden_TH: Tensor = decoder(step.tokens_T, step.positions_T, attention)
         return hidden_TH
 
@@ -139,3 +146,13 @@ class CpuExecutor:
         parts = zip(hidden_RH.split(tile), slots_R.split(tile), positions_R.split(tile), strict=True)
         drawn = [self._sampler.draw(decoder.logits(hidden), *where) for hidden, *where in parts]
         return Drawn(*(torch.cat(column)[:num_rows] for column in zip(*drawn, strict=True)))
+
+
+def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Of the largest tensors that live during a step: logits and noise, and the activations of a layer."""
+    logits_and_noise = 6 * DRAW_ROWS * model.vocab_size * 8
+    widths = 4 * max(model.intermediate_size, model.q_size) + 4 * model.hidden_size
+    return logits_and_noise + config.limits.step_tokens * widths * 4
+
+
+CPU = Backend(torch_device="cpu", make_device=CpuExecutor, workspace_bytes=cpu_workspace_bytes)

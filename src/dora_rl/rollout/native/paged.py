@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from dora_rl.model.config import ModelConfig
-from dora_rl.rollout.errors import RequestError
 from dora_rl.rollout.scheduling.limits import Limits
 
 
@@ -44,12 +43,6 @@ class PagedCache:
     def write(self, blocks: Sequence[int], kv: Tensor) -> None:
         """Put KV back, as `read` gave it."""
         self.cells.index_copy_(2, self.cells_of(torch.tensor(blocks))[: kv.shape[2]], kv)
-
-    def check_fits(self, kv: Tensor, num_tokens: int) -> None:
-        """Refuse KV of another model or dtype."""
-        num_layers, _, _, num_heads, head_dim = self.cells.shape
-        if kv.shape != (num_layers, 2, num_tokens, num_heads, head_dim) or kv.dtype != self.cells.dtype:
-            raise RequestError(f"KV {kv.dtype} {list(kv.shape)} is not of {num_tokens} tokens of this model")
 
     def cells_of(self, blocks_B: Tensor) -> Tensor:
         """The cells of blocks, in order."""
@@ -100,4 +93,5 @@ def _attend(q_CHD: Tensor, k_LKD: Tensor, v_LKD: Tensor, is_visible: Tensor | No
     mixed_KRD: Tensor = functional.scaled_dot_product_attention(
         q_KRD[None], k_LKD.transpose(0, 1)[None], v_LKD.transpose(0, 1)[None], mask
     )[0]
-    return mixed_KRD.unflatten(1, (group, num_rows)).permute(2, 0, 1, 3).flatten(1, 2)
+    mixed_CHD: Tensor = mixed_KRD.unflatten(1, (group, num_rows)).permute(2, 0, 1, 3).flatten(1, 2)
+    return mixed_CHD

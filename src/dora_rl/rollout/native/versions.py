@@ -38,12 +38,19 @@ class Versions(Mapping[int, Decoder]):
     """The versions an engine can serve."""
 
     def __init__(
-        self, config: ModelConfig, ledger: MemoryLedger, *, max_versions: int, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        ledger: MemoryLedger,
+        *,
+        max_versions: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._max_versions = max_versions
         self._dtype = dtype
+        self._device = device
         self._decoders: dict[int, Decoder] = {}
 
     def __getitem__(self, version: int) -> Decoder:
@@ -110,13 +117,13 @@ class Versions(Mapping[int, Decoder]):
             raise VersionError(f"version {version} is not resident; {list(self)} are")
 
     def _from_directory(self, directory: Path) -> Decoder:
-        decoder = load_decoder(directory, dtype=self._dtype)
+        decoder = load_decoder(directory, device=self._device, dtype=self._dtype)
         if _shape(decoder.config) != _shape(self._config):
             raise VersionError(f"{directory} holds another model than this engine serves")
         return decoder
 
     def _from_tensors(self, tensors: Mapping[str, Tensor]) -> Decoder:
-        decoder = Decoder.empty(self._config, dtype=self._dtype)
+        decoder = Decoder.empty(self._config, device=self._device, dtype=self._dtype)
         decoder.load_state_dict(tensors)
         return decoder
 

@@ -6,6 +6,7 @@ tokens of the plan before it are known: a row without tokens continues its slot 
 last, and a block given up by one plan may be written by the next.
 """
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dora_rl.core.record import Record
@@ -92,6 +93,25 @@ class Plan(Record, frozen=True):
     def num_tokens(self) -> int:
         """Tokens of the forward pass."""
         return sum(row.num_tokens for row in self.rows)
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the next plan has to do before its rows, in order."""
+
+    moves: list[Move] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    entrants: list[Entrant] = field(default_factory=list)
+
+    def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
+        """The plan, with these rows."""
+        return Plan(
+            version=version,
+            rows=rows,
+            moves=tuple(self.moves),
+            tables=tuple(self.tables),
+            entrants=tuple(self.entrants),
+        )
 
 
 class Sampled(Record, frozen=True):

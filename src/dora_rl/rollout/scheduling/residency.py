@@ -6,23 +6,14 @@ last, partial block of a prompt is copied, once for the kept prefix and once for
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from dora_rl.rollout.scheduling.blocks import BlockPool
 from dora_rl.rollout.scheduling.limits import Limits
-from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Entrant, Move, Park, Plan, Row, Table, Unpark
+from dora_rl.rollout.scheduling.parking import HostRoom
+from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Draft, Entrant, Park, Plan, Row, Table, Unpark
 from dora_rl.rollout.scheduling.prefixes import Prefix, Prefixes
 from dora_rl.rollout.scheduling.sequence import Sequence
 from dora_rl.rollout.streams import stream_of
-
-
-@dataclass(slots=True)
-class Draft:
-    """What the next plan has to do before its rows."""
-
-    moves: list[Move] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    entrants: list[Entrant] = field(default_factory=list)
 
 
 class Residency:
@@ -33,20 +24,13 @@ class Residency:
         self._pool = BlockPool(limits.num_blocks)
         self._prefixes = Prefixes(self._pool)
         self._slots = list(range(limits.max_running - 1, -1, -1))
-        self._num_parked: dict[int, int] = {}
-        self._next_ticket = 0
+        self.host = HostRoom(limits.num_host_blocks)
         self._draft = Draft()
 
     def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
         """A plan of these rows, behind everything to be done since the last one."""
         draft, self._draft = self._draft, Draft()
-        return Plan(
-            version=version,
-            rows=rows,
-            moves=tuple(draft.moves),
-            tables=tuple(draft.tables),
-            entrants=tuple(draft.entrants),
-        )
+        return draft.seal(version, rows)
 
     # --- room -----------------------------------------------------------------------------------
 
@@ -60,16 +44,11 @@ class Residency:
         """Free blocks on the device."""
         return self._pool.num_free
 
-    @property
-    def num_free_host(self) -> int:
-        """Blocks that may still be parked."""
-        return self._limits.num_host_blocks - sum(self._num_parked.values())
-
     def num_missing(self, sequence: Sequence) -> int:
         """Blocks to be taken for the sequence to enter."""
         num_needed = self._limits.blocks_for(sequence.num_tokens)
         if sequence.ticket is not None:
-            return max(num_needed, self._num_parked[sequence.ticket])
+            return max(num_needed, self.host.num_blocks(sequence.ticket))
         if not sequence.blocks and (prefix := self._prefix_of(sequence)):
             return num_needed - prefix.num_tokens // self._limits.block_size
         return num_needed - len(sequence.blocks)
@@ -117,8 +96,8 @@ class Residency:
         """Take its KV off the device: to the host where there is room, else to be computed again."""
         self.leave_slot(sequence)
         num_blocks = self._limits.blocks_for(sequence.num_computed)
-        if 0 < num_blocks <= self.num_free_host:
-            sequence.ticket = self.new_ticket(num_blocks)
+        if 0 < num_blocks <= self.host.num_free:
+            sequence.ticket = self.host.new_ticket(num_blocks)
             self._draft.moves.append(
                 Park(
                     ticket=sequence.ticket,
@@ -135,20 +114,9 @@ class Residency:
         self.leave_slot(sequence)
         self._give(sequence)
         if sequence.ticket is not None:
-            self.forget_ticket(sequence.ticket)
+            self.host.forget(sequence.ticket)
             self._draft.moves.append(Discard(ticket=sequence.ticket))
             sequence.ticket = None
-
-    def new_ticket(self, num_blocks: int) -> int:
-        """Set host room aside for parked KV."""
-        assert num_blocks <= self.num_free_host, f"{num_blocks} blocks, {self.num_free_host} free on the host"
-        self._next_ticket += 1
-        self._num_parked[self._next_ticket] = num_blocks
-        return self._next_ticket
-
-    def forget_ticket(self, ticket: int) -> None:
-        """Give the host room back."""
-        del self._num_parked[ticket]
 
     # --- prefixes -------------------------------------------------------------------------------
 
@@ -181,9 +149,7 @@ class Residency:
         )
         slots = sorted(self._slots + [each.slot for each in sequences if each.slot is not None])
         assert slots == list(range(self._limits.max_running)), f"slots {slots}"
-        tickets = {each.ticket for each in sequences if each.ticket is not None}
-        assert tickets == self._num_parked.keys(), f"tickets {tickets}, parked {self._num_parked}"
-        assert self.num_free_host >= 0, f"host memory exceeded by {-self.num_free_host} blocks"
+        self.host.check_integrity({each.ticket for each in sequences if each.ticket is not None})
 
     # --- parts ----------------------------------------------------------------------------------
 
@@ -200,9 +166,9 @@ class Residency:
         sequence.num_computed = prefix.num_tokens
 
     def _unpark(self, sequence: Sequence, ticket: int) -> None:
-        for _ in range(self._num_parked[ticket]):
+        for _ in range(self.host.num_blocks(ticket)):
             self._extend(sequence)
-        self.forget_ticket(ticket)
+        self.host.forget(ticket)
         sequence.ticket = None
         self._draft.moves.append(Unpark(ticket=ticket, blocks=tuple(sequence.blocks)))
 

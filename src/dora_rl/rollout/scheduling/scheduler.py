@@ -74,7 +74,7 @@ class Scheduler:
     def abort(self, request_id: int) -> Finished:
         """End a request now, with what it has."""
         sequence = self.find(request_id)
-        ended = _finished(sequence, "aborted", is_held=False)
+        ended = sequence.finished("aborted", is_held=False)
         self.remove(sequence)
         return ended
 
@@ -167,7 +167,7 @@ class Scheduler:
         return self._stops.reason(sequence)
 
     def _end_turn(self, sequence: Sequence, reason: Reason) -> Finished:
-        ended = _finished(sequence, reason, is_held=sequence.request.holds_turn)
+        ended = sequence.finished(reason, is_held=sequence.request.holds_turn)
         if ended.is_held:
             self._hold(sequence)
         else:
@@ -193,15 +193,3 @@ class Scheduler:
         if not request.prompt:
             raise RequestError("the prompt is empty")
         self.limits.check_length(num_tokens, max_tokens)
-
-
-def _finished(sequence: Sequence, reason: Reason, *, is_held: bool) -> Finished:
-    return Finished(
-        id=sequence.request.id,
-        version=sequence.request.version,
-        tokens=tuple(sequence.tokens[sequence.turn_start :]),
-        logprobs=tuple(sequence.logprobs),
-        cut_logprobs=tuple(sequence.cut_logprobs) if sequence.request.sampling.is_cut else (),
-        reason=reason,
-        is_held=is_held,
-    )

@@ -6,7 +6,7 @@ Counts may run ahead of tokens: `num_drawing` tokens are being drawn and not kno
 
 from dataclasses import dataclass, field
 
-from dora_rl.rollout.requests import Request
+from dora_rl.rollout.requests import Finished, Reason, Request
 from dora_rl.rollout.scheduling.lanes import Priority
 from dora_rl.rollout.scheduling.prefixes import PrefixKey
 
@@ -80,3 +80,15 @@ class Sequence:
         self.num_computed = min(self.num_computed, len(self.tokens) - 1)
         self.logprobs, self.cut_logprobs = [], []
         self.turn_start = len(self.tokens)
+
+    def finished(self, reason: Reason, *, is_held: bool) -> Finished:
+        """The turn as it is now."""
+        return Finished(
+            id=self.request.id,
+            version=self.request.version,
+            tokens=tuple(self.tokens[self.turn_start :]),
+            logprobs=tuple(self.logprobs),
+            cut_logprobs=tuple(self.cut_logprobs) if self.request.sampling.is_cut else (),
+            reason=reason,
+            is_held=is_held,
+        )
