@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from dora_rl.model.save import save_decoder
-from dora_rl.model.tiny import seeded_decoder, tiny_config
+from dora_rl.model.tiny import save_tiny, seeded_decoder, tiny_config
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.rollout.errors import OutOfMemory, VersionError
 from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.engine import NativeEngine
+from dora_rl.rollout.native.opening import open_engine
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.native.versions import Change
 from dora_rl.rollout.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
@@ -201,3 +203,18 @@ def test_an_aborted_request_gives_what_it_has(make_engine: MakeEngine) -> None:
     assert event.reason == "aborted"
     assert event.tokens == drawn[:4]
     assert not engine.run()
+
+
+def test_an_engine_opens_a_directory_with_its_stop_tokens_and_text(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    limits = Limits(num_blocks=20, max_positions=256)
+    engine = open_engine(tmp_path, EngineConfig(limits=limits), version=4)
+    (eos,) = load_eos_ids(tmp_path)
+    asked = request(1, version=4, stopping=Stopping(max_new_tokens=60, is_length_prescribed=True))
+    drawn = tokens(engine, asked)
+    character = load_tokenizer(tmp_path).decode([drawn[5]])
+    engine.submit(request(2, version=4, stopping=Stopping(max_new_tokens=60, stop_strings=(character,))))
+    (event,) = engine.run()
+    assert isinstance(event, Finished)
+    end = min(drawn.index(token) for token in (drawn[5], eos) if token in drawn)
+    assert event.tokens == drawn[: end + 1]

@@ -1,5 +1,6 @@
 """The native engine: the decoder over a paged cache, in this process.
 
+opening   an engine from a model directory
 engine    the three protocols over a scheduler and an executor
 intake    what it lets in
 setup     its configuration, checked against memory before anything is allocated

@@ -169,19 +169,13 @@ class NativeEngine:
 
     def import_request(self, exported: Exported) -> None:
         """Let a request go on here as it would have gone on there; raise and change nothing if it cannot."""
-        header = exported.header
+        header, scheduler = exported.header, self._scheduler
         self._intake.check_exported(exported)
-        self._scheduler.check(header.request, len(header.tokens), header.max_tokens)
+        scheduler.check(header.request, len(header.tokens), header.max_tokens)
         ticket = self._park(exported)
-        request, scheduler = header.request, self._scheduler
-        scheduler.add(
-            sequence_of(
-                header,
-                priority=scheduler.new_priority(request),
-                serial=scheduler.new_serial(),
-                ticket=ticket,
-            )
-        )
+        priority = scheduler.new_priority(header.request)
+        serial = scheduler.new_serial()
+        scheduler.add(sequence_of(header, priority=priority, serial=serial, ticket=ticket))
 
     def _kv_of(self, sequence: Sequence) -> Tensor | None:
         if sequence.ticket is not None:
@@ -194,12 +188,10 @@ class NativeEngine:
         """Put the KV where a preempted request has its own: it enters from there when there is room."""
         if exported.kv is None:
             return None
+        host = self._scheduler.residency.host
         num_blocks = self._config.limits.blocks_for(exported.header.num_computed)
-        if num_blocks > self._scheduler.residency.host.num_free:
-            raise RequestError(
-                f"no host memory for {num_blocks} blocks of KV", hint="import it without KV: `continued`"
-            )
-        ticket = self._scheduler.residency.host.new_ticket(num_blocks)
+        host.check_room(num_blocks)
+        ticket = host.new_ticket(num_blocks)
         self._device.park_kv(ticket, exported.kv)
         return ticket
 

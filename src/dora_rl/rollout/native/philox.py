@@ -13,11 +13,14 @@ from dora_rl.rollout.streams import KEY_STEPS, MULTIPLIERS, NUM_ROUNDS, WORD_MAS
 
 def words(streams_R4: Tensor, positions_R: Tensor, count: int) -> Tensor:
     """The first `count` words of each row, as int64 in [0, 2**32)."""
+    num_rows, num_blocks = len(streams_R4), -(-count // 4)
     k0, k1, c2, c3 = (column[:, None] for column in streams_R4.unbind(1))
-    num_blocks = -(-count // 4)
-    counter_RB = torch.arange(num_blocks, device=streams_R4.device).expand(len(streams_R4), -1)
-    blocks = _rounds((counter_RB, positions_R[:, None], c2, c3), k0, k1)
-    return torch.stack(torch.broadcast_tensors(*blocks), dim=-1).flatten(1)[:, :count]
+    counters = torch.empty(4, num_rows, num_blocks, dtype=torch.int64, device=streams_R4.device)
+    counters[0] = torch.arange(num_blocks, device=streams_R4.device)
+    for counter, word in zip(counters[1:], (positions_R[:, None], c2, c3), strict=True):
+        counter[:] = word
+    _scramble(counters, k0, k1)
+    return counters.permute(1, 2, 0).flatten(1)[:, :count]
 
 
 def gumbel(streams_R4: Tensor, positions_R: Tensor, count: int) -> Tensor:
@@ -27,12 +30,20 @@ def gumbel(streams_R4: Tensor, positions_R: Tensor, count: int) -> Tensor:
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
-def _rounds(counter: tuple[Tensor, Tensor, Tensor, Tensor], k0: Tensor, k1: Tensor) -> tuple[Tensor, ...]:
-    c0, c1, c2, c3 = counter
+def _scramble(counters: Tensor, k0: Tensor, k1: Tensor) -> None:
+    """The rounds, in place: a hundred passes over numbers that should stay in the cache."""
+    c0, c1, c2, c3 = counters
+    first, second = torch.empty_like(c0), torch.empty_like(c2)
     for _ in range(NUM_ROUNDS):
         # A product may wrap: its 64 bits are the right ones whatever its sign.
-        first, second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
-        c0, c1 = (second >> 32 & WORD_MASK) ^ c1 ^ k0, second & WORD_MASK
-        c2, c3 = (first >> 32 & WORD_MASK) ^ c3 ^ k1, first & WORD_MASK
+        torch.mul(c0, MULTIPLIERS[0], out=first)
+        torch.mul(c2, MULTIPLIERS[1], out=second)
+        _high_word(second, out=c0).bitwise_xor_(c1).bitwise_xor_(k0)
+        _high_word(first, out=c2).bitwise_xor_(c3).bitwise_xor_(k1)
+        torch.bitwise_and(second, WORD_MASK, out=c1)
+        torch.bitwise_and(first, WORD_MASK, out=c3)
         k0, k1 = k0 + KEY_STEPS[0] & WORD_MASK, k1 + KEY_STEPS[1] & WORD_MASK
-    return c0, c1, c2, c3
+
+
+def _high_word(product: Tensor, out: Tensor) -> Tensor:
+    return torch.bitwise_right_shift(product, 32, out=out).bitwise_and_(WORD_MASK)

@@ -1,5 +1,7 @@
 """Room on the host for KV that had to leave the device, or came from elsewhere."""
 
+from dora_rl.rollout.errors import RequestError
+
 
 class HostRoom:
     """Counts parked blocks, by ticket."""
@@ -17,6 +19,14 @@ class HostRoom:
     def num_blocks(self, ticket: int) -> int:
         """Blocks parked under a ticket."""
         return self._parked[ticket]
+
+    def check_room(self, num_blocks: int) -> None:
+        """Refuse KV that does not fit."""
+        if num_blocks > self.num_free:
+            raise RequestError(
+                f"no host memory for {num_blocks} blocks of KV; {self.num_free} are free",
+                hint="submit it without KV, its tokens as `continued`",
+            )
 
     def new_ticket(self, num_blocks: int) -> int:
         """Set room aside."""
