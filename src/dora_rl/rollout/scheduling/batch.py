@@ -9,7 +9,6 @@ from bisect import insort
 from collections.abc import Iterator
 from operator import attrgetter
 
-from dora_rl.rollout.scheduling.lanes import Priority
 from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.plan import Row
 from dora_rl.rollout.scheduling.prefixes import PrefixKey
@@ -50,6 +49,8 @@ class Batch:
 
     def admit(self) -> None:
         """Let requests enter in order, up to the first for which there is no room yet."""
+        if not self.waiting or not self._residency.has_slot:
+            return
         being_computed = {each.prefix_key for each in self.running if each.is_computing_prefix}
         for sequence in list(self.waiting):
             if not self._residency.has_slot:
@@ -91,24 +92,25 @@ class Batch:
 
     # --- computing ------------------------------------------------------------------------------
 
-    def lanes_with_work(self) -> dict[int, Priority]:
-        """The most urgent runnable request of each version."""
-        lanes: dict[int, Priority] = {}
+    def lanes(self) -> dict[int, list[Sequence]]:
+        """The requests of each version that a step can advance, the most urgent first."""
+        lanes: dict[int, list[Sequence]] = {}
         for sequence in self.running:
             if sequence.is_runnable:
-                lanes.setdefault(sequence.request.version, sequence.priority)
+                lanes.setdefault(sequence.request.version, []).append(sequence)
         return lanes
 
-    def rows(self, version: int) -> Iterator[Row]:
+    def rows(self, lane: list[Sequence]) -> Iterator[Row]:
         """Decode rows, then chunks of prefill, within the tokens of a step."""
-        room = self._limits.step_tokens
-        lane = [each for each in self.running if each.request.version == version and each.is_runnable]
-        prefilling = [each for each in lane if not each.is_decoding]
+        room, prefilling = self._limits.step_tokens, []
         for sequence in lane:
-            if sequence.is_decoding and sequence.slot is not None and self._can_decode(sequence):
+            if not sequence.is_decoding:
+                prefilling.append(sequence)
+            elif sequence.slot is not None and self._can_decode(sequence):
                 yield _row(sequence, 1)
                 room -= 1
         for sequence in prefilling:
+            # Those that still have their slot: one may have lost it to a decoding request.
             if room and sequence.slot is not None:
                 row = _row(sequence, min(room, sequence.num_uncomputed))
                 yield row

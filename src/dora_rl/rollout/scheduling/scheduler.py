@@ -25,7 +25,7 @@ class Scheduler:
         self.residency = Residency(limits)
         self._batch = Batch(limits, self.residency)
         self._stops = stops
-        self._lanes = Lanes()
+        self._turns = Lanes()
         self._sequences: dict[int, Sequence] = {}
         """By request."""
         self._by_serial: dict[int, Sequence] = {}
@@ -132,9 +132,9 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step; None when nothing can advance before an answer or a command comes in."""
         self._batch.admit()
-        while lanes := self._batch.lanes_with_work():
-            version = self._lanes.next_turn(lanes)
-            if rows := tuple(self._batch.rows(version)):
+        while lanes := self._batch.lanes():
+            version = self._turns.next_turn({each: lane[0].priority for each, lane in lanes.items()})
+            if rows := tuple(self._batch.rows(lanes[version])):
                 return self._sealed(version, rows)
         return None
 
@@ -145,7 +145,9 @@ class Scheduler:
     def _sealed(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
         plan = self.residency.seal(version, rows)
         for row in rows:
-            self.residency.keep_prefix(self._by_serial[row.serial])
+            # A token being drawn is beyond the prompt.
+            if row.tokens:
+                self.residency.keep_prefix(self._by_serial[row.serial])
         return plan
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[Finished]:
