@@ -4,7 +4,7 @@ A Backend is chosen once, when an engine is made; everything else about the devi
 plan is the whole conversation: what else is here is KV on its way in or out, when nothing is under way.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.rollout.native.setup import EngineConfig
+from dora_rl.rollout.native.versions import parameter_bytes
 from dora_rl.rollout.scheduling.plan import Executor
 
 
@@ -31,8 +32,12 @@ class Device(Executor, Protocol):
         """Park KV that came from elsewhere."""
         ...
 
-    def check_version(self, decoder: Decoder) -> None:
-        """Raise if what the engine promises cannot be kept with this version."""
+    def prepare(self, version: int, decoder: Decoder) -> None:
+        """Make ready to serve a version; raise if what the engine promises cannot be kept with it."""
+        ...
+
+    def forget(self, version: int) -> None:
+        """Let go of a version."""
         ...
 
 
@@ -42,7 +47,13 @@ class Backend:
 
     torch_device: str
     """Where versions live."""
-    make_device: Callable[[ModelConfig, EngineConfig, Mapping[int, Decoder]], Device]
-    """Allocates the KV cache; versions come and go in the mapping."""
+    make_device: Callable[[ModelConfig, EngineConfig], Device]
+    """Allocates the KV cache."""
+    prepared_bytes: Callable[[ModelConfig, EngineConfig], int]
+    """What a version needs besides its parameters."""
     workspace_bytes: Callable[[ModelConfig, EngineConfig], int]
     """What a step needs besides weights and KV."""
+
+    def version_bytes(self, model: ModelConfig, config: EngineConfig) -> int:
+        """Of one resident version."""
+        return parameter_bytes(model, config.torch_dtype) + self.prepared_bytes(model, config)

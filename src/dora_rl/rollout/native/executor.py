@@ -4,7 +4,7 @@ Nothing runs ahead here, so a launched step is over when `launch` returns. What 
 plans and, in batch-invariant mode, that the bits of a row do not depend on the rows beside it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.rollout.errors import EngineError
 from dora_rl.rollout.native.backend import Backend
+from dora_rl.rollout.native.packed import Prepared, packed_bytes, prepare
 from dora_rl.rollout.native.paged import PagedAttention, PagedCache
 from dora_rl.rollout.native.passes import TILE_ROWS, Pass, sampled_rows, tiled_passes, whole_pass
 from dora_rl.rollout.native.sampling import Drawn, Sampler
@@ -41,14 +42,9 @@ class Done:
 class CpuExecutor:
     """The decoder over a paged cache, in this process."""
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        config: EngineConfig,
-        decoders: Mapping[int, Decoder],
-    ) -> None:
+    def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
         limits = config.limits
-        self._decoders = decoders
+        self._versions: dict[int, Prepared] = {}
         self._is_batch_invariant = config.is_batch_invariant
         self._cache = PagedCache(model, limits, config.torch_dtype)
         self._parked: dict[int, Tensor] = {}
@@ -68,7 +64,7 @@ class CpuExecutor:
             self._sampler.enter(entrant)
         if plan.version is None:
             return Done(sampled=_NOTHING)
-        return Done(sampled=self._run(self._decoders[plan.version], plan.rows))
+        return Done(sampled=self._run(self._versions[plan.version], plan.rows))
 
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
         """A copy of the KV of the first tokens."""
@@ -82,18 +78,27 @@ class CpuExecutor:
         """Park KV that came from elsewhere."""
         self._parked[ticket] = kv
 
+    def prepare(self, version: int, decoder: Decoder) -> None:
+        """Pack a version."""
+        prepared = prepare(decoder)
+        if self._is_batch_invariant:
+            self._check_invariance(prepared)
+        self._versions[version] = prepared
+
+    def forget(self, version: int) -> None:
+        """Let go of a version."""
+        del self._versions[version]
+
     @torch.inference_mode()
-    def check_version(self, decoder: Decoder) -> None:
+    def _check_invariance(self, version: Prepared) -> None:
         """Refuse to promise what this machine's arithmetic does not keep: that a row's place changes no bit.
 
         A tile of equal rows must come out as equal rows, through every layer and the head.
         """
-        if not self._is_batch_invariant:
-            return
         row = Row(serial=0, slot=self._tables.filler_slot, start=0, tokens=(1,), is_sampled=True)
         (tile,) = tiled_passes([row] * TILE_ROWS, self._last_drawn, self._tables)
-        hidden_TH = self._forward(decoder, tile)
-        logits_TV = decoder.logits(hidden_TH)
+        hidden_TH = self._forward(version, tile)
+        logits_TV = version.logits(hidden_TH)
         for rows in (hidden_TH, logits_TV, logits_TV.logsumexp(1, keepdim=True)):
             if not rows.equal(rows[:1].expand_as(rows)):
                 raise EngineError(
@@ -112,29 +117,29 @@ class CpuExecutor:
             case Discard():
                 del self._parked[move.ticket]
 
-    def _run(self, decoder: Decoder, rows: tuple[Row, ...]) -> Sampled:
-        hidden_TH = self._hidden(decoder, rows)
+    def _run(self, version: Prepared, rows: tuple[Row, ...]) -> Sampled:
+        hidden_TH = self._hidden(version, rows)
         lasts, slots, positions = sampled_rows(rows)
         if not lasts:
             return _NOTHING
         slots_R = torch.tensor(slots)
-        drawn = self._draw(decoder, hidden_TH[torch.tensor(lasts)], slots_R, torch.tensor(positions))
+        drawn = self._draw(version, hidden_TH[torch.tensor(lasts)], slots_R, torch.tensor(positions))
         self._last_drawn[slots_R] = drawn.tokens_R
         tokens, logprobs, cut_logprobs = (tuple(column.tolist()) for column in drawn)
         return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
 
-    def _hidden(self, decoder: Decoder, rows: tuple[Row, ...]) -> Tensor:
+    def _hidden(self, version: Prepared, rows: tuple[Row, ...]) -> Tensor:
         if self._is_batch_invariant:
             passes = tiled_passes(rows, self._last_drawn, self._tables)
-            return torch.cat([self._forward(decoder, each) for each in passes])
-        return self._forward(decoder, whole_pass(rows, self._last_drawn, self._tables))
+            return torch.cat([self._forward(version, each) for each in passes])
+        return self._forward(version, whole_pass(rows, self._last_drawn, self._tables))
 
-    def _forward(self, decoder: Decoder, step: Pass) -> Tensor:
+    def _forward(self, version: Prepared, step: Pass) -> Tensor:
         attention = PagedAttention(self._cache, step.cells_T, step.spans)
-        hidden_TH: Tensor = decoder(step.tokens_T, step.positions_T, attention)
+        hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention)
         return hidden_TH
 
-    def _draw(self, decoder: Decoder, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor) -> Drawn:
+    def _draw(self, version: Prepared, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor) -> Drawn:
         """Draw a few rows at a time; in batch-invariant mode always the same number."""
         num_rows = len(hidden_RH)
         tile = DRAW_ROWS
@@ -144,7 +149,7 @@ class CpuExecutor:
             slots_R = functional.pad(slots_R, filler, value=self._tables.filler_slot)
             positions_R = functional.pad(positions_R, filler)
         parts = zip(hidden_RH.split(tile), slots_R.split(tile), positions_R.split(tile), strict=True)
-        drawn = [self._sampler.draw(decoder.logits(hidden), *where) for hidden, *where in parts]
+        drawn = [self._sampler.draw(version.logits(hidden), *where) for hidden, *where in parts]
         return Drawn(*(torch.cat(column)[:num_rows] for column in zip(*drawn, strict=True)))
 
 
@@ -155,4 +160,9 @@ def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
     return logits_and_noise + config.limits.step_tokens * widths * 4
 
 
-CPU = Backend(torch_device="cpu", make_device=CpuExecutor, workspace_bytes=cpu_workspace_bytes)
+CPU = Backend(
+    torch_device="cpu",
+    make_device=CpuExecutor,
+    prepared_bytes=lambda model, config: packed_bytes(model, config.torch_dtype),
+    workspace_bytes=cpu_workspace_bytes,
+)

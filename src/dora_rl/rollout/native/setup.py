@@ -7,7 +7,6 @@ from dora_rl.core.record import Record
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.paged import PagedCache
-from dora_rl.rollout.native.versions import Versions
 from dora_rl.rollout.scheduling.limits import Limits
 
 
@@ -32,7 +31,9 @@ class EngineConfig(Record, frozen=True):
         return dtype
 
 
-def checked_ledger(model: ModelConfig, config: EngineConfig, workspace_bytes: int) -> MemoryLedger:
+def checked_ledger(
+    model: ModelConfig, config: EngineConfig, *, workspace_bytes: int, version_bytes: int
+) -> MemoryLedger:
     """A ledger with everything reserved that is allocated at start, and room for all versions."""
     limits, dtype = config.limits, config.torch_dtype
     ledger = MemoryLedger(device_bytes=config.device_bytes, host_bytes=config.host_bytes)
@@ -41,7 +42,7 @@ def checked_ledger(model: ModelConfig, config: EngineConfig, workspace_bytes: in
     ledger.reserve("device", "workspace", workspace_bytes)
     ledger.reserve("host", "offloaded KV", limits.num_host_blocks * block_bytes)
     # Reserved and released again: versions come later, and must find room then.
-    ledger.reserve("device", "versions", config.max_versions * Versions.num_bytes(model, dtype))
+    ledger.reserve("device", "versions", config.max_versions * version_bytes)
     ledger.release("device", "versions")
     return ledger
 

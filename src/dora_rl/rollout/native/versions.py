@@ -18,6 +18,7 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
 from dora_rl.rollout.errors import VersionError
 from dora_rl.rollout.memory import MemoryLedger
+from dora_rl.rollout.native.setup import EngineConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +40,18 @@ class Versions(Mapping[int, Decoder]):
 
     def __init__(
         self,
-        config: ModelConfig,
+        model: ModelConfig,
+        config: EngineConfig,
         ledger: MemoryLedger,
         *,
-        max_versions: int,
-        dtype: torch.dtype,
-        device: str = "cpu",
+        version_bytes: int,
+        device: str,
     ) -> None:
-        self._config = config
+        self._config = model
+        self._max_versions = config.max_versions
+        self._dtype = config.torch_dtype
         self._ledger = ledger
-        self._max_versions = max_versions
-        self._dtype = dtype
+        self._version_bytes = version_bytes
         self._device = device
         self._decoders: dict[int, Decoder] = {}
 
@@ -61,13 +63,6 @@ class Versions(Mapping[int, Decoder]):
 
     def __len__(self) -> int:
         return len(self._decoders)
-
-    @staticmethod
-    def num_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-        """Of one version."""
-        with torch.device("meta"):
-            decoder = Decoder(config)
-        return sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize
 
     def load(self, version: int, weights: Weights) -> None:
         """Make a version resident from a full set of weights."""
@@ -106,7 +101,7 @@ class Versions(Mapping[int, Decoder]):
             raise VersionError(
                 f"{len(self)} versions are resident, the most there may be", hint="drop one that nothing uses"
             )
-        self._ledger.reserve("device", _name(version), self.num_bytes(self._config, self._dtype))
+        self._ledger.reserve("device", _name(version), self._version_bytes)
 
     def _check_new(self, version: int) -> None:
         if version in self._decoders:
@@ -137,6 +132,13 @@ class Versions(Mapping[int, Decoder]):
                 raise VersionError(f"indices and values of '{name}' do not match each other or {self._dtype}")
             if len(indices_N) and not 0 <= int(indices_N.min()) <= int(indices_N.max()) < size:
                 raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
+
+
+def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Of the parameters of one version."""
+    with torch.device("meta"):
+        decoder = Decoder(config)
+    return sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize
 
 
 @torch.no_grad()
