@@ -12,8 +12,7 @@ from torch import Tensor
 
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.rollout.native.setup import EngineConfig
-from dora_rl.rollout.native.versions import parameter_bytes
+from dora_rl.rollout.native.setup import EngineConfig, parameter_bytes
 from dora_rl.rollout.scheduling.plan import Executor
 
 

@@ -35,19 +35,16 @@ class NativeEngine:
     ) -> None:
         check_support(model, config)
         self._config = config
-        version_bytes = backend.version_bytes(model, config)
         self.ledger = checked_ledger(
             model,
             config,
             workspace_bytes=backend.workspace_bytes(model, config),
-            version_bytes=version_bytes,
+            version_bytes=backend.version_bytes(model, config),
         )
-        self._versions = Versions(
-            model, config, self.ledger, version_bytes=version_bytes, device=backend.torch_device
-        )
+        self._device = backend.make_device(model, config)
+        self._versions = Versions(model, config, self.ledger, device=self._device, backend=backend)
         self._intake = Intake(model, config, self._versions, stops)
         self._scheduler = Scheduler(config.limits, stops)
-        self._device = backend.make_device(model, config)
         self._under_way: deque[tuple[Plan, Launched]] = deque()
         self._events: list[Event] = []
 
@@ -137,7 +134,6 @@ class NativeEngine:
     def load_version(self, version: int, weights: Weights) -> None:
         """Make a version resident from a full set of weights."""
         self._versions.load(version, weights)
-        self._prepare(version)
 
     def adopt_version(self, version: int, base: int, delta: Delta) -> None:
         """Make a version resident as a change to another: in place where nothing uses that any more."""
@@ -145,8 +141,7 @@ class NativeEngine:
         in_place = not self._scheduler.uses_version(base)
         self._versions.adopt(version, base, delta, in_place=in_place)
         if in_place:
-            self._forget(base)
-        self._prepare(version)
+            self._scheduler.residency.drop_version(base)
 
     def drop_version(self, version: int) -> None:
         """Free a version; refused while a request uses it."""
@@ -154,17 +149,6 @@ class NativeEngine:
         if self._scheduler.uses_version(version):
             raise VersionError(f"version {version} is in use", hint="wait for its requests, or move them")
         self._versions.drop(version)
-        self._forget(version)
-
-    def _prepare(self, version: int) -> None:
-        try:
-            self._device.prepare(version, self._versions[version])
-        except DoraError:
-            self._versions.drop(version)
-            raise
-
-    def _forget(self, version: int) -> None:
-        self._device.forget(version)
         self._scheduler.residency.drop_version(version)
 
     # --- transfer -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import torch
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 from dora_rl.model.config import Dtype, ModelConfig
+from dora_rl.model.decoder import Decoder
 from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.paged import PagedCache
 from dora_rl.rollout.scheduling.limits import Limits
@@ -58,3 +59,10 @@ def check_support(model: ModelConfig, config: EngineConfig) -> None:
             "batch_invariant is not possible with experts: how many rows an expert gets depends on the batch",
             hint="turn batch_invariant off for this model",
         )
+
+
+def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Of the parameters of one version."""
+    with torch.device("meta"):
+        decoder = Decoder(config)
+    return sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize

@@ -4,7 +4,7 @@ Memory is reserved before anything is allocated, and a change is checked in full
 written, so a failed load or delta leaves everything as it was.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
 from dora_rl.rollout.errors import VersionError
 from dora_rl.rollout.memory import MemoryLedger
+from dora_rl.rollout.native.backend import Backend, Device
 from dora_rl.rollout.native.setup import EngineConfig
 
 
@@ -44,14 +45,15 @@ class Versions(Mapping[int, Decoder]):
         config: EngineConfig,
         ledger: MemoryLedger,
         *,
-        version_bytes: int,
-        device: str,
+        device: Device,
+        backend: Backend,
     ) -> None:
         self._config = model
         self._max_versions = config.max_versions
         self._dtype = config.torch_dtype
         self._ledger = ledger
-        self._version_bytes = version_bytes
+        self._version_bytes = backend.version_bytes(model, config)
+        self._torch_device = backend.torch_device
         self._device = device
         self._decoders: dict[int, Decoder] = {}
 
@@ -66,16 +68,12 @@ class Versions(Mapping[int, Decoder]):
 
     def load(self, version: int, weights: Weights) -> None:
         """Make a version resident from a full set of weights."""
-        self._reserve(version)
-        try:
-            decoder = (
+        self._admit(
+            version,
+            lambda: (
                 self._from_directory(weights) if isinstance(weights, Path) else self._from_tensors(weights)
-            )
-        except (DoraError, RuntimeError) as error:
-            # RuntimeError is how torch reports missing, additional and misshapen tensors.
-            self._ledger.release("device", _name(version))
-            raise VersionError(f"version {version} cannot be loaded: {error}") from error
-        self._decoders[version] = decoder.requires_grad_(False)
+            ),
+        )
 
     def adopt(self, version: int, base: int, delta: Delta, *, in_place: bool) -> None:
         """Make a version resident as a change to another, which is no more afterwards if `in_place`."""
@@ -84,16 +82,31 @@ class Versions(Mapping[int, Decoder]):
         if in_place:
             self._check_new(version)
             self._ledger.rename("device", _name(base), _name(version))
-            self._decoders[version] = self._decoders.pop(base)
+            self._device.forget(base)
+            decoder = self._decoders[version] = _changed(self._decoders.pop(base), delta)
+            self._device.prepare(version, decoder)
         else:
-            self.load(version, self._decoders[base].state_dict())
-        _apply(delta, self._decoders[version])
+            parameters = self._decoders[base].state_dict()
+            self._admit(version, lambda: _changed(self._from_tensors(parameters), delta))
 
     def drop(self, version: int) -> None:
         """Free a version."""
         self._check_known(version)
         del self._decoders[version]
+        self._device.forget(version)
         self._ledger.release("device", _name(version))
+
+    def _admit(self, version: int, make: Callable[[], Decoder]) -> None:
+        """Reserve, make and prepare a version, or leave everything as it was."""
+        self._reserve(version)
+        try:
+            decoder = make().requires_grad_(False)
+            self._device.prepare(version, decoder)
+        except (DoraError, RuntimeError) as error:
+            # RuntimeError is how torch reports missing, additional and misshapen tensors.
+            self._ledger.release("device", _name(version))
+            raise VersionError(f"version {version} cannot be loaded: {error}") from error
+        self._decoders[version] = decoder
 
     def _reserve(self, version: int) -> None:
         self._check_new(version)
@@ -112,13 +125,13 @@ class Versions(Mapping[int, Decoder]):
             raise VersionError(f"version {version} is not resident; {list(self)} are")
 
     def _from_directory(self, directory: Path) -> Decoder:
-        decoder = load_decoder(directory, device=self._device, dtype=self._dtype)
+        decoder = load_decoder(directory, device=self._torch_device, dtype=self._dtype)
         if _shape(decoder.config) != _shape(self._config):
             raise VersionError(f"{directory} holds another model than this engine serves")
         return decoder
 
     def _from_tensors(self, tensors: Mapping[str, Tensor]) -> Decoder:
-        decoder = Decoder.empty(self._config, device=self._device, dtype=self._dtype)
+        decoder = Decoder.empty(self._config, device=self._torch_device, dtype=self._dtype)
         decoder.load_state_dict(tensors)
         return decoder
 
@@ -134,18 +147,13 @@ class Versions(Mapping[int, Decoder]):
                 raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
 
 
-def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Of the parameters of one version."""
-    with torch.device("meta"):
-        decoder = Decoder(config)
-    return sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize
-
-
 @torch.no_grad()
-def _apply(delta: Delta, decoder: Decoder) -> None:
+def _changed(decoder: Decoder, delta: Delta) -> Decoder:
+    """The same decoder, with the delta applied."""
     parameters = dict(decoder.named_parameters())
     for name, change in delta.items():
         parameters[name].view(-1).index_copy_(0, change.indices_N, change.values_N)
+    return decoder
 
 
 def _name(version: int) -> str:
