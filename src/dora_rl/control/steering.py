@@ -164,9 +164,7 @@ class Steering:
                     instance.state = State.LENT
 
     def returned(self, instance: Instance) -> None:
-        instance.state = (
-            State.LOADING if instance.loading is not None and self._is_bare(instance) else State.UP
-        )
+        instance.state = State.LOADING if instance.loading is not None and self._is_bare(instance) else State.UP
         self._fleet.touch(instance)
 
     @staticmethod

@@ -47,9 +47,7 @@ class Engine:
                  "is_responsive", "requests", "spec",
                  "now", "_stalled_until", "_base", "_step", "versions")  # fmt: skip
 
-    def __init__(
-        self, instance: int, spec: InstanceSpec, cost: RolloutCost, version: int, now: float
-    ) -> None:
+    def __init__(self, instance: int, spec: InstanceSpec, cost: RolloutCost, version: int, now: float) -> None:
         self.id = instance
         self.spec = spec
         self.cost = cost
@@ -105,11 +103,7 @@ class Engine:
         while self._ends and self._ends[0][0] <= self.clock + 1e-6:
             _, key = heapq.heappop(self._ends)
             request = self.requests.get(key)
-            if (
-                request is not None
-                and request.is_running
-                and request.until <= request.tokens_at(self.clock) + 1e-3
-            ):
+            if request is not None and request.is_running and request.until <= request.tokens_at(self.clock) + 1e-3:
                 self._leave_batch(request)
                 request.tokens = request.until
                 done.append(request)
@@ -185,9 +179,7 @@ class Engine:
 
     def park_youngest(self) -> None:
         """Nobody helped: make room by taking away those that lose least."""
-        running = sorted(
-            (r for r in self.requests.values() if r.is_running), key=lambda r: r.tokens_at(self.clock)
-        )
+        running = sorted((r for r in self.requests.values() if r.is_running), key=lambda r: r.tokens_at(self.clock))
         for request in running[:-1]:
             if self.kv < 0.95 * _PRESSURE * self.kv_capacity:
                 return

@@ -40,9 +40,7 @@ def make_estimates(recipe: Recipe, cost: RolloutCost) -> Estimates:
         TrueLengths(recipe)
         if kind == "oracle"
         else LearnedLengths(
-            prior_tokens=recipe.task.lengths.max_tokens / 8,
-            max_tokens=recipe.task.lengths.max_tokens,
-            bias=bias,
+            prior_tokens=recipe.task.lengths.max_tokens / 8, max_tokens=recipe.task.lengths.max_tokens, bias=bias
         )
     )
     return Estimates(

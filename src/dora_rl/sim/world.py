@@ -157,11 +157,7 @@ class World:
         engine.last_told = self.now
         self.tell(
             told.LoadReport(
-                at=self.now,
-                instance=engine.id,
-                clock=engine.clock,
-                kv_tokens=engine.claimed_kv,
-                step_s=engine.step_s,
+                at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv, step_s=engine.step_s
             )
         )
 
@@ -178,9 +174,7 @@ class World:
             self._turn_over(engine, request)
         if engine.is_pressed:
             self.tell(
-                told.KvPressure(
-                    at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv
-                )
+                told.KvPressure(at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv)
             )
             self.at(self.now, self._relieve, engine)
         engine.refill_batch()
@@ -348,7 +342,9 @@ class World:
         target.submit(request, prefill=not d.with_kv)
         self._dirty.add(target.id)
         self.tell(
-            told.Moved(at=self.now, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=moved)
+            told.Moved(
+                at=self.now, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=moved
+            )
         )
         if (early := self._early_resumes.pop(d.trajectory, None)) is not None:
             self._resume(early)
