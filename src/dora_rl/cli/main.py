@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dora_rl import __version__
-from dora_rl.cli import model
+from dora_rl.cli import bench, model, plan, simulate
 from dora_rl.core.errors import DoraError, UserError
 
 app = typer.Typer(
@@ -19,7 +19,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
+app.add_typer(simulate.app, name="simulate")
+app.command()(plan.plan)
 
 EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
 """What a command may find missing, and the extra that brings it."""

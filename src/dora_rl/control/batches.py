@@ -36,6 +36,18 @@ class Batches:
                 handed.append(group)
         return handed
 
+    def allows(self, version: int) -> bool:
+        """May a group of `version` start, or would the open batch then be forced to hold more than fits?"""
+        left = self._window.batch_groups - len(self._open)
+        return not self._open or all(
+            self._window.forced(w, extra=1) - self._held(w) <= left
+            for w in range(version, self._window.newest)
+        )
+
+    def holds(self, group: Group) -> bool:
+        """Was this group handed over to the open batch?"""
+        return group.id in self._open
+
     def take(self) -> list[Group]:
         """Close the batch: its groups leave the active ones and go into training."""
         missing = self._window.batch_groups - len(self._open)
@@ -58,6 +70,10 @@ class Batches:
         self._open = {}
         return returned
 
+    def reopen(self) -> None:
+        """The idle trainer lost what it was handed: hand over again."""
+        self._open = {}
+
     def check(self) -> None:
         assert len(self._open) <= self._window.batch_groups
         assert all(group.is_finished and key in self._ledger.groups for key, group in self._open.items())
@@ -71,7 +87,10 @@ class Batches:
         for version in self._window.live():
             if version >= group.version:
                 break
-            held = sum(g.version <= version for g in self._open.values())
-            if self._window.forced(version) - held > left:
+            if self._window.forced(version) - self._held(version) > left:
                 return False
         return True
+
+    def _held(self, version: int) -> int:
+        """Groups of version <= `version` in the open batch."""
+        return sum(group.version <= version for group in self._open.values())

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 
 from dora_rl.control.estimates import Estimates
-from dora_rl.control.fleet import Fleet, Instance
+from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Group, Ledger, Phase, Trajectory
 from dora_rl.control.meters import Meters
-from dora_rl.core.decisions import Decision, Move, Park, Resume, Start
+from dora_rl.core.decisions import Decision, Evict, Move, Park, Resume, Start
 
 Emit = Callable[[Decision], None]
 
@@ -42,6 +42,8 @@ class Dispatch:
         self._turn = 0
         self.moving: dict[int, int] = {}
         self.pending: dict[int, deque[Trajectory]] = {}
+        self._overrides: int | None = None
+        """Schedule `partial`: what goes on goes on under this version, whatever it is pinned to."""
 
     # --- looking for a place ---
 
@@ -63,6 +65,8 @@ class Dispatch:
 
     def place(self, t: Trajectory) -> None:
         """Start a pinned request where there is room, or let it wait for a place."""
+        if self._overrides is not None:
+            self._repin(t, self._overrides)
         instance = self.place_for(t.version, t.prompt_tokens + t.tokens)
         if instance is not None:
             self.start(t, instance)
@@ -89,6 +93,8 @@ class Dispatch:
     def start(self, t: Trajectory, instance: Instance) -> None:
         group = self._ledger.group_of(t.id)
         assert group is not None, f"trajectory {t.id} belongs to no group"
+        if t.tokens and not instance.spec.continues:
+            t.tokens, t.attempt = 0, t.attempt + 1
         t.phase = Phase.RUNNING
         instance.add(t)
         self._fleet.touch(instance)
@@ -112,7 +118,8 @@ class Dispatch:
     def release(self, t: Trajectory) -> None:
         """Take a request off its instance, if it is on one, or out of its queue."""
         instance = self._fleet.get(t.instance)
-        self._arrived(t)
+        if t.id in self.moving:
+            self._arrived(t)
         if instance is not None:
             instance.remove(t)
             self._fleet.touch(instance)
@@ -123,7 +130,8 @@ class Dispatch:
     def move(self, t: Trajectory, target: Instance, now: float) -> None:
         """Send a request to another instance of its version."""
         source = self._fleet.get(t.instance)
-        assert source is not None and t.version in target.lanes
+        assert source is not None, f"trajectory {t.id} is nowhere"
+        assert t.version in target.lanes, f"instance {target.id} does not serve version {t.version}"
         source.remove(t)
         waiting = t.phase == Phase.WAITING
         t.phase = Phase.WAITING if waiting else Phase.MOVING
@@ -149,8 +157,16 @@ class Dispatch:
         self._meters.parked += 1
         self._emit(Park(instance=instance.id, trajectory=t.id))
 
-    def wait(self, t: Trajectory, instance: Instance, tokens: int) -> None:
-        """The environment has the turn; the KV of `tokens` stays."""
+    def evict(self, t: Trajectory, instance: Instance) -> None:
+        """Drop the KV of a request that waits for its environment: nothing decodes slower for it."""
+        instance.remove(t)
+        self._meters.evicted += 1
+        self._emit(Evict(instance=instance.id, trajectory=t.id))
+
+    def wait(self, t: Trajectory, tokens: int) -> None:
+        """The environment has the turn; the KV of `tokens` stays, or goes on to where it is moving."""
+        instance = self._fleet.get(t.instance)
+        assert instance is not None, f"trajectory {t.id} waits nowhere"
         instance.remove(t)
         t.tokens, t.phase = tokens, Phase.WAITING
         instance.add(t)
@@ -166,8 +182,9 @@ class Dispatch:
             return
         instance.remove(t)
         t.tokens += appended_tokens
-        t.phase = Phase.RUNNING
+        t.phase = Phase.MOVING if t.id in self.moving else Phase.RUNNING
         instance.add(t)
+        self._fleet.touch(instance)
         self._emit(Resume(instance=instance.id, trajectory=t.id, appended_tokens=appended_tokens))
 
     def requeue(self, t: Trajectory, *, keeps_tokens: bool) -> None:
@@ -183,16 +200,22 @@ class Dispatch:
 
     def repin(self, version: int) -> None:
         """Everything that waits for a place goes on under `version` (schedule `partial`)."""
+        self._overrides = version
         waiting = [t for queue in self.pending.values() for t in queue]
         for t in waiting:
-            t.segments = (*t.segments, (version, t.tokens)) if t.tokens else t.segments
-            t.version = version
+            self._repin(t, version)
         self.pending = {version: deque(waiting)}
 
     def num_pending(self, version: int) -> int:
         return len(self.pending.get(version, ()))
 
     # --- inside ---
+
+    @staticmethod
+    def _repin(t: Trajectory, version: int) -> None:
+        if t.tokens and t.version != version:
+            t.segments = (*t.segments, (version, t.tokens))
+        t.version = version
 
     def _arrived(self, t: Trajectory) -> None:
         """It is no longer on its way, one way or another."""
@@ -205,7 +228,7 @@ class Dispatch:
 
     def _dealt(self, version: int) -> Instance | None:
         """Batch scheduling: deal requests out in turn, whether or not there is room."""
-        serving = self._fleet.serving(version)
+        serving = [i for i in self._fleet.serving(version) if i.state is State.UP]
         if not serving:
             return None
         self._turn += 1

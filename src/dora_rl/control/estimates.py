@@ -68,7 +68,7 @@ class LearnedLengths:
         self._refresh()
         beyond = self._total / (count + 1)
         bucket = bisect_left(self._tail_counts, -beyond, key=lambda c: -c)
-        edge = min(float(self._max_tokens), 2.0 ** ((bucket + 0.5) / _BUCKETS_PER_OCTAVE))
+        edge: float = min(float(self._max_tokens), 2.0 ** ((bucket + 0.5) / _BUCKETS_PER_OCTAVE))
         return self._bias * edge
 
     def _add(self, tokens: float, weight: float) -> None:
@@ -89,7 +89,7 @@ class LearnedLengths:
 
     @staticmethod
     def _bucket(tokens: float) -> int:
-        return int(_BUCKETS_PER_OCTAVE * math.log2(max(1.0, tokens)))
+        return int(_BUCKETS_PER_OCTAVE * math.log2(tokens)) if tokens > 1.0 else 0
 
 
 class Average:

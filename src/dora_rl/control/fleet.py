@@ -6,6 +6,7 @@ request has `clock - offset` tokens, so a report of one number moves a whole bat
 """
 
 import heapq
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from enum import Enum
 
@@ -22,6 +23,12 @@ class State(Enum):
     """Changing versions; decodes nothing until `Loaded`."""
     LENT = "lent"
     """Its devices train."""
+    RETURNING = "returning"
+    """Given back; generates nothing until `Returned`."""
+
+
+# On the path of every event, where a lookup through the class of an Enum is felt.
+_UP, _WAITING = State.UP, Phase.WAITING
 
 
 class Lane:
@@ -56,11 +63,12 @@ class Instance:
     """One rollout engine replica, as control sees it."""
 
     __slots__ = ("arriving", "clock", "id", "kv_tokens", "lanes", "last_seen", "loading", "num_running",
-                 "num_waiting", "spec", "state", "step_s")  # fmt: skip
+                 "num_waiting", "slots", "spec", "state", "step_s")  # fmt: skip
 
     def __init__(self, *, instance: int, spec: InstanceSpec, version: int, now: float) -> None:
         self.id = instance
         self.spec = spec
+        self.slots = spec.slots
         self.state = State.UP
         self.lanes: dict[int, Lane] = {version: Lane()}
         self.loading: int | None = None
@@ -87,11 +95,16 @@ class Instance:
         return not self.num_running and not self.num_waiting
 
     def has_slot(self) -> bool:
-        return self.state is State.UP and self.num_running < self.spec.slots
+        return self.state is _UP and self.num_running < self.slots
+
+    @property
+    def load(self) -> float:
+        """Share of its slots in use."""
+        return self.num_running / self.slots
 
     def kv_of(self, t: Trajectory) -> float:
         """KV that one of its requests holds by now."""
-        tokens = t.tokens if t.phase == Phase.WAITING else self.clock - t.offset
+        tokens = t.tokens if t.phase == _WAITING else self.clock - t.offset
         return t.prompt_tokens + tokens
 
     # --- what it carries ---
@@ -99,7 +112,7 @@ class Instance:
     def add(self, t: Trajectory) -> None:
         lane = self.lanes[t.version]
         t.instance = self.id
-        if t.phase == Phase.WAITING:
+        if t.phase == _WAITING:
             lane.waiting[t.id] = t
             lane.held_tokens += t.prompt_tokens + t.tokens
             self.num_waiting += 1
@@ -114,12 +127,14 @@ class Instance:
     def remove(self, t: Trajectory) -> None:
         """Take a request out; `t.tokens` becomes what it is known to have generated."""
         lane = self.lanes[t.version]
-        if lane.waiting.pop(t.id, None) is not None:
+        if lane.waiting and lane.waiting.pop(t.id, None) is not None:
             lane.held_tokens -= t.prompt_tokens + t.tokens
             self.num_waiting -= 1
         else:
             del lane.running[t.id]
-            t.tokens = max(t.tokens, int(self.clock - t.offset))
+            tokens = int(self.clock - t.offset)
+            if tokens > t.tokens:
+                t.tokens = tokens
             lane.offset_sum -= t.offset
             lane.prompt_tokens -= t.prompt_tokens
             self.num_running -= 1
@@ -128,6 +143,10 @@ class Instance:
 
     def report(self, now: float, clock: float, kv_tokens: int) -> None:
         self.last_seen, self.clock, self.kv_tokens = now, clock, kv_tokens
+
+    def versions(self) -> list[int]:
+        """What it holds and what it loads, counted each."""
+        return [*self.lanes] if self.loading is None else [*self.lanes, self.loading]
 
     def requests(self) -> list[Trajectory]:
         return [t for lane in self.lanes.values() for t in lane]
@@ -148,7 +167,9 @@ class Fleet:
     def __init__(self, *, watermark: float) -> None:
         self.instances: dict[int, Instance] = {}
         self._watermark = watermark
-        self._by_load: dict[int, list[tuple[float, int]]] = {}
+        self._by_load: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._uses: Counter[int] = Counter()
+        """Instances that hold a version, and those that load it."""
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self.instances.values())
@@ -160,33 +181,71 @@ class Fleet:
         return self.instances.get(instance) if instance is not None else None
 
     def join(self, instance: Instance) -> None:
+        assert instance.id not in self.instances, f"instance {instance.id} joined twice"
         self.instances[instance.id] = instance
+        self._uses.update(instance.versions())
         self.touch(instance)
 
     def leave(self, instance: Instance) -> None:
         del self.instances[instance.id]
+        self._uses.subtract(instance.versions())
+
+    # --- versions ---
+
+    def hold(self, instance: Instance, version: int) -> None:
+        """Requests of this version may run there from now on."""
+        if version not in instance.lanes:
+            instance.lanes[version] = Lane()
+            self._uses[version] += 1
+
+    def drop(self, instance: Instance, version: int) -> None:
+        del instance.lanes[version]
+        self._uses[version] -= 1
+
+    def expect(self, instance: Instance, version: int | None) -> None:
+        """The instance loads this version; None: it loads nothing any more."""
+        self._uses.subtract(instance.versions())
+        instance.loading = version
+        self._uses.update(instance.versions())
+
+    def uses(self, version: int) -> bool:
+        """Does any instance hold or load this version?"""
+        return self._uses[version] > 0
 
     def serving(self, version: int) -> list[Instance]:
         return [i for i in self if version in i.lanes]
 
+    def forget(self, version: int) -> None:
+        """A version is retired: nobody looks for it any more."""
+        self._by_load.pop(version, None)
+        del self._uses[version]
+
+    # --- room ---
+
     def touch(self, instance: Instance) -> None:
         """Its load changed: make it a candidate again where it has room."""
-        if instance.state is State.UP and instance.num_running < instance.spec.slots:
-            for version in instance.lanes:
-                heap = self._by_load.setdefault(version, [])
-                heapq.heappush(heap, (self._load(instance), instance.id))
-                if len(heap) > 64 + 8 * len(self.instances):
-                    self._compact(version)
+        if not instance.has_slot():
+            return
+        entry, most = (instance.load, instance.id), 64 + 8 * len(self.instances)
+        for version in instance.lanes:
+            heap = self._by_load[version]
+            heapq.heappush(heap, entry)
+            if len(heap) > most:
+                self._compact(version)
 
     def roomiest(self, version: int, tokens: int) -> Instance | None:
         """The least loaded instance that serves `version` and can take a request of `tokens`."""
-        heap = self._by_load.get(version, [])
+        heap = self._by_load[version]
         while heap:
             load, key = heap[0]
             instance = self.instances.get(key)
-            if instance and version in instance.lanes and load == self._load(instance):
-                if self.has_room(instance, tokens):
-                    return instance
+            if (
+                instance is not None
+                and instance.load == load
+                and version in instance.lanes
+                and self.has_room(instance, tokens)
+            ):
+                return instance
             heapq.heappop(heap)
         return None
 
@@ -194,23 +253,18 @@ class Fleet:
         """Can one more request of `tokens` so far start there?"""
         if not instance.has_slot():
             return False
+        if instance.is_idle:
+            return True  # Whatever fits nowhere else fits here.
         needed = instance.kv_tokens + tokens + _GROWTH * instance.num_running
-        return needed <= self._watermark * instance.kv_capacity
-
-    def forget(self, version: int) -> None:
-        """A retired version needs no candidates."""
-        self._by_load.pop(version, None)
+        return needed <= self._watermark * instance.spec.kv_capacity(len(instance.lanes))
 
     def check(self) -> None:
         for instance in self:
             instance.check()
+        uses = Counter(version for instance in self for version in instance.versions())
+        assert +self._uses == uses, f"uses of versions are {uses}, not {self._uses}"
 
     def _compact(self, version: int) -> None:
-        fresh = [(self._load(i), i.id) for i in self if version in i.lanes and i.state is State.UP]
+        fresh = [(i.load, i.id) for i in self if version in i.lanes and i.state is _UP]
         heapq.heapify(fresh)
         self._by_load[version] = fresh
-
-    @staticmethod
-    def _load(instance: Instance) -> float:
-        """Share of its size in use; a slow instance counts as fuller by what it carries."""
-        return instance.num_running / instance.spec.slots

@@ -34,6 +34,10 @@ class Phase(IntEnum):
     """Ended in a counted outcome."""
 
 
+GENERATING = (Phase.RUNNING, Phase.MOVING)
+"""Phases in which an instance may speak of a trajectory."""
+
+
 class Trajectory(Struct, gc=False):
     """One member of a group, as control sees it."""
 
@@ -72,6 +76,9 @@ class Group(Struct):
     is_finished: bool = False
     is_evaluation: bool = False
 
+    def member(self, trajectory: int) -> Trajectory:
+        return self.members[trajectory % len(self.members)]
+
     def left(self) -> list[Trajectory]:
         """Members that did not fail."""
         return [t for t in self.members if t.phase != Phase.CLOSED]
@@ -100,11 +107,12 @@ class Ledger:
     def trajectory(self, trajectory: int) -> Trajectory | None:
         """A trajectory that is still being generated or scored; None if it is not (any more)."""
         group = self.group_of(trajectory)
-        return group.members[trajectory % self.group_size] if group else None
+        return group.member(trajectory) if group is not None else None
 
     def group_of(self, trajectory: int) -> Group | None:
-        group = trajectory // self.group_size
-        return self.groups.get(group) or self.evaluating.get(group)
+        key = trajectory // self.group_size
+        group = self.groups.get(key)
+        return group if group is not None else self.evaluating.get(key)
 
     def finished(self) -> Iterator[Group]:
         """Finished groups, oldest version first, then in the order they were admitted."""
@@ -162,9 +170,11 @@ class Ledger:
     def give_back(self) -> list[Group]:
         """The step was lost: its groups are finished and active again."""
         returned = list(self.training.values())
+        queued = set(self._finished)
         for group in returned:
             self.groups[group.id] = group
-            heapq.heappush(self._finished, (group.version, group.id))
+            if (entry := (group.version, group.id)) not in queued:
+                heapq.heappush(self._finished, entry)
         self.training.clear()
         return returned
 

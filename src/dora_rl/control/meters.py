@@ -5,6 +5,7 @@ Durations of the trainer's waits by reason, staleness of what was trained on, mo
 
 from collections import Counter
 
+from dora_rl.control.ledger import Group
 from dora_rl.control.window import Verdict
 
 
@@ -18,6 +19,7 @@ class Meters:
         self.kv_bytes_moved = 0
         self.version_changes = 0
         self.parked = 0
+        self.evicted = 0
         self.mixed_trajectories = 0
         self.truncated = 0
         self.instance_losses = 0
@@ -32,6 +34,12 @@ class Meters:
         changed = reason is not self._waiting
         self._waiting, self._since = reason, now
         return changed
+
+    def took(self, batch: list[Group], staleness: tuple[int, ...], now: float) -> None:
+        """A batch was taken: the wait is over."""
+        self.wait(None, now)
+        self.staleness.update(staleness)
+        self.mixed_trajectories += sum(t.is_mixed for group in batch for t in group.left())
 
     @property
     def starved_s(self) -> float:

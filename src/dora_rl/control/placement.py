@@ -58,7 +58,7 @@ class Planner:
 
     def plan(self, situation: Situation) -> list[Change]:
         """The changes worth making now, cheapest first."""
-        present = [i for i in self._fleet if i.state is not State.LENT]
+        present = [i for i in self._fleet if i.state in (State.UP, State.LOADING)]
         if not present or not situation.demands:
             return []
         bins = self._bins(situation, present)
@@ -135,8 +135,13 @@ class _Execution:
     """One plan in the making: an assignment, and the room that is still unspoken for."""
 
     def __init__(
-        self, fleet: Fleet, estimates: Estimates, bins: list[Bin], assignment: dict[int, Bin], situation: Situation
-    ) -> None:  # fmt: skip
+        self,
+        fleet: Fleet,
+        estimates: Estimates,
+        bins: list[Bin],
+        assignment: dict[int, Bin],
+        situation: Situation,
+    ) -> None:
         self._fleet = fleet
         self._estimates = estimates
         self._assignment = assignment
@@ -160,7 +165,8 @@ class _Execution:
 
     def _foreign_tokens(self, instance: Instance) -> float:
         versions = self._assignment[instance.id]
-        return sum(l.kv_tokens(instance.clock) for v, l in instance.lanes.items() if v not in versions)
+        lanes = instance.lanes.items()
+        return sum(lane.kv_tokens(instance.clock) for v, lane in lanes if v not in versions)
 
     def _change(self, instance: Instance) -> Change | None:
         versions = self._assignment[instance.id]

@@ -27,6 +27,9 @@ class Gate(Protocol):
     def admitted(self) -> None:
         """A group started."""
 
+    def closed(self) -> None:
+        """A group ended in an outcome: another may take its place."""
+
     def onset(self, missing_groups: int) -> None:
         """A step begins and `missing_groups` are missing from the target."""
 
@@ -39,12 +42,15 @@ class AlwaysOpen:
     def admitted(self) -> None:
         """Nothing to count."""
 
+    def closed(self) -> None:
+        """Nothing to replace."""
+
     def onset(self, missing_groups: int) -> None:
         """Every moment is as good as an onset."""
 
 
 class AtOnset:
-    """A quota of groups at each onset, and none in between."""
+    """A quota of groups at each onset, and none in between but for those that came to nothing."""
 
     def __init__(self, *, most_groups: int | None = None) -> None:
         self._most_groups = most_groups
@@ -57,9 +63,12 @@ class AtOnset:
     def admitted(self) -> None:
         self._quota -= 1
 
+    def closed(self) -> None:
+        self._quota += 1
+
     def onset(self, missing_groups: int) -> None:
         most = missing_groups if self._most_groups is None else self._most_groups
-        self._quota = min(most, missing_groups)
+        self._quota = max(0, min(most, missing_groups))
 
 
 class Schedule(Record, frozen=True, gc=True):

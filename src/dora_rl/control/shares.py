@@ -6,6 +6,7 @@ only those that an instance of their own would waste.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 Bin = tuple[int, ...]
 """Versions that share instances, oldest first."""
@@ -47,7 +48,7 @@ def exclusive_bins(demands: Mapping[int, float], num_instances: int) -> list[Bin
     """Every version alone; the two smallest neighbours share while there are more versions than instances."""
     bins: list[Bin] = [(version,) for version in sorted(demands)]
     while len(bins) > max(1, num_instances):
-        sizes = [_demand(a, demands) + _demand(b, demands) for a, b in zip(bins, bins[1:], strict=False)]
+        sizes = [_demand(a, demands) + _demand(b, demands) for a, b in pairwise(bins)]
         bins = _merge(bins, sizes.index(min(sizes)))
     return bins
 

@@ -4,10 +4,10 @@ Triggers are the control plane's business (a publish, pressure, a timer, a join 
 change is the planner's. Here a plan becomes moves and loads, and instances change state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from dora_rl.control.dispatch import Dispatch, Emit
-from dora_rl.control.fleet import Fleet, Instance, Lane, State
+from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
@@ -51,8 +51,10 @@ class Steering:
     def rebalance(self, waiting: Mapping[int, int], planned: int, now: float) -> None:
         """Look at placement again: `waiting` requests by version, `planned` ones of the newest to come."""
         situation = self._situation(waiting, planned, now)
-        for change in self._planner.plan(situation):
-            self._carry_out(change, now)
+        changes = self._planner.plan(situation)
+        moved = {t.version for change in changes for t, _ in change.moves}
+        for change in changes:
+            self._carry_out(change, waiting.keys(), moved, now)
 
     def _situation(self, waiting: Mapping[int, int], planned: int, now: float) -> Situation:
         newest, lengths = self._window.newest, self._estimates.lengths
@@ -75,50 +77,62 @@ class Steering:
             longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
         )
 
-    def _carry_out(self, change: Change, now: float) -> None:
+    def _carry_out(self, change: Change, waiting: Set[int], moved: Set[int], now: float) -> None:
+        """Make a change, while requests of some versions wait for a place and of some are about to move."""
         instance = change.instance
         for t, target in change.moves:
             self._dispatch.move(t, self._fleet.instances[target], now)
-        foreign = tuple(v for v, lane in instance.lanes.items() if v not in change.versions and not len(lane))
+        empty = [v for v, lane in instance.lanes.items() if not len(lane)]
+        foreign = [v for v in empty if v not in change.versions]
         missing = [v for v in change.versions if v not in instance.lanes]
-        kept = [v for v in instance.lanes if v not in foreign]
-        if missing and len(kept) < instance.spec.versions_that_fit:
-            self._load(instance, missing[-1], foreign, now)
+        stranded = [v for v in missing if v in waiting and not self._fleet.uses(v)]
+        if stranded and not self._has_space(instance, foreign):
+            # More versions than fit: what nobody serves goes before what is newer, or not waited for.
+            foreign = [v for v in empty if v not in moved and (v not in waiting or v > stranded[0])]
+        if missing and self._has_space(instance, foreign):
+            self._load(instance, stranded[0] if stranded else missing[-1], tuple(foreign), now)
         elif not missing:
-            self._drop(instance, foreign)
+            self._drop(instance, tuple(foreign))
+
+    @staticmethod
+    def _has_space(instance: Instance, dropped: list[int]) -> bool:
+        return len(instance.lanes) - len(dropped) < instance.spec.versions_that_fit
 
     def _load(self, instance: Instance, version: int, drop: tuple[int, ...], now: float) -> None:
         for old in drop:
-            del instance.lanes[old]
-        instance.loading = version
+            self._fleet.drop(instance, old)
+        self._fleet.expect(instance, version)
         if not instance.lanes:
             instance.state = State.LOADING
-            instance.lanes[version] = Lane()
+            self._fleet.hold(instance, version)
         self._meters.version_changes += 1
         self._estimates.load_began(instance.id, now)
         self._emit(Load(instance=instance.id, version=version, drop=drop))
 
     def _drop(self, instance: Instance, versions: tuple[int, ...]) -> None:
         for version in versions:
-            del instance.lanes[version]
+            self._fleet.drop(instance, version)
             self._emit(Drop(instance=instance.id, version=version))
 
     def loaded(self, instance: Instance, version: int) -> None:
-        instance.loading = None
-        instance.lanes.setdefault(version, Lane())
+        if version != instance.loading:
+            return  # An interruption overtook it.
+        self._fleet.expect(instance, None)
+        self._fleet.hold(instance, version)
         if instance.state is State.LOADING:
             instance.state = State.UP
         self._fleet.touch(instance)
 
-    def uses(self, version: int) -> bool:
-        """Does any instance hold or load this version?"""
-        return any(version in i.lanes or i.loading == version for i in self._fleet)
-
     # --- KV pressure ---
 
     def relieve(self, instance: Instance, now: float) -> None:
-        """Free a twentieth of the KV: the largest requests move to where there is plenty, or the smallest park."""
+        """Free a twentieth of the KV.
+
+        Requests that wait for their environment go first; then the largest move to where there is
+        plenty; then the smallest park.
+        """
         goal = instance.kv_tokens - _RELIEF * instance.kv_capacity
+        self._evict_waiting(instance, goal)
         running = [t for lane in instance.lanes.values() for t in lane.running.values()]
         running = sorted((t for t in running if t.phase == Phase.RUNNING), key=lambda t: t.offset)
         while running and instance.kv_tokens > goal and self._control.rebalance:
@@ -130,6 +144,14 @@ class Steering:
             t = running.pop()
             kept -= t.prompt_tokens + instance.clock - t.offset
             self._dispatch.park(t, instance)
+
+    def _evict_waiting(self, instance: Instance, goal: float) -> None:
+        for lane in instance.lanes.values():
+            for t in list(lane.waiting.values()):
+                if instance.kv_tokens <= goal:
+                    return
+                if t.id not in self._dispatch.moving:
+                    self._dispatch.evict(t, instance)
 
     def _move_away(self, t: Trajectory, instance: Instance, now: float, *, reserve: float = 0.0) -> bool:
         """Move a request to an instance of its version with room to spare."""
@@ -144,7 +166,7 @@ class Steering:
 
     def lend(self, now: float) -> None:
         """Elastic instances train: their requests move where there is room, the others wait."""
-        elastic = [i for i in self._fleet if i.spec.elastic and i.state is not State.LENT]
+        elastic = [i for i in self._fleet if i.spec.elastic and i.state in (State.UP, State.LOADING)]
         for instance in elastic:
             instance.state = State.LENT
         for instance in elastic:
@@ -159,12 +181,14 @@ class Steering:
         for instance in self._fleet:
             if instance.state is State.LENT:
                 self._emit(GiveBack(instance=instance.id))
-                if instance.is_idle and self._window.newest not in instance.lanes:
+                is_free = instance.is_idle and instance.loading is None
+                if is_free and self._window.newest not in instance.lanes:
                     self._load(instance, self._window.newest, tuple(instance.lanes), now)
-                    instance.state = State.LENT
+                instance.state, instance.last_seen = State.RETURNING, now
 
     def returned(self, instance: Instance) -> None:
-        instance.state = State.LOADING if instance.loading is not None and self._is_bare(instance) else State.UP
+        is_loading = instance.loading is not None and self._is_bare(instance)
+        instance.state = State.LOADING if is_loading else State.UP
         self._fleet.touch(instance)
 
     @staticmethod
@@ -179,12 +203,14 @@ class Steering:
             requests = instance.requests()
             for t in requests:
                 instance.remove(t)
-            instance.lanes = {version: Lane()}
+            for old in tuple(instance.lanes):
+                self._fleet.drop(instance, old)
+            self._fleet.hold(instance, version)
             for t in requests:
                 t.version = version
                 t.segments = (*t.segments, (version, t.tokens))
                 instance.add(t)
-            instance.loading = version
+            self._fleet.expect(instance, version)
             if instance.state is State.UP:
                 instance.state = State.LOADING
             self._emit(Interrupt(instance=instance.id, version=version))

@@ -64,7 +64,7 @@ class StalenessTarget:
         self._calm = 0
 
     def published(self, *, stall_share: float, oldest_taken: int) -> None:
-        """A step ended: `stall_share` of it was window stall; its oldest group had staleness `oldest_taken`."""
+        """A step ended: `stall_share` of it was window stall, `oldest_taken` its greatest staleness."""
         if stall_share > 0.02 and self._window.max_staleness < self._limit:
             self._window.loosen(self._window.max_staleness + 1)
             self._calm = 0

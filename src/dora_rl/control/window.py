@@ -24,9 +24,11 @@ class Verdict(Enum):
 class Window:
     """Counts of active and unfinished groups by version, and the two rules over them."""
 
-    def __init__(self, *, batch_groups: int, max_staleness: int) -> None:
+    def __init__(self, *, batch_groups: int, max_staleness: int, spare: int = 0) -> None:
         self.batch_groups = batch_groups
         self.max_staleness = max_staleness
+        self.spare = spare
+        """Redundant groups: active beyond what deadlines allow, until the next batch is taken."""
         self.newest = 0
         self.taken = 0
         self.num_active = 0
@@ -39,10 +41,10 @@ class Window:
     def room(self, version: int) -> int:
         """How many groups of `version` could start now without endangering any deadline."""
         active = self.active_up_to(version)
-        room = self._slack(version, 1) - active
+        room = self._most(version) - active
         for w in range(version + 1, self.newest + 1):
             active += self._active.get(w, 0)
-            room = min(room, self._slack(w, 1) - active)
+            room = min(room, self._most(w) - active)
         return room
 
     def verdict(self) -> Verdict:
@@ -52,13 +54,23 @@ class Window:
         unfinished = 0
         for w in sorted(self._unfinished):
             unfinished += self._unfinished[w]
-            if unfinished > self._slack(w, 0):
+            if unfinished > self._slack(w, 0) + self.spare:
                 return Verdict.WINDOW
         return Verdict.READY
 
-    def forced(self, version: int) -> int:
-        """Groups of version <= `version` that the next batch must hold."""
-        return max(0, self.active_up_to(version) - self._slack(version, 0))
+    def overfull(self) -> int | None:
+        """The oldest version up to which redundant groups must end before a batch is taken."""
+        active = unfinished = 0
+        for w in sorted(self._active):
+            active += self._active[w]
+            unfinished += self._unfinished.get(w, 0)
+            if active > self._slack(w, 1) or unfinished > self._slack(w, 0):
+                return w
+        return None
+
+    def forced(self, version: int, *, extra: int = 0) -> int:
+        """Groups of version <= `version` that the next batch must hold, were `extra` more of them active."""
+        return max(0, self.active_up_to(version) + extra - self._slack(version, 0))
 
     def active_up_to(self, version: int) -> int:
         return sum(count for w, count in self._active.items() if w <= version)
@@ -140,7 +152,12 @@ class Window:
     # --- inside ---
 
     def _feasible(self) -> bool:
-        return all(self.active_up_to(w) <= self._slack(w, 1) for w in self._active)
+        return all(self.active_up_to(w) <= self._most(w) for w in self._active)
+
+    def _most(self, version: int) -> int:
+        """Groups of version <= `version` that may be active."""
+        slack = self._slack(version, 1)
+        return slack + self.spare if slack else 0
 
     def _slack(self, version: int, ahead: int) -> int:
         """Groups that fit into the batches left for `version`: all (1), or all but the next (0)."""

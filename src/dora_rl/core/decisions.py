@@ -55,8 +55,15 @@ class Park(Decision, frozen=True):
     trajectory: int
 
 
+class Evict(Decision, frozen=True):
+    """Drop the KV of a request whose environment has the turn; it is prefilled again when it goes on."""
+
+    instance: int
+    trajectory: int
+
+
 class Abort(Decision, frozen=True):
-    """Stop generating this trajectory and free what it holds."""
+    """Stop generating this trajectory and free what it holds; no more is heard of this request."""
 
     instance: int
     trajectory: int
@@ -164,6 +171,7 @@ AnyDecision = (
     | Resume
     | Move
     | Park
+    | Evict
     | Abort
     | Interrupt
     | Load

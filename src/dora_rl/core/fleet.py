@@ -29,7 +29,9 @@ class InstanceSpec(Record, frozen=True):
 
     def kv_capacity(self, num_versions: int) -> int:
         """Tokens of KV that fit beside `num_versions` resident versions."""
-        return self.kv_tokens - max(0, num_versions - 1) * self.version_kv_tokens
+        if num_versions < 2:
+            return self.kv_tokens
+        return self.kv_tokens - (num_versions - 1) * self.version_kv_tokens
 
     @property
     def versions_that_fit(self) -> int:

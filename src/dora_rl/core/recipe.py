@@ -239,21 +239,38 @@ class Recipe(Section, frozen=True):
         target, needed = self.control.active_groups, self.batch.groups
         if target is not None and target < needed:
             raise ConfigError(
-                f"control.active_groups = {target} is below batch.groups = {needed}: no batch would ever fill",
+                f"control.active_groups = {target} is below batch.groups = {needed}: no batch would fill",
                 hint=f"set control.active_groups to at least {needed}, or leave it out",
             )
 
     def _check_devices(self) -> None:
         c = self.cluster
-        lent = (c.rollout_gpus or 0) + c.elastic_gpus
-        if lent > c.gpus:
+        rollout_gpus = c.rollout_gpus or 0
+        if rollout_gpus + c.elastic_gpus > c.gpus:
             raise ConfigError(
-                f"cluster.rollout_gpus + cluster.elastic_gpus = {lent} is more than cluster.gpus = {c.gpus}",
+                f"cluster.rollout_gpus + cluster.elastic_gpus = {rollout_gpus + c.elastic_gpus} is more than "
+                f"cluster.gpus = {c.gpus}",
                 hint="lower rollout_gpus, or leave it out to let the planner choose",
             )
-        if c.tensor_parallel is not None and (c.rollout_gpus or 0) % c.tensor_parallel:
+        if rollout_gpus == c.gpus:
             raise ConfigError(
-                f"cluster.rollout_gpus = {c.rollout_gpus} is no multiple of "
-                f"cluster.tensor_parallel = {c.tensor_parallel}",
-                hint="an instance needs tensor_parallel GPUs",
+                f"cluster.rollout_gpus = {c.gpus} takes every GPU: none is left to train",
+                hint="lower rollout_gpus, or make them elastic_gpus, which generate and train in turn",
             )
+        if c.tensor_parallel is not None:
+            self._check_instances(c.tensor_parallel)
+
+    def _check_instances(self, tensor_parallel: int) -> None:
+        c = self.cluster
+        if tensor_parallel > c.gpus:
+            raise ConfigError(
+                f"cluster.gpus = {c.gpus} is less than one instance: "
+                f"cluster.tensor_parallel = {tensor_parallel}",
+                hint="lower tensor_parallel, or leave it out to let the planner choose",
+            )
+        for name, gpus in (("rollout_gpus", c.rollout_gpus or 0), ("elastic_gpus", c.elastic_gpus)):
+            if gpus % tensor_parallel:
+                raise ConfigError(
+                    f"cluster.{name} = {gpus} is no multiple of cluster.tensor_parallel = {tensor_parallel}",
+                    hint="an instance needs tensor_parallel GPUs",
+                )

@@ -54,9 +54,13 @@ def read_lengths(path: str) -> tuple[int, ...]:
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="lengths.path names a JSON list") from error
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}", hint="lengths.path names a JSON list"
+        ) from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no JSON: {error}", hint="a list of integers, e.g. [120, 512, 90]") from error
+        raise ConfigError(
+            f"{path} is no JSON: {error}", hint="a list of integers, e.g. [120, 512, 90]"
+        ) from error
     if not isinstance(values, list) or not values or not all(isinstance(v, int) and v > 0 for v in values):
         raise ConfigError(f"{path} is no list of positive integers", hint="e.g. [120, 512, 90]")
     return tuple(sorted(values))

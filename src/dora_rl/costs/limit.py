@@ -3,7 +3,7 @@
     min over splits of  max(T_train, T_generate, (T_longest + T_train) / (S + 1))
 
 T_generate assumes every instance full and a single version; T_longest a trajectory of the greatest
-length that decodes alone.
+length that decodes alone. Devices too few to be split take turns: then both sides last T_train + T_generate.
 """
 
 from collections.abc import Iterator
@@ -44,20 +44,41 @@ def instance_tokens_per_s(cost: RolloutCost, recipe: Recipe) -> float:
 
 def split_times(recipe: Recipe, rollout_gpus: int, tensor_parallel: int) -> Split:
     """What one split gives, all devices busy."""
-    cost, training = rollout_cost(recipe, tensor_parallel), train_cost(recipe)
-    trajectories, m = recipe.batch.trajectories, moments(recipe.task)
-    gpus = recipe.cluster.gpus - rollout_gpus
-    train_s = training.step_s(trajectories * tokens_per_trajectory(recipe.task), gpus)
-    train_s += training.publish_s(gpus)
-    rate = instance_tokens_per_s(cost, recipe) * (rollout_gpus // tensor_parallel)
-    longest_s = m.longest * cost.step_s(1, m.longest / 2)
+    train_s = _train_s(recipe, recipe.cluster.gpus - rollout_gpus)
+    generate_s = _generate_s(recipe, rollout_gpus, tensor_parallel)
+    return _split(recipe, rollout_gpus, tensor_parallel, train_s, generate_s)
+
+
+def in_turn(recipe: Recipe, tensor_parallel: int) -> Split:
+    """What devices give that all generate and then all train."""
+    gpus = recipe.cluster.gpus
+    total_s = _train_s(recipe, gpus) + _generate_s(recipe, gpus, tensor_parallel)
+    return _split(recipe, gpus, tensor_parallel, total_s, total_s)
+
+
+def _split(
+    recipe: Recipe, rollout_gpus: int, tensor_parallel: int, train_s: float, generate_s: float
+) -> Split:
+    longest = moments(recipe.task).longest
+    longest_s = longest * rollout_cost(recipe, tensor_parallel).step_s(1, longest / 2)
     return Split(
         rollout_gpus=rollout_gpus,
         tensor_parallel=tensor_parallel,
         train_s=train_s,
-        generate_s=trajectories * m.mean / rate,
+        generate_s=generate_s,
         longest_s=(longest_s + train_s) / (recipe.control.max_staleness + 1),
     )
+
+
+def _train_s(recipe: Recipe, gpus: int) -> float:
+    training = train_cost(recipe)
+    tokens = recipe.batch.trajectories * tokens_per_trajectory(recipe.task)
+    return training.step_s(tokens, gpus) + training.publish_s(gpus)
+
+
+def _generate_s(recipe: Recipe, gpus: int, tensor_parallel: int) -> float:
+    rate = instance_tokens_per_s(rollout_cost(recipe, tensor_parallel), recipe) * (gpus // tensor_parallel)
+    return recipe.batch.trajectories * moments(recipe.task).mean / rate
 
 
 def splits(recipe: Recipe, tensor_parallel: int) -> Iterator[Split]:
@@ -69,4 +90,5 @@ def splits(recipe: Recipe, tensor_parallel: int) -> Iterator[Split]:
 
 def limit(recipe: Recipe, tensor_parallel: int) -> Split:
     """The best split and its times."""
-    return min(splits(recipe, tensor_parallel), key=lambda split: split.step_s)
+    found = min(splits(recipe, tensor_parallel), key=lambda split: split.step_s, default=None)
+    return found or in_turn(recipe, tensor_parallel)

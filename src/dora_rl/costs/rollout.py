@@ -107,13 +107,7 @@ class RolloutCost(Record, frozen=True):
 
 def rollout_cost(recipe: Recipe, gpus: int) -> RolloutCost:
     """The cost of an instance of `gpus` devices, or an error if the model does not fit on it."""
-    cost = RolloutCost(
-        gpu=find_gpu(recipe.cluster.gpu),
-        shape=find_shape(recipe.model),
-        costs=recipe.simulation.costs,
-        gpus=gpus,
-        memory_share=recipe.cluster.memory_share,
-    )
+    cost = _instance(recipe, gpus)
     if not fits(cost, recipe):
         raise ConfigError(
             f"{cost.shape.name} ({cost.shape.weight_bytes / 1e9:.0f} GB) does not fit on an instance of "
@@ -126,3 +120,26 @@ def rollout_cost(recipe: Recipe, gpus: int) -> RolloutCost:
 def fits(cost: RolloutCost, recipe: Recipe) -> bool:
     """Room for the weights and for one trajectory of the greatest length."""
     return cost.kv_tokens() >= recipe.task.prompt_tokens + recipe.task.lengths.max_tokens
+
+
+def instance_sizes(recipe: Recipe) -> list[int]:
+    """GPUs an instance may have: what the recipe says, or each power of two in a node that fits."""
+    c = recipe.cluster
+    if c.tensor_parallel is not None:
+        return [rollout_cost(recipe, c.tensor_parallel).gpus]
+    most = min(c.gpus, c.gpus_per_node)
+    powers = [2**i for i in range(most.bit_length())]
+    sizes = [size for size in powers if fits(_instance(recipe, size), recipe)]
+    if not sizes:
+        rollout_cost(recipe, powers[-1])  # Not even the largest holds it: this says so.
+    return sizes
+
+
+def _instance(recipe: Recipe, gpus: int) -> RolloutCost:
+    return RolloutCost(
+        gpu=find_gpu(recipe.cluster.gpu),
+        shape=find_shape(recipe.model),
+        costs=recipe.simulation.costs,
+        gpus=gpus,
+        memory_share=recipe.cluster.memory_share,
+    )

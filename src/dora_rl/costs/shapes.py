@@ -57,7 +57,7 @@ class Shape(Record, frozen=True):
         """Weights a decode step of `batch` requests touches: with experts, those that some token chose."""
         if self.experts == 1:
             return self.weight_bytes
-        chosen = 1.0 - (1.0 - self.experts_per_token / self.experts) ** batch
+        chosen: float = 1.0 - (1.0 - self.experts_per_token / self.experts) ** batch
         touched = min(1.0, chosen * imbalance)
         return _BYTES * (self.dense_parameters + touched * self.experts * self.expert_parameters)
 

@@ -5,10 +5,13 @@ itself. Live runs can be audited from their event log in the same way.
 """
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 from dora_rl.core import decisions as do
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input, Published, StepLost
+from dora_rl.core.record import Record
 
 
 class Audit:
@@ -29,35 +32,34 @@ class Audit:
         self.worst_staleness = 0
         self.violations: list[str] = []
         self.steps = 0
+        self._follow: dict[type[Record], Callable[[Any], None]] = {
+            Published: self._commit,
+            StepLost: self._lose,
+            do.Admit: self._admitted,
+            do.Start: self._started,
+            do.Take: self._took,
+            do.Close: self._ended,
+        }
 
     # --- watching ---
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
-        self.saw_input(event)
+        follow = self._follow
+        if type(event) in follow:
+            follow[type(event)](event)
         for decision in decisions:
-            self.saw_decision(decision)
+            if type(decision) in follow:
+                follow[type(decision)](decision)
 
-    def saw_input(self, event: Input) -> None:
-        if isinstance(event, Published):
-            self._commit(event.version)
-        elif isinstance(event, StepLost):
-            self._training = ()
-            self._batches_taken -= 1
-
-    def saw_decision(self, decision: Decision) -> None:
-        kind = type(decision)
-        if kind is do.Start:
-            self._started(decision)  # type: ignore[arg-type]
-        elif kind is do.Admit:
-            self.version_of[decision.group] = decision.version  # type: ignore[attr-defined]
-        elif kind is do.Take:
-            self._took(decision)  # type: ignore[arg-type]
-        elif kind is do.Close:
-            self._closed.update(decision.members)  # type: ignore[attr-defined]
+    def _admitted(self, admit: do.Admit) -> None:
+        self.version_of[admit.group] = admit.version
 
     def _started(self, start: do.Start) -> None:
-        if not start.evaluation and self.version_of.get(start.group) != start.version:
+        if self.version_of.get(start.group) != start.version and not start.evaluation:
             self.versions_used.setdefault(start.trajectory, set()).add(start.version)
+
+    def _ended(self, close: do.Close) -> None:
+        self._closed.update(close.members)
 
     def _took(self, take: do.Take) -> None:
         if take.batch != self._batches_taken:
@@ -74,12 +76,17 @@ class Audit:
         self._training = take.groups
         self._batches_taken += 1
 
-    def _commit(self, version: int) -> None:
-        if version != self.steps + 1:
-            self.violations.append(f"version {version} was published after {self.steps}")
-        self.steps = version
+    def _commit(self, published: Published) -> None:
+        if published.version != self.steps + 1:
+            self.violations.append(f"version {published.version} was published after {self.steps}")
+        self.steps = published.version
         self._committed_groups.update(self._training)
         self._training = ()
+
+    def _lose(self, lost: StepLost) -> None:
+        if self._training:
+            self._training = ()
+            self._batches_taken -= 1
 
     # --- the verdict ---
 

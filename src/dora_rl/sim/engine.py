@@ -5,8 +5,10 @@ when the clock reaches a known value. A step takes max(floor, pass + kv * read) 
 KV grows linearly with the clock: the time for k steps, and the steps in a time, have closed forms.
 """
 
-import heapq
+from bisect import insort
 from collections import deque
+from collections.abc import Iterable
+from functools import lru_cache
 from math import sqrt
 
 from msgspec import Struct
@@ -39,19 +41,45 @@ class Request(Struct, gc=False):
         return self.tokens + (clock - self.joined) if self.is_running else self.tokens
 
 
+class RememberedCost:
+    """A cost model that remembers: few sizes of batches and prompts come up, again and again."""
+
+    def __init__(self, cost: RolloutCost) -> None:
+        self._cost = cost
+        self.kv_read_s = cost.kv_read_s
+        self.prefill_s = lru_cache(maxsize=4096)(cost.prefill_s)
+        self.step = lru_cache(maxsize=4096)(self._step)
+
+    def _step(self, running: int, lanes: int) -> tuple[float, float, float, float]:
+        """(floor, device seconds without KV, growth a step, overhead) of a batch in so many lanes."""
+        cost = self._cost
+        passes = lanes * cost.pass_s(running / lanes)
+        return cost.floor_s(lanes), passes, running * self.kv_read_s, cost.overhead_s(lanes)
+
+
+@lru_cache(maxsize=16)
+def remembered(cost: RolloutCost) -> RememberedCost:
+    """Instances of one kind share what they remember."""
+    return RememberedCost(cost)
+
+
 class Engine:
     """One instance of the simulated fleet."""
 
-    __slots__ = ("_ends", "_groups", "_last_version", "_parked", "_parked_tokens", "_queue", "_slowness", "busy_s", "clock",
-                 "cost", "epoch", "id", "kv", "last_told", "lanes", "num_running", "is_paused",
-                 "is_responsive", "requests", "spec",
-                 "now", "_stalled_until", "_base", "_step", "versions")  # fmt: skip
+    __slots__ = ("_cost", "_ends", "_groups", "_parked", "_parked_tokens", "_pressure_kv", "_queue",
+                 "_slowness", "_stalled_until", "born", "busy_s", "clock", "cost", "epoch", "id", "is_paused",
+                 "is_responsive", "kv", "kv_capacity", "lanes", "last_told", "lent_s", "now", "num_running",
+                 "requests", "spec", "versions")  # fmt: skip
 
-    def __init__(self, instance: int, spec: InstanceSpec, cost: RolloutCost, version: int, now: float) -> None:
+    def __init__(
+        self, instance: int, spec: InstanceSpec, cost: RolloutCost, version: int, now: float
+    ) -> None:
         self.id = instance
         self.spec = spec
         self.cost = cost
-        self.versions = {version}
+        self._cost = remembered(cost)
+        self.versions: frozenset[int] = frozenset()
+        self.hold((version,))
         self.requests: dict[int, Request] = {}
         self.lanes: dict[int, int] = {}
         self.clock = 0.0
@@ -59,6 +87,8 @@ class Engine:
         self.now = now
         self.epoch = 0
         self.busy_s = 0.0
+        self.born = now
+        self.lent_s = 0.0
         self.is_paused = False
         self.is_responsive = True
         self.num_running = 0
@@ -66,6 +96,7 @@ class Engine:
         self._slowness = 1.0
         self._stalled_until = now
         self._ends: list[tuple[float, int]] = []
+        """(-clock, -trajectory) of every end to come, the next one last."""
         self._queue: deque[int] = deque()
         self._parked: deque[int] = deque()
         self._parked_tokens = 0.0
@@ -78,7 +109,7 @@ class Engine:
 
     def advance(self, now: float) -> None:
         """Let time pass up to `now`."""
-        begin = max(self.now, self._stalled_until)
+        begin = self.now if self.now > self._stalled_until else self._stalled_until
         self.now = now
         if now <= begin or self.is_paused or not self.num_running:
             return
@@ -91,19 +122,23 @@ class Engine:
         """When something will happen by itself: a turn ends or the KV runs full."""
         if self.is_paused or not self.num_running:
             return None
-        steps = max(0.0, self._first_end() - self.clock)
-        room = _PRESSURE * self.kv_capacity - self.kv
-        if room > 0:
-            steps = min(steps, room / self.num_running + 1e-6)
-        return max(self.now, self._stalled_until) + self._time_for(steps)
+        steps = self._first_end() - self.clock
+        room = self._pressure_kv - self.kv
+        if room > 0 and steps > room / self.num_running + 1e-6:
+            steps = room / self.num_running + 1e-6
+        begin = self.now if self.now > self._stalled_until else self._stalled_until
+        return begin + self._time_for(steps if steps > 0.0 else 0.0)
 
     def ended(self) -> list[Request]:
         """Requests whose turn is over by now, taken out of the batch (their KV stays until released)."""
         done = []
-        while self._ends and self._ends[0][0] <= self.clock + 1e-6:
-            _, key = heapq.heappop(self._ends)
-            request = self.requests.get(key)
-            if request is not None and request.is_running and request.until <= request.tokens_at(self.clock) + 1e-3:
+        ends, clock = self._ends, self.clock
+        while ends and -ends[-1][0] <= clock + 1e-6:
+            _, key = ends.pop()
+            request = self.requests.get(-key)
+            if request is None or not request.is_running:
+                continue
+            if request.until <= request.tokens_at(clock) + 1e-3:
                 self._leave_batch(request)
                 request.tokens = request.until
                 done.append(request)
@@ -112,20 +147,17 @@ class Engine:
     @property
     def step_s(self) -> float:
         """Seconds of the next decode step."""
-        return self.cost.step_s(max(1, self.num_running), self.kv, max(1, len(self.lanes))) * self._slowness
+        floor, passes, _, overhead = self._cost.step(max(1, self.num_running), max(1, len(self.lanes)))
+        return (max(floor, passes + self.kv * self._cost.kv_read_s) + overhead) * self._slowness
 
     @property
     def is_pressed(self) -> bool:
-        return self.kv >= _PRESSURE * self.kv_capacity - 1e-3
+        return self.kv >= self._pressure_kv - 1e-3
 
     @property
     def claimed_kv(self) -> int:
         """KV in use, and what parked requests need to come back: nobody else may take that."""
         return int(self.kv + self._parked_tokens)
-
-    @property
-    def kv_capacity(self) -> int:
-        return self.spec.kv_capacity(len(self.versions))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -138,7 +170,7 @@ class Engine:
         first = self._hold_prompt(request)
         self.kv += request.tokens
         if prefill:
-            self.stall(self.cost.prefill_s(request.tokens + (request.prompt_tokens if first else 0)))
+            self.stall(self._cost.prefill_s(request.tokens + (request.prompt_tokens if first else 0)))
         if request.tokens < request.until:
             self._queue.append(request.trajectory)
             self.refill_batch()
@@ -149,7 +181,7 @@ class Engine:
         request.tokens += appended_tokens
         request.until = until
         self.kv += appended_tokens
-        self.stall(self.cost.prefill_s(appended_tokens))
+        self.stall(self._cost.prefill_s(appended_tokens))
         self._queue.append(trajectory)
         self.refill_batch()
 
@@ -158,7 +190,7 @@ class Engine:
         request = self.requests.pop(trajectory)
         if request.is_running:
             self._leave_batch(request)
-        if trajectory in self._parked:
+        if self._parked and trajectory in self._parked:
             self._parked.remove(trajectory)
             self._parked_tokens -= request.tokens + request.prompt_tokens
         else:
@@ -179,8 +211,8 @@ class Engine:
 
     def park_youngest(self) -> None:
         """Nobody helped: make room by taking away those that lose least."""
-        running = sorted((r for r in self.requests.values() if r.is_running), key=lambda r: r.tokens_at(self.clock))
-        for request in running[:-1]:
+        running = [request for request in self.requests.values() if request.is_running]
+        for request in sorted(running, key=lambda r: r.tokens_at(self.clock))[:-1]:
             if self.kv < 0.95 * _PRESSURE * self.kv_capacity:
                 return
             self.park(request.trajectory)
@@ -199,33 +231,45 @@ class Engine:
             self._join_batch(request)
         while self._queue and self.num_running < self.spec.slots:
             request = self.requests.get(self._queue[0])  # type: ignore[assignment]
-            if request is not None and self.num_running and self.kv > _PRESSURE * self.kv_capacity:
+            if request is not None and self.num_running and self.kv > self._pressure_kv:
                 break
             self._queue.popleft()
-            if request is not None and not request.is_running:
+            if request is not None and self._waits_for_slot(request):
                 self._join_batch(request)
+
+    def _waits_for_slot(self, request: Request) -> bool:
+        """False for entries of the queue that are out of date: their request left and came back."""
+        is_parked = self._parked and request.trajectory in self._parked
+        return not request.is_running and request.tokens < request.until and not is_parked
 
     # --- weights and devices --------------------------------------------------------------------
 
     def stall(self, seconds: float) -> None:
         """Nothing decodes for so long."""
-        self._stalled_until = max(self._stalled_until, self.now) + seconds
+        begin = self.now if self.now > self._stalled_until else self._stalled_until
+        self._stalled_until = begin + seconds
+
+    def hold(self, versions: Iterable[int]) -> None:
+        """Exactly these versions are resident; KV gets what memory they leave."""
+        self.versions = frozenset(versions)
+        self.kv_capacity = self.spec.kv_capacity(len(self.versions))
+        self._pressure_kv = _PRESSURE * self.kv_capacity
 
     def interrupt(self, version: int) -> None:
         """Drop all KV and compute it again under other weights."""
-        self.versions = {version}
+        self.hold((version,))
         self.lanes = {version: self.num_running} if self.num_running else {}
         total = 0.0
         for request in self.requests.values():
             request.version = version
             total += request.tokens_at(self.clock)
-        self.stall(self.cost.prefill_s(total + sum(self._prompts().values())))
+        self.stall(self._cost.prefill_s(total + sum(self._prompts().values())))
 
     # --- inside ---------------------------------------------------------------------------------
 
     def _join_batch(self, request: Request) -> None:
         request.joined, request.is_running = self.clock, True
-        heapq.heappush(self._ends, (self.clock + request.until - request.tokens, request.trajectory))
+        insort(self._ends, (-(self.clock + request.until - request.tokens), -request.trajectory))
         self.num_running += 1
         self.lanes[request.version] = self.lanes.get(request.version, 0) + 1
 
@@ -261,35 +305,34 @@ class Engine:
     def _first_end(self) -> float:
         """Clock of the next end; entries of requests that left are dropped on the way."""
         while True:
-            end, key = self._ends[0]
-            request = self.requests.get(key)
-            if request is not None and request.is_running and abs(self._end_of(request) - end) < 1e-3:
-                return end
-            heapq.heappop(self._ends)
+            end, key = self._ends[-1]
+            request = self.requests.get(-key)
+            if request is not None and request.is_running and abs(self._end_of(request) + end) < 1e-3:
+                return -end
+            self._ends.pop()
 
     def _end_of(self, request: Request) -> float:
         return request.joined + request.until - request.tokens
 
     def _rates(self) -> tuple[float, float, float, float]:
         """(floor, device seconds of the first step, its growth a step, overhead), slowness applied."""
-        lanes = len(self.lanes)
-        cost, slow = self.cost, self._slowness
-        first = lanes * cost.pass_s(self.num_running / lanes) + self.kv * cost.kv_read_s
-        growth = self.num_running * cost.kv_read_s
-        return slow * cost.floor_s(lanes), slow * first, slow * growth, slow * cost.overhead_s(lanes)
+        floor, passes, growth, overhead = self._cost.step(self.num_running, len(self.lanes))
+        first, slow = passes + self.kv * self._cost.kv_read_s, self._slowness
+        return slow * floor, slow * first, slow * growth, slow * overhead
 
     def _time_for(self, steps: float) -> float:
         floor, first, growth, overhead = self._rates()
-        flat = min(steps, max(0.0, (floor - first) / growth)) if growth else steps
+        if first >= floor:
+            return steps * first + growth * steps * steps / 2 + steps * overhead
+        flat = min(steps, (floor - first) / growth)
         rest = steps - flat
-        begin = max(floor, first)
-        return flat * floor + rest * begin + growth * rest * rest / 2 + steps * overhead
+        return flat * floor + rest * floor + growth * rest * rest / 2 + steps * overhead
 
     def _steps_in(self, seconds: float) -> float:
         floor, first, growth, overhead = self._rates()
-        flat = max(0.0, (floor - first) / growth)
+        flat = (floor - first) / growth if floor > first else 0.0
         flat_s = flat * (floor + overhead)
         if seconds <= flat_s:
             return seconds / (floor + overhead)
-        rate, left = max(floor, first) + overhead, seconds - flat_s
+        rate, left = (floor if floor > first else first) + overhead, seconds - flat_s
         return flat + (sqrt(rate * rate + 2 * growth * left) - rate) / growth

@@ -54,7 +54,8 @@ class Faults:
 
     def _arm_trainer(self) -> None:
         self._count += 1
-        wait = -3600.0 * log(uniform(self._seed, _TRAINER, self._count)) / self._faults.trainer_losses_per_hour
+        an_hour = self._faults.trainer_losses_per_hour
+        wait = -3600.0 * log(uniform(self._seed, _TRAINER, self._count)) / an_hour
         self._world.after(wait, self._lose_step)
 
     def _lose_step(self, _: None) -> None:

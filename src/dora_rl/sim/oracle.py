@@ -5,6 +5,7 @@ from dora_rl.control.fleet import Lane
 from dora_rl.core.recipe import Recipe
 from dora_rl.costs.lengths import moments, quantile
 from dora_rl.costs.rollout import RolloutCost
+from dora_rl.sim.futures import Futures
 
 _BIAS = {"learned": 1.0, "oracle": 1.0, "half": 0.5, "double": 2.0}
 
@@ -12,11 +13,10 @@ _BIAS = {"learned": 1.0, "oracle": 1.0, "half": 0.5, "double": 2.0}
 class TrueLengths:
     """The oracle: knows how long each running request will be."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, futures: Futures) -> None:
         self._recipe = recipe
         self._moments = moments(recipe.task)
-        self.tokens_of: dict[int, int] = {}
-        """Total tokens of each trajectory, filled in by the world."""
+        self._futures = futures
 
     def observe(self, tokens: int) -> None:
         """There is nothing to learn."""
@@ -28,23 +28,17 @@ class TrueLengths:
         return float(quantile(self._recipe.task.lengths, count / (count + 1)))
 
     def lane_tokens(self, lane: Lane, clock: float) -> float:
-        total = self.tokens_of
-        return sum(max(1.0, total.get(t.id, t.tokens) - (clock - t.offset)) for t in lane.running.values())
+        return self._futures.left(lane, clock)
 
 
-def make_estimates(recipe: Recipe, cost: RolloutCost) -> Estimates:
-    """What control believes when the run begins, and whether it can learn better."""
+def make_estimates(recipe: Recipe, cost: RolloutCost, futures: Futures | None = None) -> Estimates:
+    """What control believes when the run begins; an oracle needs to know the futures."""
     kind, m = recipe.simulation.estimates, moments(recipe.task)
-    bias = _BIAS[kind]
-    lengths = (
-        TrueLengths(recipe)
-        if kind == "oracle"
-        else LearnedLengths(
-            prior_tokens=recipe.task.lengths.max_tokens / 8, max_tokens=recipe.task.lengths.max_tokens, bias=bias
-        )
-    )
+    bias, most = _BIAS[kind], recipe.task.lengths.max_tokens
+    assert kind != "oracle" or futures is not None, "an oracle must be told what will happen"
+    learned = LearnedLengths(prior_tokens=most / 8, max_tokens=most, bias=bias)
     return Estimates(
-        lengths=lengths,
+        lengths=TrueLengths(recipe, futures) if kind == "oracle" and futures else learned,
         load_s=cost.load_s(1),
         move_s=cost.move_s(m.mean_context, same_node=False),
         step_s=cost.step_s(recipe.cluster.slots / 2, recipe.cluster.slots * m.mean / 2),

@@ -13,6 +13,7 @@ from dora_rl.costs.training import train_cost
 from dora_rl.sim.audit import Audit
 from dora_rl.sim.engine import Engine
 from dora_rl.sim.faults import Faults
+from dora_rl.sim.futures import Futures
 from dora_rl.sim.oracle import make_estimates
 from dora_rl.sim.trainer import Trainer
 from dora_rl.sim.truth import Truth
@@ -79,6 +80,7 @@ def build_world(recipe: Recipe) -> World:
         for i in range(fixed + elastic)
     ]
     truth = Truth(recipe.task, recipe.seed)
+    futures = Futures(recipe, truth)
     trainer = Trainer(
         train_cost(recipe),
         gpus=c.gpus - (c.rollout_gpus or 0) - c.elastic_gpus,
@@ -90,14 +92,19 @@ def build_world(recipe: Recipe) -> World:
         steps=recipe.steps,
         seed=recipe.seed,
         prompt_tokens=truth.prompt_tokens(),
-        estimates=make_estimates(recipe, cost),
+        estimates=make_estimates(recipe, cost, futures),
     )
-    return World(recipe, plane, engines, trainer, truth)
+    return World(recipe, plane, engines, trainer, futures, truth)
 
 
 def simulate(recipe: Recipe, watchers: Sequence[Watcher] = ()) -> Result:
     """Run a recipe under virtual time."""
-    world = build_world(recipe)
+    return run_world(build_world(recipe), watchers)
+
+
+def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
+    """Let a world that nothing happened in yet run to its end, faults and audit included."""
+    recipe = world.recipe
     audit = Audit(
         batch_groups=recipe.batch.groups,
         group_size=recipe.batch.group_size,
@@ -124,7 +131,6 @@ def summarize(world: World, audit: Audit) -> Result:
     elapsed = world.publishes[last - 1] - began
     spans = world.train_spans[first:last]
     trained_s = sum(end - begin for begin, end in spans)
-    total_s = world.publishes[-1]
     staleness = plane.meters.staleness
     taken = sum(staleness.values())
     idle = 1.0 - trained_s / elapsed
@@ -148,7 +154,7 @@ def summarize(world: World, audit: Audit) -> Result:
         train_time_s=trained_s / (last - first),
         rollout_only_fraction=idle,
         trainer_idle_fraction=idle,
-        instance_idle_fraction=1.0 - world.busy_share(total_s),
+        instance_idle_fraction=1.0 - world.busy_share(),
         staleness_mean=sum(s * n for s, n in staleness.items()) / taken,
         staleness_max=audit.worst_staleness,
         starved_s=plane.meters.starved_s,

@@ -19,32 +19,27 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.engine import Engine, Request
+from dora_rl.sim.futures import Future, Futures
 from dora_rl.sim.trainer import Trainer
 from dora_rl.sim.truth import Truth
 
 Watcher = Callable[[Input, list[Decision]], None]
 
-
-class Plan:
-    """What the world knows of a trajectory's future."""
-
-    __slots__ = ("attempt", "ends", "env_tokens", "journalled", "key", "turn")
-
-    def __init__(self, key: tuple[int, int, int], attempt: int, ends: list[int]) -> None:
-        self.key = key
-        self.attempt = attempt
-        self.ends = ends
-        """Tokens after the prompt (environment tokens included) at which each turn ends."""
-        self.turn = 0
-        self.env_tokens = 0
-        self.journalled = 0
+_PATIENCE_S = 1e5
+"""No trajectory takes so long."""
 
 
 class World:
     """Runs one set-up to its end."""
 
     def __init__(
-        self, recipe: Recipe, plane: ControlPlane, engines: list[Engine], trainer: Trainer, truth: Truth
+        self,
+        recipe: Recipe,
+        plane: ControlPlane,
+        engines: list[Engine],
+        trainer: Trainer,
+        futures: Futures,
+        truth: Truth,
     ) -> None:
         self.recipe = recipe
         self.plane = plane
@@ -52,6 +47,8 @@ class World:
         self.trainer = trainer
         self.truth = truth
         self.now = 0.0
+        self._progress = (0, 0, 0, 0)
+        self._progress_at = 0.0
         self.publishes: list[float] = []
         self.train_spans: list[tuple[float, float]] = []
         self.tokens_trained: list[int] = []
@@ -63,17 +60,22 @@ class World:
         self._sequence = 0
         self._inbox: deque[Input] = deque()
         self._dirty: set[int] = set()
-        self._plans: dict[int, Plan] = {}
-        self._tokens: dict[int, int] = {}
+        self._futures = futures
         self._arriving: dict[int, tuple[do.Move, Request]] = {}
         self._early_resumes: dict[int, do.Resume] = {}
         self._outgoing: dict[int, float] = {}
+        self._step: do.Take | None = None
+        self._lent: set[int] = set()
+        self._gone = (0.0, 0.0)
+        """Busy and present seconds of instances that died."""
+        self._group_size = recipe.batch.group_size
         self._score_s = recipe.task.score_s
         self._carry_out: dict[type[Decision], Callable[[Any], None]] = {
             do.Start: self._start,
             do.Resume: self._resume,
             do.Move: self._move,
             do.Park: self._park,
+            do.Evict: self._take_off,
             do.Abort: self._abort,
             do.Interrupt: self._interrupt,
             do.Load: self._load,
@@ -94,19 +96,26 @@ class World:
             self.tell(told.InstanceJoined(at=0.0, instance=engine.id, spec=engine.spec))
         self._tick(None)
         while not self.plane.is_done:
-            self._check_progress()
             self.now, _, act, argument = heapq.heappop(self._events)
             act(argument)
             self._settle()
 
     def _check_progress(self) -> None:
-        """A stuck pipeline is an error, not a hang: besides the timer something must be under way."""
-        is_alive = len(self._events) > 1 or self.trainer.is_training
-        assert is_alive, f"nothing will ever happen again: {self.plane.window}"
+        """A stuck pipeline is an error, not a hang: sooner or later a group or a step must end."""
+        w = self.plane.window
+        progress = (w.taken, w.newest, w.num_active, w.num_finished)
+        if progress != self._progress or self.trainer.is_training:
+            self._progress, self._progress_at = progress, self.now
+        quiet_s = self.now - self._progress_at
+        assert quiet_s < _PATIENCE_S, f"nothing has happened for {quiet_s:.0f} s: {w}"
 
-    def busy_share(self, total_s: float) -> float:
-        """Share of the time in which instances decoded, over all that are there."""
-        return sum(e.busy_s for e in self.engines.values()) / (max(1, len(self.engines)) * total_s)
+    def busy_share(self) -> float:
+        """Share of the time in which instances decoded, of the time they were there and did not train."""
+        busy_s, present_s = self._gone
+        for engine in self.engines.values():
+            busy_s += engine.busy_s
+            present_s += self.now - engine.born - engine.lent_s
+        return busy_s / max(1e-9, present_s)
 
     def tell(self, event: Input) -> None:
         self._inbox.append(event)
@@ -120,17 +129,18 @@ class World:
 
     def _settle(self) -> None:
         """Tell control everything that happened, do what it says, and schedule what follows from it."""
-        while self._inbox:
-            event = self._inbox.popleft()
-            decisions = self.plane.handle(event)
+        inbox, handle, carry_out = self._inbox, self.plane.handle, self._carry_out
+        while inbox:
+            event = inbox.popleft()
+            decisions = handle(event)
             self.num_inputs += 1
-            self.num_decisions += len(decisions)
             for watch in self.watchers:
                 watch(event, decisions)
-            for decision in decisions:
-                act = self._carry_out.get(type(decision))
-                if act is not None:
-                    act(decision)
+            if decisions:
+                self.num_decisions += len(decisions)
+                for decision in decisions:
+                    if (act := carry_out.get(type(decision))) is not None:
+                        act(decision)
         for key in self._dirty:
             if (engine := self.engines.get(key)) is not None:
                 self._schedule(engine)
@@ -151,13 +161,18 @@ class World:
                 self._report(engine)
         self.tell(told.Tick(at=self.now))
         self._settle()
+        self._check_progress()
         self.after(period, self._tick)
 
     def _report(self, engine: Engine) -> None:
         engine.last_told = self.now
         self.tell(
             told.LoadReport(
-                at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv, step_s=engine.step_s
+                at=self.now,
+                instance=engine.id,
+                clock=engine.clock,
+                kv_tokens=engine.claimed_kv,
+                step_s=engine.step_s,
             )
         )
 
@@ -174,7 +189,9 @@ class World:
             self._turn_over(engine, request)
         if engine.is_pressed:
             self.tell(
-                told.KvPressure(at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv)
+                told.KvPressure(
+                    at=self.now, instance=engine.id, clock=engine.clock, kv_tokens=engine.claimed_kv
+                )
             )
             self.at(self.now, self._relieve, engine)
         engine.refill_batch()
@@ -188,14 +205,16 @@ class World:
 
     def _turn_over(self, engine: Engine, request: Request) -> None:
         key = request.trajectory
-        plan = self._plans[key]
+        future = self._futures[key]
         engine.last_told = self.now
-        if plan.turn + 1 < len(plan.ends):
-            self._ask_environment(engine, request, plan)
+        if future.has_more_turns:
+            self._ask_environment(engine, request, future)
             return
         engine.release(key)
         tokens = int(request.until)
-        self._tokens[key] = tokens + request.prompt_tokens
+        future.total_tokens = tokens + request.prompt_tokens
+        if future.is_evaluation:
+            self._futures.forget([key])  # Nobody will train on it.
         self.tell(
             told.Ended(
                 at=self.now,
@@ -213,47 +232,30 @@ class World:
             self._score(key)
 
     def _score(self, key: int) -> None:
-        group, member = divmod(key, self.recipe.batch.group_size)
-        self._plans.pop(key, None)
+        group, member = divmod(key, self._group_size)
         self.tell(told.Scored(at=self.now, trajectory=key, reward=self.truth.reward(group, member)))
 
     def _start(self, d: do.Start) -> None:
         engine = self.engines[d.instance]
         engine.advance(self.now)
-        plan = self._plan(d)
-        generated = min(d.generated_tokens, plan.journalled)
-        while plan.turn + 1 < len(plan.ends) and plan.ends[plan.turn] <= generated:
-            plan.turn += 1
+        future = self._futures.started(d)
+        generated = future.continue_from(d.generated_tokens) if d.generated_tokens else 0
         request = Request(
             trajectory=d.trajectory,
             group=d.group,
             version=d.version,
             prompt_tokens=d.prompt_tokens,
-            tokens=float(min(generated, plan.ends[plan.turn] - 1)),
-            until=float(plan.ends[plan.turn]),
+            tokens=float(generated),
+            until=float(future.until),
         )
         engine.submit(request, prefill=True)
-        self._dirty.add(engine.id)
-
-    def _plan(self, d: do.Start) -> Plan:
-        """A trajectory's future: kept when it continues, drawn again for another attempt."""
-        plan = self._plans.get(d.trajectory)
-        if plan is None or plan.attempt != d.attempt:
-            key = (d.epoch, d.row, d.member)
-            plan = Plan(key, d.attempt, self._turn_ends(d))
-            self._plans[d.trajectory] = plan
-        return plan
-
-    def _turn_ends(self, d: do.Start) -> list[int]:
-        total = self.truth.response_tokens(d.epoch, d.row, d.member, d.attempt)
-        turns = min(self.truth.turns(d.trajectory, d.attempt), total)
-        if turns == 1:
-            return [total]
-        extra = self.recipe.task.turns.environment_tokens
-        return [total * (i + 1) // turns + i * extra for i in range(turns)]
+        self._dirty.add(d.instance)
 
     def _abort(self, d: do.Abort) -> None:
         self._arriving.pop(d.trajectory, None)
+        self._take_off(d)
+
+    def _take_off(self, d: do.Abort | do.Evict) -> None:
         engine = self.engines.get(d.instance)
         if engine is not None and d.trajectory in engine.requests:
             engine.advance(self.now)
@@ -269,10 +271,10 @@ class World:
 
     # --- environments ---------------------------------------------------------------------------
 
-    def _ask_environment(self, engine: Engine, request: Request, plan: Plan) -> None:
-        key, turn = request.trajectory, plan.turn
-        plan.turn += 1
-        plan.journalled = int(request.until)
+    def _ask_environment(self, engine: Engine, request: Request, future: Future) -> None:
+        key, turn = request.trajectory, future.turn
+        future.turn += 1
+        future.journalled = int(request.until)
         self.tell(
             told.TurnEnded(
                 at=self.now,
@@ -283,22 +285,22 @@ class World:
                 kv_tokens=engine.claimed_kv,
             )
         )
-        answer = self._fail if self.truth.environment_fails(key, turn, plan.attempt) else self._reply
-        self.after(self.truth.latency_s(key, turn), answer, (key, plan))
+        answer = self._fail if self.truth.environment_fails(key, turn, future.attempt) else self._reply
+        self.after(self.truth.latency_s(key, turn), answer, (key, future))
 
-    def _reply(self, argument: tuple[int, Plan]) -> None:
-        key, plan = argument
-        if self._plans.get(key) is plan:
-            plan.journalled += self.recipe.task.turns.environment_tokens
+    def _reply(self, argument: tuple[int, Future]) -> None:
+        key, future = argument
+        if self._futures.get(key) is future:
+            future.journalled += self.recipe.task.turns.environment_tokens
             self.tell(
                 told.EnvironmentReplied(
                     at=self.now, trajectory=key, tokens=self.recipe.task.turns.environment_tokens
                 )
             )
 
-    def _fail(self, argument: tuple[int, Plan]) -> None:
-        key, plan = argument
-        if self._plans.get(key) is plan:
+    def _fail(self, argument: tuple[int, Future]) -> None:
+        key, future = argument
+        if self._futures.get(key) is future:
             self.tell(told.EnvironmentFailed(at=self.now, trajectory=key, reason="simulated failure"))
 
     def _resume(self, d: do.Resume) -> None:
@@ -306,9 +308,8 @@ class World:
         if d.trajectory in self._arriving:
             self._early_resumes[d.trajectory] = d
             return
-        plan = self._plans[d.trajectory]
         engine.advance(self.now)
-        engine.resume(d.trajectory, d.appended_tokens, float(plan.ends[plan.turn]))
+        engine.resume(d.trajectory, d.appended_tokens, float(self._futures[d.trajectory].until))
         self._dirty.add(engine.id)
 
     # --- moving ---------------------------------------------------------------------------------
@@ -342,9 +343,7 @@ class World:
         target.submit(request, prefill=not d.with_kv)
         self._dirty.add(target.id)
         self.tell(
-            told.Moved(
-                at=self.now, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=moved
-            )
+            told.Moved(at=self.now, trajectory=d.trajectory, source=d.source, target=d.target, kv_bytes=moved)
         )
         if (early := self._early_resumes.pop(d.trajectory, None)) is not None:
             self._resume(early)
@@ -354,7 +353,7 @@ class World:
     def _load(self, d: do.Load) -> None:
         engine = self.engines[d.instance]
         engine.advance(self.now)
-        engine.versions -= set(d.drop)
+        engine.hold(engine.versions.difference(d.drop))
         apart = min((abs(d.version - v) for v in (*d.drop, *engine.versions)), default=1)
         wait = max(0.0, self._outgoing.get(engine.id, 0.0) - self.now)
         self.after(wait + engine.cost.load_s(apart), self._end_load, (engine, d.version))
@@ -363,12 +362,13 @@ class World:
         engine, version = argument
         if self.engines.get(engine.id) is engine:
             engine.advance(self.now)
-            engine.versions.add(version)
+            engine.hold({*engine.versions, version})
             self._dirty.add(engine.id)
             self.tell(told.Loaded(at=self.now, instance=engine.id, version=version))
 
     def _drop(self, d: do.Drop) -> None:
-        self.engines[d.instance].versions.discard(d.version)
+        engine = self.engines[d.instance]
+        engine.hold(engine.versions - {d.version})
 
     def _interrupt(self, d: do.Interrupt) -> None:
         engine = self.engines[d.instance]
@@ -389,12 +389,15 @@ class World:
         engine = self.engines[d.instance]
         engine.advance(self.now)
         engine.is_paused = True
+        engine.lent_s -= self.now
+        self._lent.add(engine.id)
         self.trainer.lent_gpus += engine.spec.gpus
         self._dirty.add(engine.id)
         self.tell(told.Lent(at=self.now, instance=engine.id))
 
     def _give_back(self, d: do.GiveBack) -> None:
         engine = self.engines[d.instance]
+        self._lent.discard(engine.id)
         self.trainer.lent_gpus -= engine.spec.gpus
         self.after(self.recipe.simulation.costs.switch_s, self._end_lending, engine)
 
@@ -402,6 +405,7 @@ class World:
         if self.engines.get(engine.id) is engine:
             engine.advance(self.now)
             engine.is_paused = False
+            engine.lent_s += self.now
             self._dirty.add(engine.id)
             self.tell(told.Returned(at=self.now, instance=engine.id))
 
@@ -417,19 +421,18 @@ class World:
             return
         engine.advance(self.now)
         for key, request in engine.requests.items():
-            self._journal(key, request.tokens_at(engine.clock))
+            self._futures.journal(key, request.tokens_at(engine.clock))
         for key, (move, request) in list(self._arriving.items()):
             if instance in (move.source, move.target):
-                self._journal(key, request.tokens)
+                self._futures.journal(key, request.tokens)
                 del self._arriving[key]
-        if engine.is_paused:
+        if engine.is_paused and engine.is_responsive:
+            engine.lent_s += self.now
+        if engine.id in self._lent:
+            self._lent.discard(engine.id)
             self.trainer.lent_gpus -= engine.spec.gpus
-
-    def _journal(self, key: int, tokens: float) -> None:
-        """All but the last tokens of an unfinished trajectory survive."""
-        if (plan := self._plans.get(key)) is not None:
-            lag = self.recipe.simulation.faults.journal_lag_tokens
-            plan.journalled = max(plan.journalled, int(tokens) - lag)
+        busy_s, present_s = self._gone
+        self._gone = (busy_s + engine.busy_s, present_s + self.now - engine.born - engine.lent_s)
 
     def revive(self, engine: Engine) -> None:
         """A restarted instance joins with the newest version."""
@@ -444,46 +447,32 @@ class World:
     # --- training -------------------------------------------------------------------------------
 
     def _hand(self, d: do.Hand) -> None:
-        self.trainer.hand(d.group, self._group_tokens(d.group), self.now)
+        self.trainer.hand(d.group, self._futures.group_tokens(d.group), self.now)
 
     def _take(self, d: do.Take) -> None:
-        tokens_of = {group: self._group_tokens(group) for group in d.groups}
-        trained, visible = self.trainer.begin(tokens_of, self.now)
-        self._step = d.batch
-        self.at(visible, self._publish, (d, self.now, trained, sum(tokens_of.values())))
+        tokens_of = {group: self._futures.group_tokens(group) for group in d.groups}
+        visible = self.trainer.begin(tokens_of, self.now)
+        self._step = d
+        self.at(visible, self._publish, (d, self.now, sum(tokens_of.values())))
 
-    _step = -1
-
-    def _publish(self, argument: tuple[do.Take, float, float, int]) -> None:
-        take, began, trained, tokens = argument
-        if not self.trainer.is_training or self._step != take.batch:
-            return
+    def _publish(self, argument: tuple[do.Take, float, int]) -> None:
+        take, began, tokens = argument
+        if self._step is not take:
+            return  # The step was lost; the batch may be in training again by now.
         self.trainer.end()
         self.publishes.append(self.now)
         self.train_spans.append((began, self.now))
         self.tokens_trained.append(tokens)
         for group in take.groups:
-            self._forget_tokens(group)
+            self._futures.forget(self._futures.members(group))
         self.tell(told.Published(at=self.now, version=take.batch + 1, train_s=self.now - began))
 
     def lose_step(self) -> None:
         """The trainer dies in mid-step and comes back without it."""
         if self.trainer.is_training:
-            self.trainer.lose()
-            self._step = -1
+            self.trainer.end()
+            self._step = None
             self.tell(told.StepLost(at=self.now, reason="simulated failure"))
 
     def _close(self, d: do.Close) -> None:
-        for key in d.members:
-            self._plans.pop(key, None)
-            self._tokens.pop(key, None)
-
-    def _group_tokens(self, group: int) -> int:
-        size = self.recipe.batch.group_size
-        get = self._tokens.get
-        return sum(get(key, 0) for key in range(group * size, (group + 1) * size))
-
-    def _forget_tokens(self, group: int) -> None:
-        size = self.recipe.batch.group_size
-        for key in range(group * size, (group + 1) * size):
-            self._tokens.pop(key, None)
+        self._futures.forget(d.members)

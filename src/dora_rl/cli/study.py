@@ -1,0 +1,50 @@
+"""`dora simulate study`: comparisons that answer a question, each with a table, a CSV file and pictures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Comparisons: a table, a CSV file and pictures each.")
+
+Out = Annotated[Path | None, typer.Option(help="Directory for CSV and pictures.  [default: runs/study-NAME]")]
+Steps = Annotated[int, typer.Option(min=6, help="Train steps of each run.")]
+Seed = Annotated[int, typer.Option(help="Of lengths, prompts and faults.")]
+Preset = Annotated[str, typer.Option(help="The set-up to vary; `dora simulate --list` shows them.")]
+
+
+@app.command()
+def paper(out: Out = None, steps: Steps = 12, seed: Seed = 0) -> None:
+    """The table of the DORA paper, ours beside it, at 64 and 128 GPUs; timelines of three schedules."""
+    from dora_rl.cli.studying import study_paper
+
+    study_paper(out or Path("runs/study-paper"), steps=steps, seed=seed)
+
+
+@app.command()
+def scale(
+    out: Out = None,
+    steps: Steps = 12,
+    seed: Seed = 0,
+    max_gpus: Annotated[int, typer.Option(min=64, help="The greatest size; 16,384 takes minutes.")] = 16_384,
+) -> None:
+    """From 64 to 16,384 GPUs, the batch growing with them: what share of the limit is left?"""
+    from dora_rl.cli.studying import study_scale
+
+    study_scale(out or Path("runs/study-scale"), steps=steps, seed=seed, max_gpus=max_gpus)
+
+
+@app.command()
+def staleness(out: Out = None, steps: Steps = 12, seed: Seed = 0, preset: Preset = "paper-128") -> None:
+    """Step time and staleness over the bound S and the number of active groups R."""
+    from dora_rl.cli.studying import study_staleness
+
+    study_staleness(out or Path("runs/study-staleness"), preset, steps=steps, seed=seed)
+
+
+@app.command()
+def ablation(out: Out = None, steps: Steps = 12, seed: Seed = 0, preset: Preset = "paper-128") -> None:
+    """Every part of the algorithm switched off, one at a time."""
+    from dora_rl.cli.studying import study_ablation
+
+    study_ablation(out or Path("runs/study-ablation"), preset, steps=steps, seed=seed)

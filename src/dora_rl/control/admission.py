@@ -1,0 +1,137 @@
+"""Admission: what starts now, on which instance.
+
+Requests that already have a version come first, then evaluations, then new groups of the newest
+version, and, where the trainer would starve, of older ones. Owns the queue of evaluations.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from dora_rl.control.fleet import Instance, State
+from dora_rl.control.ledger import Trajectory
+from dora_rl.control.parts import Parts
+from dora_rl.core.decisions import Admit
+
+
+class Admission:
+    """Fills instances that have room."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._p = parts
+        self._evaluations: dict[int, deque[Trajectory]] = {}
+
+    # --- filling ---
+
+    def fill(self, instance: Instance) -> None:
+        """An instance may have room: give it what waits for it, then new groups."""
+        if instance.state is not State.UP:
+            return
+        if self._p.dispatch.pending:
+            self._p.dispatch.fill(instance)
+        if self._evaluations:
+            self.fill_evaluation()
+        if self._p.window.newest in instance.lanes:
+            self.admit()
+        elif self._p.control.refill:
+            self._refill(instance)
+
+    def fill_everything(self) -> None:
+        for version in sorted(self._p.dispatch.pending):
+            self._p.dispatch.fill_version(version)
+        self.fill_evaluation()
+        self.admit()
+        if self._p.control.refill:
+            for instance in self._p.fleet:
+                if self._p.window.newest not in instance.lanes:
+                    self._refill(instance)
+
+    # --- groups ---
+
+    def admit(self) -> None:
+        """Start groups of the newest version while rule, target and room allow."""
+        version = self._p.window.newest
+        while self._may_admit(version):
+            place = self._p.dispatch.place_for(version, self._p.prompts.peek().tokens)
+            if place is None:
+                return
+            self._start_group(version, place)
+
+    def planned_groups(self) -> int:
+        """Groups of the newest version that rule and target would let start."""
+        window = self._p.window
+        return max(0, min(self._p.target.groups - window.num_active, window.room(window.newest)))
+
+    def _refill(self, instance: Instance) -> None:
+        """Start groups of an instance's own older version, while the trainer would starve otherwise."""
+        p, version = self._p, instance.newest
+        while (
+            p.fleet.has_room(instance, p.prompts.peek().tokens)
+            and p.pace.would_starve(p.now)
+            and p.versions.are_live(version)
+            and version > p.window.oldest_allowed
+            and self._may_admit(version)
+            and p.pace.can_finish(version, p.now)
+        ):
+            self._start_group(version, instance)
+
+    def _may_admit(self, version: int) -> bool:
+        p = self._p
+        active = p.window.num_active
+        if active >= p.target.groups:
+            p.target.reached()
+            return False
+        is_wanted = active < (p.steps - p.window.taken) * p.batch.groups
+        is_open = is_wanted and p.schedule.gate.is_open
+        return is_open and p.window.room(version) > 0 and p.batches.allows(version)
+
+    def _start_group(self, version: int, place: Instance) -> None:
+        """Check, admission and pinning are one act, at the moment the first member starts."""
+        p = self._p
+        prompt = p.prompts.next()
+        p.window.admit(version)
+        p.schedule.gate.admitted()
+        group = p.ledger.admit(prompt, version)
+        p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
+        p.dispatch.launch(group, place)
+
+    # --- evaluations ---
+
+    def evaluate(self, rows: Iterable[int]) -> None:
+        """Queue evaluations of these rows under the newest version."""
+        version = self._p.window.newest
+        for row in rows:
+            group = self._p.ledger.evaluate(self._p.prompts.at(row), version)
+            self._evaluations.setdefault(version, deque()).extend(group.members)
+        self.fill_evaluation()
+
+    def fill_evaluation(self) -> None:
+        """Evaluation may use its share of the slots, and waits for a place like everyone else."""
+        if not self._evaluations:
+            return
+        free_slots = self._evaluation_slots() - self._evaluations_placed()
+        for version in sorted(self._evaluations):
+            queue = self._evaluations[version]
+            while queue and free_slots > 0:
+                place = self._p.dispatch.place_for(version, queue[0].prompt_tokens)
+                if place is None:
+                    break
+                self._p.dispatch.start(queue.popleft(), place)
+                free_slots -= 1
+            if not queue:
+                del self._evaluations[version]
+
+    def waiting(self) -> dict[int, int]:
+        """Requests that want a place, by version."""
+        counts = {version: len(queue) for version, queue in self._p.dispatch.pending.items() if queue}
+        for version, queue in self._evaluations.items():
+            counts[version] = counts.get(version, 0) + len(queue)
+        return counts
+
+    def _evaluations_placed(self) -> int:
+        # One that lost its instance waits like the others: it must not keep them from theirs.
+        groups = self._p.ledger.evaluating.values()
+        return sum(t.instance is not None for group in groups for t in group.members)
+
+    def _evaluation_slots(self) -> int:
+        slots = sum(instance.spec.slots for instance in self._p.fleet)
+        return max(1, int(self._p.control.evaluation_share * slots))

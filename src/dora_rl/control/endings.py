@@ -1,0 +1,135 @@
+"""Endings: what happens to trajectories, and when their group is finished.
+
+A trajectory generates, waits for its environment, ends, is scored. A group is finished when every
+member is scored or given up; then it is filtered or becomes part of a batch.
+"""
+
+from dora_rl.control.admission import Admission
+from dora_rl.control.fleet import Instance
+from dora_rl.control.ledger import GENERATING, Group, Phase, Trajectory
+from dora_rl.control.outcomes import Outcomes
+from dora_rl.control.parts import Parts
+from dora_rl.control.steps import Steps
+from dora_rl.core import inputs as told
+
+
+class Endings:
+    """Turns, scores, failures and moves of single trajectories."""
+
+    def __init__(self, parts: Parts, admission: Admission, steps: Steps, outcomes: Outcomes) -> None:
+        self._p = parts
+        self._admission = admission
+        self._steps = steps
+        self._outcomes = outcomes
+
+    # --- generating ---
+
+    def ended(self, event: told.Ended) -> None:
+        p = self._p
+        t, instance = self._heard_of(event)
+        if t is None:
+            return
+        p.dispatch.release(t)
+        t.tokens, t.phase, t.truncated = event.tokens, Phase.ENDED, event.truncated
+        p.meters.truncated += event.truncated
+        p.estimates.lengths.observe(event.tokens)
+        if instance is not None:
+            instance.report(event.at, event.clock, event.kv_tokens)
+            self._admission.fill(instance)
+
+    def turn_ended(self, event: told.TurnEnded) -> None:
+        t, instance = self._heard_of(event)
+        if t is None or instance is None:
+            return
+        self._p.dispatch.wait(t, event.tokens)
+        instance.report(event.at, event.clock, event.kv_tokens)
+        self._admission.fill(instance)
+
+    def _heard_of(self, event: told.Ended | told.TurnEnded) -> tuple[Trajectory | None, Instance | None]:
+        """The trajectory an instance speaks of, unless it was meanwhile started elsewhere."""
+        instance = self._p.fleet.get(event.instance)
+        if instance is not None:
+            instance.last_seen, instance.clock = event.at, event.clock
+        t = self._p.ledger.trajectory(event.trajectory)
+        if t is None or t.phase not in GENERATING:
+            return None, instance
+        if event.instance not in (t.instance, self._p.dispatch.moving.get(t.id)):
+            return None, instance
+        return t, instance
+
+    # --- moving ---
+
+    def moved(self, event: told.Moved) -> None:
+        self._p.estimates.move_ended(event.trajectory, event.at)
+        self._p.meters.kv_bytes_moved += event.kv_bytes
+        t = self._p.ledger.trajectory(event.trajectory)
+        if t is not None and t.instance == event.target:
+            self._p.dispatch.moved(t)
+
+    def move_failed(self, event: told.MoveFailed) -> None:
+        t = self._p.ledger.trajectory(event.trajectory)
+        if t is not None and t.id in self._p.dispatch.moving:
+            self._outcomes.take_off(t, event.reason)
+            self._p.dispatch.requeue(t, keeps_tokens=True)
+            self._p.dispatch.fill_version(t.version)
+
+    # --- environments ---
+
+    def environment_replied(self, event: told.EnvironmentReplied) -> None:
+        t = self._p.ledger.trajectory(event.trajectory)
+        if t is not None and t.phase == Phase.WAITING:
+            self._p.dispatch.resume(t, event.tokens)
+
+    def environment_failed(self, event: told.EnvironmentFailed) -> None:
+        group = self._p.ledger.group_of(event.trajectory)
+        if group is None or (t := group.member(event.trajectory)).phase >= Phase.SCORED:
+            return
+        t.failures += 1
+        self._outcomes.take_off(t, event.reason)
+        if t.failures < self._p.control.environment_tries:
+            t.tokens, t.phase, t.attempt = 0, Phase.PENDING, t.attempt + 1
+            self._p.dispatch.place(t)
+        else:
+            self._give_up(group, t, f"failed: environment, {t.failures} tries")
+
+    def _give_up(self, group: Group, t: Trajectory, outcome: str) -> None:
+        """A member failed for good; the group goes on while enough are left."""
+        group.unscored -= 1
+        self._outcomes.close(group, [t], outcome)
+        if len(group.left()) < self._p.control.min_members:
+            self._replace(group, "failed: too few members left")
+        elif not group.unscored:
+            self._finished(group)
+
+    # --- scores ---
+
+    def scored(self, event: told.Scored) -> None:
+        group = self._p.ledger.group_of(event.trajectory)
+        if group is None or (t := group.member(event.trajectory)).phase != Phase.ENDED:
+            return
+        t.reward, t.phase = event.reward, Phase.SCORED
+        group.unscored -= 1
+        if not group.unscored:
+            self._finished(group)
+
+    def _finished(self, group: Group) -> None:
+        p = self._p
+        if group.is_evaluation:
+            p.ledger.forget(group)
+            self._admission.fill_evaluation()
+            p.versions.retire()
+        elif p.control.filter_zero_variance and not group.has_variance():
+            self._replace(group, "filtered: zero variance")
+        else:
+            p.ledger.finish(group)
+            p.window.finish(group.version)
+            p.pace.group_finished()
+            self._steps.take()
+
+    def _replace(self, group: Group, outcome: str) -> None:
+        """The group ends in an outcome, and another may start for it."""
+        self._outcomes.close_group(group, outcome)
+        if not group.is_evaluation:
+            self._p.schedule.gate.closed()
+            self._steps.take()
+            self._admission.admit()

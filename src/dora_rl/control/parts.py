@@ -1,0 +1,80 @@
+"""The objects one control plane is made of, and the time of the input being handled.
+
+Built once by the control plane and handed to its four sides (admission, steps, endings, instances),
+which share these objects and nothing else. Emits decisions in the order they must be carried out.
+"""
+
+from collections.abc import Sequence
+
+from dora_rl.control.batches import Batches
+from dora_rl.control.dispatch import Dispatch
+from dora_rl.control.estimates import Estimates
+from dora_rl.control.fleet import Fleet
+from dora_rl.control.ledger import Ledger
+from dora_rl.control.meters import Meters
+from dora_rl.control.pace import Pace
+from dora_rl.control.prompts import Prompts
+from dora_rl.control.schedules import make_schedule
+from dora_rl.control.steering import Steering
+from dora_rl.control.target import Target
+from dora_rl.control.versions import Versions
+from dora_rl.control.window import Window
+from dora_rl.core.decisions import Decision
+from dora_rl.core.recipe import Batch, Control
+
+
+class Parts:
+    """One run's books, fleet and policies."""
+
+    def __init__(
+        self,
+        control: Control,
+        batch: Batch,
+        *,
+        steps: int,
+        seed: int,
+        prompt_tokens: Sequence[int],
+        estimates: Estimates,
+    ) -> None:
+        self.control = control
+        self.batch = batch
+        self.steps = steps
+        self.now = 0.0
+        self.out: list[Decision] = []
+        self.schedule = make_schedule(control, batch)
+        self.estimates = estimates
+        self.meters = Meters()
+        self.prompts = Prompts(tokens=prompt_tokens, seed=seed)
+        self.window = Window(
+            batch_groups=batch.groups,
+            max_staleness=self.schedule.max_staleness,
+            spare=self.schedule.redundant_groups,
+        )
+        self.ledger = Ledger(group_size=batch.group_size)
+        self.fleet = Fleet(watermark=control.kv_watermark)
+        self.target = Target(window=self.window, fixed=self.schedule.active_groups)
+        self.pace = Pace(self.window, estimates)
+        self.batches = Batches(self.window, self.ledger, streams=control.stream)
+        self.dispatch = Dispatch(
+            self.ledger,
+            self.fleet,
+            estimates,
+            self.meters,
+            self.emit,
+            queues=control.queue_scheduling,
+            replicates=control.prompt_replication,
+            kv_reuse=control.kv_reuse,
+        )
+        self.steering = Steering(
+            self.fleet, self.window, self.dispatch, self.pace, self.meters, self.emit, control=control
+        )
+
+        self.versions = Versions(self.window, self.ledger, self.fleet, self.dispatch, self.emit)
+
+    def emit(self, decision: Decision) -> None:
+        self.out.append(decision)
+
+    def decided(self) -> list[Decision]:
+        """What was decided since the last call."""
+        decisions, self.out = self.out, []
+        return decisions

@@ -1,0 +1,115 @@
+"""Steps: the trainer's side of the control plane.
+
+When a batch is taken, what its beginning and its end change, and what the idle trainer waits for.
+"""
+
+from dora_rl.control.admission import Admission
+from dora_rl.control.ledger import Group
+from dora_rl.control.outcomes import Outcomes
+from dora_rl.control.parts import Parts
+from dora_rl.control.target import StalenessTarget
+from dora_rl.control.window import Verdict
+from dora_rl.core.decisions import Finish, Hand, Take, Wait
+from dora_rl.core.inputs import Published
+
+
+class Steps:
+    """Train steps, one after another."""
+
+    def __init__(self, parts: Parts, admission: Admission, outcomes: Outcomes) -> None:
+        self._p = parts
+        self._outcomes = outcomes
+        self._admission = admission
+        self._staleness = StalenessTarget(window=parts.window, limit=parts.schedule.max_staleness)
+        self._starved_mark = 0.0
+        self._stall_mark = 0.0
+        self._oldest_taken = 0
+        self.is_training = False
+        self.is_done = False
+
+    # --- taking ---
+
+    def take(self) -> None:
+        """Close the next batch if the trainer is idle and the rule allows; else say what it waits for."""
+        p = self._p
+        if self.is_training or self.is_done or p.window.taken == p.steps:
+            return
+        for group in p.batches.hand_over():
+            p.emit(Hand(batch=p.window.taken, group=group.id))
+        verdict = p.batches.verdict()
+        if verdict is Verdict.READY:
+            self._abort_redundant()
+            self._begin(p.window.taken, p.batches.take())
+        elif p.meters.wait(verdict, p.now):
+            p.emit(Wait(reason=verdict.value))
+
+    def _begin(self, number: int, batch: list[Group]) -> None:
+        p = self._p
+        staleness = tuple(number - group.version for group in batch)
+        self.is_training = True
+        self._oldest_taken = max(staleness)
+        p.meters.took(batch, staleness, p.now)
+        p.pace.taken(p.now)
+        p.steering.lend(p.now)
+        p.emit(Take(batch=number, groups=tuple(group.id for group in batch), staleness=staleness))
+        self._onset()
+
+    def _onset(self) -> None:
+        """A step begins: new groups may start."""
+        p = self._p
+        p.schedule.gate.onset(p.target.groups - p.window.num_active)
+        self._admission.admit()
+        p.versions.retire()
+
+    def _abort_redundant(self) -> None:
+        """Groups started beyond need end when a batch is complete: the youngest, unfinished ones first."""
+        p = self._p
+        while p.window.spare and (version := p.window.overfull()) is not None:
+            candidates = (group for group in p.ledger.groups.values() if group.version <= version)
+            group = max(candidates, key=lambda g: (not g.is_finished, not p.batches.holds(g), g.id))
+            self._outcomes.close_group(group, "aborted: redundant")
+
+    # --- ending ---
+
+    def published(self, event: Published) -> None:
+        """A step ended: count it, learn from it, and take the next batch if there is one."""
+        p = self._p
+        p.window.publish(event.version)
+        p.versions.publish(event.version)
+        p.batches.commit()
+        p.estimates.trained(event.train_s)
+        p.pace.published(event.at)
+        self.is_training = False
+        if event.version == p.steps:
+            self._finish()
+            return
+        self._adjust()
+        self.take()
+        if p.schedule.interrupts:
+            p.steering.interrupt(event.version)
+        if not self.is_training:
+            p.steering.give_back(event.at)
+
+    def _adjust(self) -> None:
+        """Let the controllers look at the step that ended."""
+        p, meters = self._p, self._p.meters
+        p.target.published(was_starved=meters.starved_s > self._starved_mark)
+        if p.control.adapt_staleness:
+            share = (meters.window_stall_s - self._stall_mark) / max(1e-9, p.pace.interval_s)
+            self._staleness.published(stall_share=share, oldest_taken=self._oldest_taken)
+        self._starved_mark, self._stall_mark = meters.starved_s, meters.window_stall_s
+
+    def lost(self) -> None:
+        """The trainer starts again without the step in flight, or without what it was handed."""
+        if self.is_training:
+            self.is_training = False
+            self._p.batches.give_back()
+            self._p.pace.step_lost()
+        else:
+            self._p.batches.reopen()
+        self.take()
+
+    def _finish(self) -> None:
+        self.is_done = True
+        self._p.meters.wait(None, self._p.now)
+        self._p.emit(Finish())

@@ -1,0 +1,112 @@
+"""A plan, shown: what to do, what it gives, and how much each choice matters."""
+
+from collections.abc import Iterator
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from dora_rl.observe.tables import table
+from dora_rl.observe.words import bottleneck, count
+from dora_rl.sim.plan.refine import Plan
+
+_LABEL = 17
+_GIB = 2.0**30
+
+
+def show(console: Console, plan: Plan) -> None:
+    c = plan.recipe.cluster
+    batch = plan.recipe.batch
+    console.print(
+        f"[bold]{plan.recipe.model}[/] on {plan.parts * c.gpus:,} x {c.gpu}, "
+        f"{plan.parts * batch.groups:,} groups of {batch.group_size} a step",
+        highlight=False,
+    )
+    for label, text in _lines(plan):
+        console.print(f"  [dim]{label:<{_LABEL}}[/]{text}", highlight=False, soft_wrap=True)
+    console.print(_options(plan))
+
+
+def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    r, m = plan.result, plan.memory
+    yield "split", f"[bold]{_split(plan)}[/]"
+    yield "tensor parallel", f"[bold]{r.tensor_parallel}[/], {count(plan.parts * r.instances, 'instance')}"
+    yield "max_staleness", f"[bold]S = {r.max_staleness}[/], mean {r.staleness_mean:.2f}"
+    yield (
+        "active_groups",
+        (
+            f"[bold]R = {plan.parts * r.active_groups:,}[/], {r.active_groups / r.batch_groups:.2f} B, "
+            "as the controller finds it when left out"
+        ),
+    )
+    yield (
+        "step time",
+        (
+            f"[bold]{r.step_time_s:,.1f} s[/], {r.share_of_limit:.1%} of the zero-bubble limit "
+            f"({r.limit_step_time_s:,.1f} s); {plan.predicted_step_s:,.1f} s by the cost models alone"
+        ),
+    )
+    yield "speed", f"{plan.parts * r.tokens_per_s:,.0f} tokens/s, prompts and responses"
+    yield "bottleneck", bottleneck(r)
+    yield (
+        "a rollout GPU",
+        (
+            f"{m.weights_bytes / _GIB:.1f} GiB of weights a version and {m.kv_bytes / _GIB:.1f} GiB for KV "
+            f"of {m.gpu_bytes / _GIB:.0f} GiB"
+        ),
+    )
+    yield "a training GPU", f"{m.trainer_bytes / _GIB:.1f} GiB of weights, gradients and optimizer state"
+
+
+def _split(plan: Plan) -> str:
+    r = plan.result
+    gpus, elastic, train = (
+        plan.parts * count
+        for count in (r.rollout_gpus, r.elastic_gpus, r.gpus - r.rollout_gpus - r.elastic_gpus)
+    )
+    if elastic:
+        return f"{count(elastic, 'GPU')}, to generate and train in turn"
+    return f"{count(gpus, 'GPU')} to generate, {train:,} to train"
+
+
+def _options(plan: Plan) -> Table:
+    made = table("How much each choice matters", "choice", "instead", ">step s", ">change", ">mean staleness")
+    for option in plan.options:
+        r, step_s = option.result, option.result.step_time_s
+        change = step_s / plan.result.step_time_s - 1.0
+        value = option.value
+        if option.what == "rollout GPUs":
+            value = f"{plan.parts * r.rollout_gpus:,}"
+        made.add_row(option.what, value, f"{step_s:,.1f}", f"{change:+.1%}", f"{r.staleness_mean:.2f}")
+    return made
+
+
+def as_json(plan: Plan) -> str:
+    """Everything a script may want, the whole cluster's numbers."""
+    r, k = plan.result, plan.parts
+    fields = {
+        "model": plan.recipe.model,
+        "gpu": plan.recipe.cluster.gpu,
+        "gpus": k * r.gpus,
+        "rollout_gpus": k * r.rollout_gpus,
+        "elastic_gpus": k * r.elastic_gpus,
+        "train_gpus": k * (r.gpus - r.rollout_gpus - r.elastic_gpus),
+        "tensor_parallel": r.tensor_parallel,
+        "instances": k * r.instances,
+        "batch_groups": k * r.batch_groups,
+        "group_size": r.group_size,
+        "max_staleness": r.max_staleness,
+        "active_groups": k * r.active_groups,
+        "step_time_s": plan.result.step_time_s,
+        "predicted_step_time_s": plan.predicted_step_s,
+        "limit_step_time_s": r.limit_step_time_s,
+        "tokens_per_s": k * r.tokens_per_s,
+        "staleness_mean": r.staleness_mean,
+        "bottleneck": bottleneck(r),
+        "memory": plan.memory,
+        "options": [
+            {"choice": option.what, "value": option.value, "step_time_s": option.result.step_time_s}
+            for option in plan.options
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(fields)).decode()

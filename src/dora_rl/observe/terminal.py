@@ -1,0 +1,33 @@
+"""The terminal: results go to stdout, progress to stderr and only where somebody watches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+_PIPED_WIDTH = 130
+"""Columns of a table that is written to a file: nothing there wraps."""
+
+Advance = Callable[[str], None]
+"""Called when one more unit of work is done, with what is being done next."""
+
+
+def stdout() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
+
+
+def say(text: str) -> None:
+    """A remark that is no result."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Advance]:
+    """A bar on stderr that disappears when the work is done."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda text: bar.update(task, advance=1, description=f"{what} {text}".rstrip())

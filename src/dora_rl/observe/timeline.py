@@ -1,0 +1,197 @@
+"""The timeline of a run: who generated which version when, and when the trainer trained or waited.
+
+Built from inputs and decisions alone, as a watcher of a simulation or from an event log. Knows no colours.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dora_rl.core import decisions as do
+from dora_rl.core import inputs as told
+from dora_rl.core.decisions import Decision
+from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.history import Event
+from dora_rl.core.inputs import Input
+from dora_rl.core.record import Record
+
+
+class Span(Record, frozen=True):
+    """A stretch of time and what it was: a kind of wait, the number of a batch, an instance."""
+
+    begin: float
+    end: float
+    what: str | int
+
+
+class Load(Record, frozen=True):
+    """From `at` on, `running` requests of `version` decode."""
+
+    at: float
+    version: int
+    running: int
+
+
+class Timeline(Record, frozen=True, gc=True):
+    """One run, ready to be drawn."""
+
+    end: float
+    specs: dict[int, InstanceSpec]
+    loads: dict[int, list[Load]]
+    """What each instance decodes, change by change."""
+    lent: list[Span]
+    """Elastic instances that train."""
+    down: list[Span]
+    """Instances that are gone."""
+    trained: list[Span]
+    waited: list[Span]
+    published: list[float]
+    """When each version became visible, the first train step's first."""
+
+
+def read_timeline(events: Iterable[Event]) -> Timeline:
+    tracker = Tracker()
+    for event, decisions in events:
+        tracker.watch(event, decisions)
+    return tracker.timeline()
+
+
+class Tracker:
+    """Follows requests over instances; `watch` has the form of a simulation's watcher."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._specs: dict[int, InstanceSpec] = {}
+        self._loads: dict[int, list[Load]] = {}
+        self._on: dict[int, set[int]] = {}
+        self._running: dict[tuple[int, int], int] = {}
+        self._place: dict[int, tuple[int, int]] = {}
+        self._version: dict[int, int] = {}
+        self._travelling: set[int] = set()
+        self._lent, self._down, self._steps, self._waits = Spans(), Spans(), Spans(), Spans()
+        self._published: list[float] = []
+        self._handlers: dict[type[Record], Callable[[Any], None]] = {
+            told.InstanceJoined: self._joined,
+            told.InstanceLost: self._lost,
+            do.Restart: self._lost,
+            told.Lent: lambda e: self._lent.open(e.instance, self._now),
+            told.Returned: lambda e: self._lent.close(e.instance, self._now),
+            do.Start: lambda d: self._put(d.trajectory, d.instance, d.version),
+            do.Resume: lambda d: self._put(d.trajectory, d.instance, self._version[d.trajectory]),
+            told.Ended: self._removed,
+            told.TurnEnded: self._removed,
+            do.Abort: self._removed,
+            do.Move: self._left,
+            told.Moved: self._arrived,
+            do.Interrupt: self._interrupted,
+            do.Wait: self._waiting,
+            do.Take: self._took,
+            told.Published: self._publish,
+            told.StepLost: lambda e: self._steps.close_all(self._now),
+        }
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        self._now = event.at
+        for record in (event, *decisions):
+            handler = self._handlers.get(type(record))
+            if handler is not None:
+                handler(record)
+
+    def timeline(self) -> Timeline:
+        return Timeline(
+            end=self._now,
+            specs=self._specs,
+            loads=self._loads,
+            lent=self._lent.all_until(self._now),
+            down=self._down.all_until(self._now),
+            trained=self._steps.all_until(self._now),
+            waited=self._waits.all_until(self._now),
+            published=self._published,
+        )
+
+    # --- instances ---
+
+    def _joined(self, event: told.InstanceJoined) -> None:
+        self._specs[event.instance] = event.spec
+        self._loads.setdefault(event.instance, [])
+        self._on[event.instance] = set()
+        self._down.close(event.instance, self._now)
+
+    def _lost(self, event: told.InstanceLost | do.Restart) -> None:
+        for trajectory in list(self._on.get(event.instance, ())):
+            self._take_off(trajectory)
+        self._lent.close(event.instance, self._now)
+        self._down.open(event.instance, self._now)
+
+    def _interrupted(self, decision: do.Interrupt) -> None:
+        for trajectory in list(self._on[decision.instance]):
+            self._put(trajectory, decision.instance, decision.version)
+
+    # --- requests ---
+
+    def _removed(self, record: told.Ended | told.TurnEnded | do.Abort) -> None:
+        self._travelling.discard(record.trajectory)
+        self._take_off(record.trajectory)
+
+    def _left(self, move: do.Move) -> None:
+        if move.trajectory in self._place:
+            self._travelling.add(move.trajectory)
+            self._take_off(move.trajectory)
+
+    def _arrived(self, moved: told.Moved) -> None:
+        if moved.trajectory in self._travelling:
+            self._put(moved.trajectory, moved.target, self._version[moved.trajectory])
+
+    def _put(self, trajectory: int, instance: int, version: int) -> None:
+        self._take_off(trajectory)
+        self._travelling.discard(trajectory)
+        self._place[trajectory] = (instance, version)
+        self._version[trajectory] = version
+        self._on[instance].add(trajectory)
+        self._count(instance, version, +1)
+
+    def _take_off(self, trajectory: int) -> None:
+        if (place := self._place.pop(trajectory, None)) is not None:
+            self._on[place[0]].discard(trajectory)
+            self._count(*place, -1)
+
+    def _count(self, instance: int, version: int, change: int) -> None:
+        running = self._running.get((instance, version), 0) + change
+        self._running[instance, version] = running
+        self._loads[instance].append(Load(at=self._now, version=version, running=running))
+
+    # --- trainer ---
+
+    def _waiting(self, decision: do.Wait) -> None:
+        self._waits.close_all(self._now)
+        self._waits.open(decision.reason, self._now)
+
+    def _took(self, decision: do.Take) -> None:
+        self._waits.close_all(self._now)
+        self._steps.open(decision.batch, self._now)
+
+    def _publish(self, event: told.Published) -> None:
+        self._steps.close_all(self._now)
+        self._published.append(self._now)
+
+
+class Spans:
+    """Spans of time, some of them still open."""
+
+    def __init__(self) -> None:
+        self._closed: list[Span] = []
+        self._open: dict[str | int, float] = {}
+
+    def open(self, what: str | int, now: float) -> None:
+        self._open.setdefault(what, now)
+
+    def close(self, what: str | int, now: float) -> None:
+        if (begin := self._open.pop(what, None)) is not None:
+            self._closed.append(Span(begin=begin, end=now, what=what))
+
+    def close_all(self, now: float) -> None:
+        for what in list(self._open):
+            self.close(what, now)
+
+    def all_until(self, now: float) -> list[Span]:
+        self.close_all(now)
+        return self._closed

@@ -1,0 +1,50 @@
+"""What a result means, in words."""
+
+from dora_rl.sim.run import Result
+
+_BUSY = 0.05
+"""A side that idles for less is the bottleneck."""
+
+
+def bottleneck(result: Result) -> str:
+    """Who holds the step up, and what would help."""
+    trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
+    if trainer < _BUSY:
+        return f"the trainer: it is busy {1 - trainer:.0%} of the time, so only faster training would help"
+    if result.max_staleness == 0:
+        return f"the tail: {trainer:.0%} of a step everybody waits for the longest trajectories of the batch"
+    if result.window_stall_s > result.starved_s:
+        return (
+            f"stragglers: the trainer waits {trainer:.0%} of the time, mostly for trajectories "
+            "about to miss their deadline; a greater max_staleness would help"
+        )
+    if instances < 4 * _BUSY:
+        return (
+            f"generation: instances are busy {1 - instances:.0%} of the time and the trainer waits "
+            f"{trainer:.0%}; more rollout GPUs would help"
+        )
+    return (
+        f"waiting: the trainer idles {trainer:.0%} and the instances {instances:.0%} of the time; "
+        "starting new work earlier, or a greater active_groups, would help"
+    )
+
+
+def all_clear(result: Result) -> str:
+    """The laws, counted from outside."""
+    broken = [
+        f"{count:,} {what}"
+        for count, what in (
+            (result.lost_trajectories, "lost"),
+            (result.duplicated_trajectories, "trained on twice"),
+            (result.mixed_version_trajectories, "of more than one version"),
+        )
+        if count
+    ]
+    trained = f"{result.trained_trajectories:,} trajectories trained on"
+    if broken:
+        return f"{trained}; {', '.join(broken)}"
+    return f"{trained}: none lost, none twice, none of more than one version, none older than allowed"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,94 @@
+"""Futures: what the world knows of each trajectory and control does not."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from dora_rl.control.fleet import Lane
+from dora_rl.core.decisions import Start
+from dora_rl.core.recipe import Recipe
+from dora_rl.sim.truth import Truth
+
+
+class Future(Struct, gc=False):
+    """How one trajectory will go."""
+
+    attempt: int
+    is_evaluation: bool
+    ends: tuple[int, ...]
+    """Tokens after the prompt (environment tokens included) at which each turn ends."""
+    turn: int = 0
+    journalled: int = 0
+    """Tokens that survive the death of an instance."""
+    total_tokens: int = 0
+    """What there is to train on, once it ended."""
+
+    @property
+    def until(self) -> int:
+        """Tokens at which the present turn ends."""
+        return self.ends[self.turn]
+
+    @property
+    def has_more_turns(self) -> bool:
+        return self.turn + 1 < len(self.ends)
+
+    def continue_from(self, tokens: int) -> int:
+        """Go on after `tokens`, as far as they survived; each turn generates at least its last token."""
+        kept = min(tokens, self.journalled)
+        while self.has_more_turns and self.until <= kept:
+            self.turn += 1
+        return min(kept, self.until - 1)
+
+
+class Futures:
+    """The futures of all trajectories that somebody may still ask about."""
+
+    def __init__(self, recipe: Recipe, truth: Truth) -> None:
+        self._truth = truth
+        self._group_size = recipe.batch.group_size
+        self._environment_tokens = recipe.task.turns.environment_tokens
+        self._lag = recipe.simulation.faults.journal_lag_tokens
+        self._of: dict[int, Future] = {}
+
+    def __getitem__(self, trajectory: int) -> Future:
+        return self._of[trajectory]
+
+    def get(self, trajectory: int) -> Future | None:
+        return self._of.get(trajectory)
+
+    def started(self, start: Start) -> Future:
+        """A trajectory's future: kept when it continues, drawn again for another attempt."""
+        future = self._of.get(start.trajectory)
+        if future is None or future.attempt != start.attempt:
+            future = Future(start.attempt, start.evaluation, self._turn_ends(start))
+            self._of[start.trajectory] = future
+        return future
+
+    def journal(self, trajectory: int, tokens: float) -> None:
+        """Its instance dies: all but the last tokens survive."""
+        if (future := self._of.get(trajectory)) is not None:
+            future.journalled = max(future.journalled, int(tokens) - self._lag)
+
+    def forget(self, trajectories: Iterable[int]) -> None:
+        for trajectory in trajectories:
+            self._of.pop(trajectory, None)
+
+    def group_tokens(self, group: int) -> int:
+        """Tokens that training on a group means."""
+        of = self._of
+        return sum(of[key].total_tokens for key in self.members(group) if key in of)
+
+    def members(self, group: int) -> range:
+        return range(group * self._group_size, (group + 1) * self._group_size)
+
+    def left(self, lane: Lane, clock: float) -> float:
+        """Tokens the running requests of a lane will still generate: what only an oracle knows."""
+        return sum(max(1.0, self._of[t.id].ends[-1] - (clock - t.offset)) for t in lane.running.values())
+
+    def _turn_ends(self, start: Start) -> tuple[int, ...]:
+        total = self._truth.response_tokens(start.epoch, start.row, start.member, start.attempt)
+        turns = self._truth.turns(start.trajectory, start.attempt)
+        if turns == 1 or total == 1:
+            return (total,)
+        turns, extra = min(turns, total), self._environment_tokens
+        return tuple(total * (i + 1) // turns + i * extra for i in range(turns))

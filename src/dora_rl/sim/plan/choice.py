@@ -1,0 +1,48 @@
+"""A choice: the few numbers the planner decides, and the recipe with them filled in."""
+
+from msgspec.structs import replace
+
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.record import Record
+
+_ENOUGH_TRAJECTORIES = 65_536
+_FEWEST_STEPS, _MOST_STEPS = 6, 40
+
+
+class Choice(Record, frozen=True):
+    """One way to run a recipe on its devices."""
+
+    rollout_gpus: int
+    """GPUs that generate; with `takes_turns` they also train."""
+    tensor_parallel: int
+    max_staleness: int
+    active_groups: int | None = None
+    """R; None leaves it to the controller."""
+    takes_turns: bool = False
+    """The generating GPUs are elastic: they train when a batch is ready."""
+
+    @property
+    def division(self) -> tuple[int, int]:
+        return self.rollout_gpus, self.tensor_parallel
+
+    def applied_to(self, recipe: Recipe) -> Recipe:
+        cluster = replace(recipe.cluster, tensor_parallel=self.tensor_parallel)
+        if not self.takes_turns:
+            cluster = replace(cluster, rollout_gpus=self.rollout_gpus)
+        elif not cluster.elastic_gpus:
+            whole = self.rollout_gpus // self.tensor_parallel * self.tensor_parallel
+            cluster = replace(cluster, elastic_gpus=whole)
+        control = replace(recipe.control, max_staleness=self.max_staleness, active_groups=self.active_groups)
+        return replace(recipe, cluster=cluster, control=control)
+
+
+def trial_of(recipe: Recipe, choice: Choice) -> Recipe:
+    """A run with enough steps to judge a choice by.
+
+    They begin after S + 1 others: by then the first version's stragglers are through. And they are many,
+    because a run first lives on what it finished while it waited for those.
+    """
+    warmup = choice.max_staleness + 1
+    measured = min(_MOST_STEPS, max(_FEWEST_STEPS, _ENOUGH_TRAJECTORIES // recipe.batch.trajectories))
+    simulation = replace(recipe.simulation, warmup_steps=warmup)
+    return replace(choice.applied_to(recipe), simulation=simulation, steps=warmup + measured)
