@@ -240,6 +240,17 @@ def test_a_prompt_of_a_group_is_computed_once() -> None:
     assert sorted(row.num_tokens for row in plans[1].rows) == [1, 1, 1, 1]
 
 
+def test_the_most_urgent_goes_first_and_the_least_urgent_makes_room() -> None:
+    loop = Loop(Limits(num_blocks=6, block_size=4, max_running=2, step_tokens=16, max_positions=64), depth=1)
+    stopping = Stopping(max_new_tokens=12, is_length_prescribed=True)
+    for number, deadline in enumerate((3, 1, 2)):
+        loop.scheduler.submit(request(number, deadline=deadline, stopping=stopping))
+    while loop.step():
+        pass
+    assert [ended.id for ended in loop.ended] == [1, 2, 0]
+    assert loop.scheduler.load(()).num_preempted > 0
+
+
 def test_what_does_not_fit_is_refused_in_words() -> None:
     scheduler = Scheduler(Limits(num_blocks=4, block_size=4, max_running=2, max_positions=64), Stops([EOS]))
     with pytest.raises(RequestError, match="need 5 KV blocks"):
