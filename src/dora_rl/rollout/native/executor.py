@@ -1,0 +1,168 @@
+"""Carries out plans on the CPU: moves, passes, draws.
+
+Nothing runs ahead here, so a launched step is over when `launch` returns. What it promises is the order of
+plans and, in batch-invariant mode, that the bits of a row do not depend on the rows beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.rollout.errors import EngineError
+from dora_rl.rollout.native.backend import Backend
+from dora_rl.rollout.native.packed import Prepared, packed_bytes, prepare
+from dora_rl.rollout.native.paged import PagedAttention, PagedCache
+from dora_rl.rollout.native.passes import TILE_ROWS, Pass, sampled_rows, tiled_passes, whole_pass
+from dora_rl.rollout.native.sampling import Drawn, Sampler
+from dora_rl.rollout.native.setup import EngineConfig
+from dora_rl.rollout.native.tables import BlockTables
+from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Row, Sampled, Unpark
+
+DRAW_ROWS = 64
+"""Rows whose logits exist at a time."""
+_NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A step that is over."""
+
+    sampled: Sampled
+
+    def result(self) -> Sampled:
+        """What was drawn."""
+        return self.sampled
+
+
+class CpuExecutor:
+    """The decoder over a paged cache, in this process."""
+
+    def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
+        limits = config.limits
+        self._versions: dict[int, Prepared] = {}
+        self._is_batch_invariant = config.is_batch_invariant
+        self._cache = PagedCache(model, limits, config.torch_dtype)
+        self._parked: dict[int, Tensor] = {}
+        """KV in host memory, by ticket."""
+        self._tables = BlockTables(limits.max_running, limits.block_size)
+        self._sampler = Sampler(limits.max_running + 1, model.vocab_size)
+        self._last_drawn = torch.zeros(limits.max_running + 1, dtype=torch.int64)
+
+    @torch.inference_mode()
+    def launch(self, plan: Plan) -> Done:
+        """Carry out a step."""
+        for move in plan.moves:
+            self._move(move)
+        for table in plan.tables:
+            self._tables.update(table)
+        for entrant in plan.entrants:
+            self._sampler.enter(entrant)
+        if plan.version is None:
+            return Done(sampled=_NOTHING)
+        return Done(sampled=self._run(self._versions[plan.version], plan.rows))
+
+    def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
+        """A copy of the KV of the first tokens."""
+        return self._cache.read(blocks, num_tokens)
+
+    def parked_kv(self, ticket: int) -> Tensor:
+        """The KV parked under a ticket."""
+        return self._parked[ticket]
+
+    def park_kv(self, ticket: int, kv: Tensor) -> None:
+        """Park KV that came from elsewhere."""
+        self._parked[ticket] = kv
+
+    def prepare(self, version: int, decoder: Decoder) -> None:
+        """Pack a version."""
+        prepared = prepare(decoder)
+        if self._is_batch_invariant:
+            self._check_invariance(prepared)
+        self._versions[version] = prepared
+
+    def forget(self, version: int) -> None:
+        """Let go of a version."""
+        del self._versions[version]
+
+    @torch.inference_mode()
+    def _check_invariance(self, version: Prepared) -> None:
+        """Refuse to promise what this machine's arithmetic does not keep: that a row's place changes no bit.
+
+        A tile of equal rows must come out as equal rows, through every layer and the head.
+        """
+        row = Row(serial=0, slot=self._tables.filler_slot, start=0, tokens=(1,), is_sampled=True)
+        (tile,) = tiled_passes([row] * TILE_ROWS, self._last_drawn, self._tables)
+        hidden_TH = self._forward(version, tile)
+        logits_TV = version.logits(hidden_TH)
+        for rows in (hidden_TH, logits_TV, logits_TV.logsumexp(1, keepdim=True)):
+            if not rows.equal(rows[:1].expand_as(rows)):
+                raise EngineError(
+                    "batch_invariant cannot be kept here: products depend on a row's place in its tile",
+                    hint="turn batch_invariant off, or try another number of threads",
+                )
+
+    def _move(self, move: Move) -> None:
+        match move:
+            case CopyBlock():
+                self._cache.copy_block(move.source, move.target)
+            case Park():
+                self._parked[move.ticket] = self._cache.read(move.blocks, move.num_tokens)
+            case Unpark():
+                self._cache.write(move.blocks, self._parked.pop(move.ticket))
+            case Discard():
+                del self._parked[move.ticket]
+
+    def _run(self, version: Prepared, rows: tuple[Row, ...]) -> Sampled:
+        hidden_TH = self._hidden(version, rows)
+        lasts, slots, positions = sampled_rows(rows)
+        if not lasts:
+            return _NOTHING
+        slots_R = torch.tensor(slots)
+        drawn = self._draw(version, hidden_TH[torch.tensor(lasts)], slots_R, torch.tensor(positions))
+        self._last_drawn[slots_R] = drawn.tokens_R
+        tokens, logprobs, cut_logprobs = (tuple(column.tolist()) for column in drawn)
+        return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
+
+    def _hidden(self, version: Prepared, rows: tuple[Row, ...]) -> Tensor:
+        if self._is_batch_invariant:
+            passes = tiled_passes(rows, self._last_drawn, self._tables)
+            return torch.cat([self._forward(version, each) for each in passes])
+        return self._forward(version, whole_pass(rows, self._last_drawn, self._tables))
+
+    def _forward(self, version: Prepared, step: Pass) -> Tensor:
+        attention = PagedAttention(self._cache, step.cells_T, step.spans)
+        hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention)
+        return hidden_TH
+
+    def _draw(self, version: Prepared, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor) -> Drawn:
+        """Draw a few rows at a time; in batch-invariant mode always the same number."""
+        num_rows = len(hidden_RH)
+        tile = DRAW_ROWS
+        if self._is_batch_invariant:
+            tile, filler = TILE_ROWS, (0, -num_rows % TILE_ROWS)
+            hidden_RH = functional.pad(hidden_RH, (0, 0, *filler))
+            slots_R = functional.pad(slots_R, filler, value=self._tables.filler_slot)
+            positions_R = functional.pad(positions_R, filler)
+        parts = zip(hidden_RH.split(tile), slots_R.split(tile), positions_R.split(tile), strict=True)
+        drawn = [self._sampler.draw(version.logits(hidden), *where) for hidden, *where in parts]
+        return Drawn(*(torch.cat(column)[:num_rows] for column in zip(*drawn, strict=True)))
+
+
+def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Of the largest tensors that live during a step: logits and noise, and the activations of a layer."""
+    logits_and_noise = 6 * DRAW_ROWS * model.vocab_size * 8
+    widths = 4 * max(model.intermediate_size, model.q_size) + 4 * model.hidden_size
+    return logits_and_noise + config.limits.step_tokens * widths * 4
+
+
+CPU = Backend(
+    torch_device="cpu",
+    make_device=CpuExecutor,
+    prepared_bytes=lambda model, config: packed_bytes(model, config.torch_dtype),
+    workspace_bytes=cpu_workspace_bytes,
+)

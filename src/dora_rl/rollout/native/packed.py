@@ -1,0 +1,77 @@
+"""A version prepared for products of few rows: its matrices laid out as the CPU multiplies them.
+
+A decode step multiplies a handful of rows with every matrix. Laid out by rows, a matrix is rearranged at
+every product, which costs more than the product; so each is rearranged once, when the version comes in. The
+parameters stay as they are beside it, for deltas; embedding and norms are shared.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One version, ready to serve."""
+
+    decoder: Decoder
+    head: "PackedLinear"
+
+    def logits(self, hidden_RH: Tensor) -> Tensor:
+        """Scores over the vocabulary, float32."""
+        scores: Tensor = self.head(hidden_RH.float())
+        return scores
+
+
+class PackedLinear(nn.Module):
+    """A product with a rearranged copy of a matrix; with the matrix itself where there is nothing to gain."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self._is_packed = can_pack(weight.dtype)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._is_packed else weight
+        self._bias = bias
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """`rows @ weight.T + bias`."""
+        if not self._is_packed:
+            return functional.linear(rows, self._weight, self._bias)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
+        return product
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this build rearranges matrices of a dtype; half precision is left to the machine's own way."""
+    return dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+@torch.no_grad()
+def prepare(decoder: Decoder) -> Prepared:
+    """A decoder over the same parameters, every matrix packed."""
+    # The memo stands for the copies of the parameters: modules are copied, parameters shared.
+    served = deepcopy(decoder, {id(parameter): parameter for parameter in decoder.parameters()})
+    for module in list(served.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear) and child is not served.head:
+                setattr(module, name, PackedLinear(child.weight.detach(), _detached(child.bias)))
+    return Prepared(decoder=served, head=PackedLinear(served.head_VH.detach().float(), None))
+
+
+def packed_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Memory of the copies of one version."""
+    head = model.vocab_size * model.hidden_size * 4
+    if not can_pack(dtype):
+        return 0 if dtype == torch.float32 else head
+    with torch.device("meta"):
+        modules = list(Decoder(model).layers.modules())
+    return head + sum(each.weight.numel() * 4 for each in modules if isinstance(each, nn.Linear))
+
+
+def _detached(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach()

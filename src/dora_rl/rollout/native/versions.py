@@ -1,0 +1,172 @@
+"""Resident weight sets, one Decoder a version.
+
+Memory is reserved before anything is allocated, and a change is checked in full before the first value is
+written, so a failed load or delta leaves everything as it was.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from dora_rl.core.errors import DoraError
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.load import load_decoder
+from dora_rl.rollout.errors import VersionError
+from dora_rl.rollout.memory import MemoryLedger
+from dora_rl.rollout.native.backend import Backend, Device
+from dora_rl.rollout.native.setup import EngineConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """New values of one parameter, at flat indices."""
+
+    indices_N: Tensor
+    values_N: Tensor
+
+
+Weights = Path | Mapping[str, Tensor]
+"""A Hugging Face directory, or every parameter under the Decoder's own names."""
+Delta = Mapping[str, Change]
+"""By the Decoder's own names; parameters not named stay as they are."""
+
+
+class Versions(Mapping[int, Decoder]):
+    """The versions an engine can serve."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        config: EngineConfig,
+        ledger: MemoryLedger,
+        *,
+        device: Device,
+        backend: Backend,
+    ) -> None:
+        self._config = model
+        self._max_versions = config.max_versions
+        self._dtype = config.torch_dtype
+        self._ledger = ledger
+        self._version_bytes = backend.version_bytes(model, config)
+        self._torch_device = backend.torch_device
+        self._device = device
+        self._decoders: dict[int, Decoder] = {}
+
+    def __getitem__(self, version: int) -> Decoder:
+        return self._decoders[version]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._decoders))
+
+    def __len__(self) -> int:
+        return len(self._decoders)
+
+    def load(self, version: int, weights: Weights) -> None:
+        """Make a version resident from a full set of weights."""
+        self._admit(
+            version,
+            lambda: (
+                self._from_directory(weights) if isinstance(weights, Path) else self._from_tensors(weights)
+            ),
+        )
+
+    def adopt(self, version: int, base: int, delta: Delta, *, in_place: bool) -> None:
+        """Make a version resident as a change to another, which is no more afterwards if `in_place`."""
+        self._check_known(base)
+        self._check(delta, self._decoders[base])
+        if in_place:
+            self._check_new(version)
+            self._ledger.rename("device", _name(base), _name(version))
+            self._device.forget(base)
+            decoder = self._decoders[version] = _changed(self._decoders.pop(base), delta)
+            self._device.prepare(version, decoder)
+        else:
+            parameters = self._decoders[base].state_dict()
+            self._admit(version, lambda: _changed(self._from_tensors(parameters), delta))
+
+    def drop(self, version: int) -> None:
+        """Free a version."""
+        self._check_known(version)
+        del self._decoders[version]
+        self._device.forget(version)
+        self._ledger.release("device", _name(version))
+
+    def _admit(self, version: int, make: Callable[[], Decoder]) -> None:
+        """Reserve, make and prepare a version, or leave everything as it was."""
+        self._reserve(version)
+        try:
+            decoder = make().requires_grad_(False)
+            self._device.prepare(version, decoder)
+        except (DoraError, RuntimeError) as error:
+            # RuntimeError is how torch reports missing, additional and misshapen tensors.
+            self._ledger.release("device", _name(version))
+            raise VersionError(f"version {version} cannot be loaded: {error}") from error
+        self._decoders[version] = decoder
+
+    def _reserve(self, version: int) -> None:
+        self._check_new(version)
+        if len(self) >= self._max_versions:
+            raise VersionError(
+                f"{len(self)} versions are resident, the most there may be", hint="drop one that nothing uses"
+            )
+        self._ledger.reserve("device", _name(version), self._version_bytes)
+
+    def _check_new(self, version: int) -> None:
+        if version in self._decoders:
+            raise VersionError(f"version {version} is resident already")
+
+    def _check_known(self, version: int) -> None:
+        if version not in self._decoders:
+            raise VersionError(f"version {version} is not resident; {list(self)} are")
+
+    def _from_directory(self, directory: Path) -> Decoder:
+        decoder = load_decoder(directory, device=self._torch_device, dtype=self._dtype)
+        if _shape(decoder.config) != _shape(self._config):
+            raise VersionError(f"{directory} holds another model than this engine serves")
+        return decoder
+
+    def _from_tensors(self, tensors: Mapping[str, Tensor]) -> Decoder:
+        decoder = Decoder.empty(self._config, device=self._torch_device, dtype=self._dtype)
+        decoder.load_state_dict(tensors)
+        return decoder
+
+    def _check(self, delta: Delta, decoder: Decoder) -> None:
+        parameters = dict(decoder.named_parameters())
+        for name, change in delta.items():
+            if name not in parameters:
+                raise VersionError(f"the delta changes '{name}', which the model does not have")
+            indices_N, size = change.indices_N, parameters[name].numel()
+            if indices_N.shape != change.values_N.shape or change.values_N.dtype != self._dtype:
+                raise VersionError(f"indices and values of '{name}' do not match each other or {self._dtype}")
+            if len(indices_N) and not 0 <= int(indices_N.min()) <= int(indices_N.max()) < size:
+                raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
+
+
+@torch.no_grad()
+def _changed(decoder: Decoder, delta: Delta) -> Decoder:
+    """The same decoder, with the delta applied."""
+    parameters = dict(decoder.named_parameters())
+    for name, change in delta.items():
+        parameters[name].view(-1).index_copy_(0, change.indices_N, change.values_N)
+    return decoder
+
+
+def _name(version: int) -> str:
+    return f"version {version}"
+
+
+def _shape(config: ModelConfig) -> ModelConfig:
+    """What versions of one model have in common: not the dtype of storage, nor special tokens."""
+    return replace(
+        config,
+        dtype="float32",
+        initializer_range=0.0,
+        bos_token_id=None,
+        eos_token_ids=(),
+        pad_token_id=None,
+    )

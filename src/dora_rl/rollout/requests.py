@@ -1,0 +1,122 @@
+"""What is asked of an engine and what it answers: plain data that any transport can carry.
+
+A request is pinned to one version. Everything that decides its tokens is in it; nothing of the batch, the
+device or the instance is.
+"""
+
+from typing import Literal
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+
+_WORD = 2**32
+
+
+class StreamKey(Record, frozen=True):
+    """Names a random stream; with the position of a token in its sequence it names a draw."""
+
+    seed: int
+    epoch: int = 0
+    row: int = 0
+    member: int = 0
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        words = (self.epoch, self.row, self.member, self.attempt)
+        if not (0 <= self.seed < _WORD**2 and all(0 <= word < _WORD for word in words)):
+            raise ConfigError(f"{self} does not fit 64 bits of seed and 32 of each of the others")
+
+
+class Sampling(Record, frozen=True):
+    """The distribution tokens are drawn from."""
+
+    temperature: float = 1.0
+    """Zero is greedy; log-probabilities are then those at temperature 1."""
+    top_k: int | None = None
+    top_p: float = 1.0
+    """Keep the likeliest tokens up to and including the one that reaches this mass."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the likeliest."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(f"temperature {self.temperature} is not a finite number of at least 0")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k {self.top_k} keeps no token", hint="leave it out to keep all")
+        if not (0 < self.top_p <= 1 and 0 <= self.min_p <= 1):
+            raise ConfigError(f"top_p {self.top_p} must be in (0, 1] and min_p {self.min_p} in [0, 1]")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken instead of a draw."""
+        return self.temperature == 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens may be excluded from the draw."""
+        return not self.is_greedy and (self.top_k is not None or self.top_p < 1 or self.min_p > 0)
+
+
+class Stopping(Record, frozen=True):
+    """When a turn is over."""
+
+    max_new_tokens: int
+    stop_tokens: tuple[int, ...] | None = None
+    """None: the tokens that end a completion of this model."""
+    stop_strings: tuple[str, ...] = ()
+    is_length_prescribed: bool = False
+    """Go on to `max_new_tokens` whatever is drawn, as benchmarks do."""
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens {self.max_new_tokens} leaves nothing to generate")
+        if "" in self.stop_strings:
+            raise ConfigError("an empty stop string would end every turn before it begins")
+
+
+class Request(Record, frozen=True):
+    """One trajectory to generate, or to go on with."""
+
+    id: int
+    version: int
+    prompt: tuple[int, ...]
+    key: StreamKey
+    stopping: Stopping
+    sampling: Sampling = Sampling()
+    continued: tuple[int, ...] = ()
+    """Tokens after the prompt that exist already, generated or from an environment: prefilled, not drawn."""
+    group: int | None = None
+    """Requests of one group and version have the same prompt, which is prefilled once."""
+    deadline: int = 0
+    """The batch it is due in. Lower is more urgent; among equals the earlier submitted is."""
+    holds_turn: bool = False
+    """Keep its KV when a turn ends, to be resumed with the environment's tokens or aborted."""
+
+
+Reason = Literal["stop token", "stop string", "length", "aborted"]
+
+
+class Finished(Record, frozen=True, tag=True):
+    """A turn ended. Only tokens drawn in this turn are listed."""
+
+    id: int
+    version: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of each token, at the sampling temperature, over the full vocabulary."""
+    cut_logprobs: tuple[float, ...]
+    """Of each token after top-k, top-p and min-p; empty where none of them is on."""
+    reason: Reason
+    is_held: bool = False
+    """The engine keeps its KV and waits for `resume` or `abort`."""
+
+
+class Failed(Record, frozen=True, tag=True):
+    """This request cannot be carried out; all others go on."""
+
+    id: int
+    message: str
+    hint: str | None = None
+
+
+Event = Finished | Failed

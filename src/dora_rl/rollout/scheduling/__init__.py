@@ -1,0 +1,14 @@
+"""Scheduling: requests, blocks and turns, without a tensor.
+
+blocks     a pool of KV blocks with reference counts
+prefixes   prompts of groups, computed once and shared
+sequence   one request on its way
+lanes      whose version computes next
+plan       one step as data, and the executor that carries it out
+parking    room on the host
+residency  who is in the device's memory, and who must leave it
+batch      who waits and who runs: admission, chunked prefill, decode, preemption
+scheduler  requests from submission to their end
+limits     how much of everything there is
+stops      when a turn is over
+"""

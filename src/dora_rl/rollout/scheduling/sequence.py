@@ -1,0 +1,94 @@
+"""One request on its way: its tokens, how far its KV reaches, and where that lies.
+
+Counts may run ahead of tokens: `num_drawing` tokens are being drawn and not known yet. KV is planned for
+`num_computed` tokens, never more than there are or will be.
+"""
+
+from dataclasses import dataclass, field
+
+from dora_rl.rollout.requests import Finished, Reason, Request
+from dora_rl.rollout.scheduling.lanes import Priority
+from dora_rl.rollout.scheduling.prefixes import PrefixKey
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """The state of a request inside a scheduler."""
+
+    request: Request
+    priority: Priority
+    serial: int
+    tokens: list[int]
+    """All that are known: prompt, continued, drawn, from the environment."""
+    max_tokens: int
+    """The turn ends when there are this many."""
+    turn_start: int
+    """Tokens there were when the turn began."""
+    logprobs: list[float] = field(default_factory=list)
+    """Of the tokens drawn in this turn."""
+    cut_logprobs: list[float] = field(default_factory=list)
+    num_drawing: int = 0
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    slot: int | None = None
+    """Its place on the device; None while it waits."""
+    ticket: int | None = None
+    """Its KV is parked on the host under this number."""
+    is_held: bool = False
+    """Between turns."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known and being drawn."""
+        return len(self.tokens) + self.num_drawing
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens whose KV is still to be computed before the next draw."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether a step can advance it."""
+        return not self.is_held and self.num_tokens < self.max_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether one token is all it needs before its next draw."""
+        return self.num_uncomputed == 1
+
+    @property
+    def is_computing_prefix(self) -> bool:
+        """Whether it is on its way through the prompt of its group."""
+        return self.prefix_key is not None and self.num_computed < self.num_shareable
+
+    @property
+    def prefix_key(self) -> PrefixKey | None:
+        """Under which its prompt is shared."""
+        group = self.request.group
+        return None if group is None else (self.request.version, group)
+
+    @property
+    def num_shareable(self) -> int:
+        """Tokens of the prompt that members of its group need compute only once."""
+        return len(self.request.prompt) - 1
+
+    def hold(self, serial: int) -> None:
+        """End the turn; the next one will answer to another serial."""
+        self.is_held, self.serial, self.num_drawing = True, serial, 0
+        # Steps planned ahead may have gone beyond the end; and the next draw needs a token to compute.
+        self.num_computed = min(self.num_computed, len(self.tokens) - 1)
+        self.logprobs, self.cut_logprobs = [], []
+        self.turn_start = len(self.tokens)
+
+    def finished(self, reason: Reason, *, is_held: bool) -> Finished:
+        """The turn as it is now."""
+        return Finished(
+            id=self.request.id,
+            version=self.request.version,
+            tokens=tuple(self.tokens[self.turn_start :]),
+            logprobs=tuple(self.logprobs),
+            cut_logprobs=tuple(self.cut_logprobs) if self.request.sampling.is_cut else (),
+            reason=reason,
+            is_held=is_held,
+        )
