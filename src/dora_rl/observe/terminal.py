@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-_PIPED_WIDTH = 130
+_PIPED_WIDTH = 150
 """Columns of a table that is written to a file: nothing there wraps."""
 
 Advance = Callable[[str], None]

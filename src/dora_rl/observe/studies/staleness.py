@@ -63,8 +63,8 @@ def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], rows: Sequence
     found = [point for point, row in zip(points, rows, strict=True) if row.ratio is None]
     axes.plot(*zip(*fixed, strict=True), color=colour, marker="o", markersize=4, label=str(bound))
     # Several bounds may find the same R: the smaller bound then shows around the greater.
-    axes.plot(*zip(*found, strict=True), color=colour, marker="D", markersize=15 - 2 * bound,
-              markeredgecolor="white", linestyle="none")  # fmt: skip
+    axes.plot(*zip(*found, strict=True), color=colour, marker="D", markersize=18 - 3 * bound,
+              markeredgecolor="white", markeredgewidth=0.6, linestyle="none")  # fmt: skip
 
 
 def _ratio(row: Row) -> float:
