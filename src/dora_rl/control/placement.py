@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import Literal
 
+from dora_rl.control.assignment import assign
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Trajectory
@@ -20,6 +21,9 @@ Placement = Literal["auto", "exclusive", "shared"]
 
 _FULL = 0.93
 """Requests are moved together up to this share of an instance's KV: they will grow."""
+
+_UNTOUCHABLE = 1e15
+"""Tokens an instance counts for that is loading a version: nothing outweighs it."""
 
 
 class Change:
@@ -107,28 +111,16 @@ class Planner:
     @staticmethod
     def _assign(present: list[Instance], bins: list[Bin], shares: list[int]) -> dict[int, Bin]:
         """Give each bin its share of instances so that as much KV as possible stays where it is."""
-        left = dict(zip(bins, shares, strict=True))
         bin_of = {version: b for b in bins for version in b}
-        claims = []
+        kept: dict[int, dict[Bin, float]] = {}
         for instance in present:
-            kept: dict[Bin, float] = {}
+            stays = kept[instance.id] = {}
             for version, lane in instance.lanes.items():
                 if (b := bin_of.get(version)) is not None:
-                    kept[b] = kept.get(b, 0.0) + lane.kv_tokens(instance.clock)
+                    stays[b] = stays.get(b, 0.0) + lane.kv_tokens(instance.clock)
             if instance.loading is not None and instance.loading in bin_of:
-                kept[bin_of[instance.loading]] = float("inf")
-            claims += [(-tokens, instance.id, b) for b, tokens in kept.items()]
-        assignment: dict[int, Bin] = {}
-        for _, instance_id, b in sorted(claims):
-            if instance_id not in assignment and left[b] > 0:
-                assignment[instance_id] = b
-                left[b] -= 1
-        for instance in present:
-            if instance.id not in assignment:
-                b = max(left, key=lambda b: (left[b], b))
-                assignment[instance.id] = b
-                left[b] -= 1
-        return assignment
+                stays[bin_of[instance.loading]] = _UNTOUCHABLE
+        return assign(kept, dict(zip(bins, shares, strict=True)))
 
 
 class _Execution:
