@@ -228,6 +228,11 @@ class Recipe(Section, frozen=True):
     def __post_init__(self) -> None:
         self._check_active_groups()
         self._check_devices()
+        if self.control.filter_zero_variance and self.task.zero_variance_rate == 1.0:
+            raise ConfigError(
+                "task.zero_variance_rate = 1 with control.filter_zero_variance leaves no group to train on",
+                hint="lower the rate, or switch the filter off",
+            )
         if self.control.min_members > self.batch.group_size:
             raise ConfigError(
                 f"control.min_members = {self.control.min_members} is above "

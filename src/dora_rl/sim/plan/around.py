@@ -31,9 +31,6 @@ def neighbours(planned: Recipe, choice: Choice, found_groups: int) -> Iterator[N
         if bound >= 1:
             yield _tried(planned, "S", str(bound), replace(choice, max_staleness=bound))
     yield from _other_targets(planned, choice, found_groups)
-    for slots in (planned.cluster.slots // 2, planned.cluster.slots * 2):
-        trial = replace(planned, cluster=replace(planned.cluster, slots=slots))
-        yield Neighbour(what="slots", value=str(slots), trial=trial)
     yield Neighbour(what="schedule", value="sync, all GPUs in turn", trial=_synchronous(planned))
 
 

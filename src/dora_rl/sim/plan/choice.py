@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 
-_ENOUGH_TRAJECTORIES = 65_536
+_ENOUGH_TRAJECTORIES = 49_152
 _FEWEST_STEPS, _MOST_STEPS = 6, 40
 
 
@@ -39,10 +39,10 @@ class Choice(Record, frozen=True):
 def trial_of(recipe: Recipe, choice: Choice) -> Recipe:
     """A run with enough steps to judge a choice by.
 
-    They begin after S + 1 others: by then the first version's stragglers are through. And they are many,
-    because a run first lives on what it finished while it waited for those.
+    They begin after S + 1 others, when the first version's stragglers are through, and as many again: for
+    so long a run may live on what it finished while it waited for those.
     """
-    warmup = choice.max_staleness + 1
+    warmup = 2 * (choice.max_staleness + 1)
     measured = min(_MOST_STEPS, max(_FEWEST_STEPS, _ENOUGH_TRAJECTORIES // recipe.batch.trajectories))
     simulation = replace(recipe.simulation, warmup_steps=warmup)
     return replace(choice.applied_to(recipe), simulation=simulation, steps=warmup + measured)

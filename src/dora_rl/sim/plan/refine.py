@@ -18,8 +18,8 @@ from dora_rl.sim.plan.search import Candidate, candidates
 from dora_rl.sim.run import Result, simulate
 from dora_rl.sim.sweep import sweep
 
-_FINALISTS = 4
-MOST_TRIALS = _FINALISTS + 2 + 11
+_FINALISTS = 3
+MOST_TRIALS = _FINALISTS + 2 + 9
 """Finalists, the best one under two other bounds, and its neighbours."""
 _ENOUGH_TRAJECTORIES = 16_384
 _ENOUGH_GPUS = 128
