@@ -20,7 +20,7 @@ def test_json_holds_every_choice_its_cost_and_its_neighbours(dora: Dora) -> None
     assert 16 <= plan["active_groups"] <= (plan["max_staleness"] + 1) * 16
     assert plan["step_time_s"] > 0
     varied = {option["choice"] for option in plan["options"]}
-    assert {"rollout GPUs", "tensor parallel", "S", "R", "slots", "schedule"} >= varied >= {"S", "schedule"}
+    assert {"rollout GPUs", "tensor parallel", "S", "R", "schedule"} >= varied >= {"S", "schedule"}
     memory = plan["memory"]
     assert memory["weights_bytes"] + memory["kv_bytes"] < memory["gpu_bytes"]
     assert memory["trainer_bytes"] < memory["gpu_bytes"]
