@@ -6,9 +6,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from dora_rl.costs.memory import Memory
 from dora_rl.observe.tables import table
 from dora_rl.observe.words import bottleneck, count
-from dora_rl.sim.plan.refine import Plan
+from dora_rl.sim.plan.refine import Option, Plan
 
 _LABEL = 17
 _GIB = 2.0**30
@@ -28,57 +29,46 @@ def show(console: Console, plan: Plan) -> None:
 
 
 def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    r, m = plan.result, plan.memory
+    r = plan.result
+    target = f"[bold]R = {plan.parts * r.active_groups:,}[/], {r.active_groups / r.batch_groups:.2f} B"
+    limit = f"{r.share_of_limit:.1%} of the zero-bubble limit ({r.limit_step_time_s:,.1f} s)"
+    models = f"{plan.predicted_step_s:,.1f} s by the cost models alone"
     yield "split", f"[bold]{_split(plan)}[/]"
     yield "tensor parallel", f"[bold]{r.tensor_parallel}[/], {count(plan.parts * r.instances, 'instance')}"
     yield "max_staleness", f"[bold]S = {r.max_staleness}[/], mean {r.staleness_mean:.2f}"
-    yield (
-        "active_groups",
-        (
-            f"[bold]R = {plan.parts * r.active_groups:,}[/], {r.active_groups / r.batch_groups:.2f} B, "
-            "as the controller finds it when left out"
-        ),
-    )
-    yield (
-        "step time",
-        (
-            f"[bold]{r.step_time_s:,.1f} s[/], {r.share_of_limit:.1%} of the zero-bubble limit "
-            f"({r.limit_step_time_s:,.1f} s); {plan.predicted_step_s:,.1f} s by the cost models alone"
-        ),
-    )
+    yield "active_groups", f"{target}, as the controller finds it when left out"
+    yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit}; {models}"
     yield "speed", f"{plan.parts * r.tokens_per_s:,.0f} tokens/s, prompts and responses"
     yield "bottleneck", bottleneck(r)
-    yield (
-        "a rollout GPU",
-        (
-            f"{m.weights_bytes / _GIB:.1f} GiB of weights a version and {m.kv_bytes / _GIB:.1f} GiB for KV "
-            f"of {m.gpu_bytes / _GIB:.0f} GiB"
-        ),
-    )
+    yield from _memory_lines(plan.memory)
+
+
+def _memory_lines(m: Memory) -> Iterator[tuple[str, str]]:
+    weights, kv, gpu = (f"{size / _GIB:.1f} GiB" for size in (m.weights_bytes, m.kv_bytes, m.gpu_bytes))
+    yield "a rollout GPU", f"{weights} of weights a version and {kv} for KV, of {gpu}"
     yield "a training GPU", f"{m.trainer_bytes / _GIB:.1f} GiB of weights, gradients and optimizer state"
 
 
 def _split(plan: Plan) -> str:
-    r = plan.result
-    gpus, elastic, train = (
-        plan.parts * count
-        for count in (r.rollout_gpus, r.elastic_gpus, r.gpus - r.rollout_gpus - r.elastic_gpus)
-    )
-    if elastic:
-        return f"{count(elastic, 'GPU')}, to generate and train in turn"
-    return f"{count(gpus, 'GPU')} to generate, {train:,} to train"
+    r, k = plan.result, plan.parts
+    if r.elastic_gpus:
+        return f"{count(k * r.elastic_gpus, 'GPU')}, to generate and train in turn"
+    return f"{count(k * r.rollout_gpus, 'GPU')} to generate, {k * (r.gpus - r.rollout_gpus):,} to train"
 
 
 def _options(plan: Plan) -> Table:
     made = table("How much each choice matters", "choice", "instead", ">step s", ">change", ">mean staleness")
     for option in plan.options:
-        r, step_s = option.result, option.result.step_time_s
-        change = step_s / plan.result.step_time_s - 1.0
-        value = option.value
-        if option.what == "rollout GPUs":
-            value = f"{plan.parts * r.rollout_gpus:,}"
-        made.add_row(option.what, value, f"{step_s:,.1f}", f"{change:+.1%}", f"{r.staleness_mean:.2f}")
+        r = option.result
+        change = f"{r.step_time_s / plan.result.step_time_s - 1.0:+.1%}"
+        value, step = _value(option, plan.parts), f"{r.step_time_s:,.1f}"
+        made.add_row(option.what, value, step, change, f"{r.staleness_mean:.2f}")
     return made
+
+
+def _value(option: Option, parts: int) -> str:
+    """The value for the whole cluster."""
+    return str(parts * option.result.rollout_gpus) if option.what == "rollout GPUs" else option.value
 
 
 def as_json(plan: Plan) -> str:
@@ -105,7 +95,7 @@ def as_json(plan: Plan) -> str:
         "bottleneck": bottleneck(r),
         "memory": plan.memory,
         "options": [
-            {"choice": option.what, "value": option.value, "step_time_s": option.result.step_time_s}
+            {"choice": option.what, "value": _value(option, k), "step_time_s": option.result.step_time_s}
             for option in plan.options
         ],
     }

@@ -21,31 +21,19 @@ def show(console: Console, recipe: Recipe, result: Result) -> None:
 
 
 def _lines(r: Result) -> Iterator[tuple[str, str]]:
+    limit = f"{r.share_of_limit:.1%} of the zero-bubble limit ({r.limit_step_time_s:,.1f} s)"
+    moved = f"{r.migrations:,} requests, {r.kv_bytes_moved / 1e9:,.0f} GB of KV"
+    lost = f"{count(r.instance_losses, 'instance')} lost"
     yield "devices", _devices(r)
-    yield (
-        "step time",
-        (
-            f"[bold]{r.step_time_s:,.1f} s[/], {r.share_of_limit:.1%} of the zero-bubble limit "
-            f"({r.limit_step_time_s:,.1f} s)"
-        ),
-    )
+    yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit}"
     yield "speed", f"{r.tokens_per_s:,.0f} tokens/s, prompts and responses"
     yield "busy", f"trainer {1 - r.trainer_idle_fraction:.1%}, instances {1 - r.instance_idle_fraction:.1%}"
     yield "staleness", f"mean {r.staleness_mean:.2f}, greatest {r.staleness_max} of {r.max_staleness} allowed"
     yield "active groups", f"{r.active_groups:,} = {r.active_groups / r.batch_groups:.2f} B"
     yield "stalls", f"starved {r.starved_s:,.0f} s, window {r.window_stall_s:,.0f} s in the whole run"
-    yield (
-        "moves",
-        (
-            f"{r.migrations:,} requests, {r.kv_bytes_moved / 1e9:,.0f} GB of KV, "
-            f"{r.version_changes:,} version changes, {r.parked_requests:,} parked"
-        ),
-    )
+    yield "moves", f"{moved}, {r.version_changes:,} version changes, {r.parked_requests:,} parked"
     if r.instance_losses:
-        yield (
-            "faults",
-            f"{r.instance_losses} instances lost, {r.restarted_trajectories:,} trajectories restarted",
-        )
+        yield "faults", f"{lost}, {r.restarted_trajectories:,} trajectories restarted"
     yield "bottleneck", bottleneck(r)
     yield "laws", all_clear(r)
 
