@@ -55,6 +55,11 @@ def test_the_bottleneck_is_named(
     assert bottleneck(changed).startswith(who)
 
 
+def test_devices_that_take_turns_have_no_side_that_waits(result: Result) -> None:
+    changed = replace(result, elastic_gpus=result.gpus, rollout_gpus=0, trainer_idle_fraction=0.6)
+    assert bottleneck(changed).startswith("taking turns")
+
+
 def test_broken_laws_are_counted(result: Result) -> None:
     assert "none lost" in all_clear(result)
     broken = all_clear(replace(result, lost_trajectories=3, mixed_version_trajectories=1200))
