@@ -15,7 +15,7 @@ def bottleneck(result: Result) -> str:
         return f"the tail: {trainer:.0%} of a step everybody waits for the longest trajectories of the batch"
     if result.elastic_gpus == result.gpus:
         return (
-            f"taking turns: the devices generate {1 - instances:.0%} and train {1 - trainer:.0%} of the time; "
+            f"taking turns: devices generate {1 - instances:.0%} and train {1 - trainer:.0%} of the time; "
             "the rest goes to changing sides and to nearly empty instances"
         )
     if result.window_stall_s > result.starved_s:
