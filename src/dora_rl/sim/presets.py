@@ -111,6 +111,8 @@ _EXPERTS: Tree = {
 _SCALE: Tree = _PAPER | {
     "batch": _PAPER["batch"] | {"groups": 4096},
     "cluster": _PAPER["cluster"] | {"gpus": 1024, "slots": 512},
+    # Among so many trajectories the first two versions both have stragglers that hold up a batch.
+    "simulation": _PAPER["simulation"] | {"warmup_steps": 6},
 }
 
 PRESETS: dict[str, Preset] = {

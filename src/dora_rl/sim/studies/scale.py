@@ -11,7 +11,7 @@ from dora_rl.sim.setup import complete, resolve
 MOST_GPUS = 16_384
 _FEWEST_GPUS = 64
 _GROUPS_A_GPU = 4
-_FEWEST_STEPS = 8
+_FEWEST_STEPS = 10
 _STEPS_SHRINK_ABOVE = 512
 """Larger runs have many more groups to average over, and take longer: fewer of their steps will do."""
 
