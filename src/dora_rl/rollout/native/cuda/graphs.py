@@ -1,0 +1,29 @@
+"""Launches captured once and replayed: at small batches the host could not launch as fast as the GPU finishes."""
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+
+class Graphs:
+    """Captured launches by key. Whatever decides what a launch does must be in its key or in device memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._captures = device.type == "cuda"
+
+    def run(self, key: Hashable, launch: Callable[[], None]) -> None:
+        """Do what `launch` does; the first time by calling it, which also compiles what it needs."""
+        if graph := self._graphs.get(key):
+            graph.replay()
+            return
+        launch()
+        if self._captures:
+            self._graphs[key] = self._captured(launch)
+
+    def _captured(self, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            launch()
+        return graph
