@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dora_rl.rollout.native.cuda.kernels.linear import precision
+from dora_rl.rollout.native.cuda.kernels.overlap import await_previous, let_next_start, overlaps
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, turned
 
 _MIN_SPLIT = 128
@@ -24,25 +25,29 @@ _LOG2_E = 1.4426950408889634
 
 
 @triton.jit
-def _merge(parts, masses, peaks, first, num_used, queries, dims, GROUP: tl.constexpr, DIM: tl.constexpr):
-    """The parts of one row and key head, `first` on, put together in order."""
-    is_query = queries < GROUP
-    inside = is_query[:, None] & (dims[None, :] < DIM)
-    peak = tl.full([queries.shape[0]], float("-inf"), dtype=tl.float32)
-    mass = tl.zeros([queries.shape[0]], dtype=tl.float32)
-    mixed = tl.zeros([queries.shape[0], dims.shape[0]], dtype=tl.float32)
-    for split in range(0, num_used):
-        at = (first + split) * GROUP + queries
+def _merge(parts, masses, peaks, first, num_used, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P: tl.constexpr):
+    """The parts of one row and key head, `first` on: some at a time, in order. `[group, dims]`, powers of two."""
+    GROUP_P: tl.constexpr = triton.next_power_of_2(GROUP)
+    AT_ONCE: tl.constexpr = 16
+    queries, dims = tl.arange(0, GROUP_P), tl.arange(0, DIM_P)
+    peak = tl.full([GROUP_P], float("-inf"), dtype=tl.float32)
+    mass = tl.zeros([GROUP_P], dtype=tl.float32)
+    mixed = tl.zeros([GROUP_P, DIM_P], dtype=tl.float32)
+    for begin in range(0, num_used, AT_ONCE):
+        splits = begin + tl.arange(0, AT_ONCE)
+        at = (first + splits)[:, None] * GROUP + queries[None, :]
+        inside = (splits < num_used)[:, None] & (queries < GROUP)[None, :]
         # Past the first cache: other processors wrote these.
-        own_peak = tl.load(peaks + at, mask=is_query, other=0.0, cache_modifier=".cg")
-        own_mass = tl.load(masses + at, mask=is_query, other=1.0, cache_modifier=".cg")
-        own = tl.load(parts + at[:, None] * DIM + dims[None, :], mask=inside, other=0.0, cache_modifier=".cg")
-        new_peak = tl.maximum(peak, own_peak)
-        kept, added = tl.exp2(peak - new_peak), tl.exp2(own_peak - new_peak)
-        mixed = mixed * kept[:, None] + own * added[:, None]
-        mass = mass * kept + own_mass * added
+        own_peak = tl.load(peaks + at, mask=inside, other=float("-inf"), cache_modifier=".cg")
+        own_mass = tl.load(masses + at, mask=inside, other=0.0, cache_modifier=".cg")
+        is_part = inside[:, :, None] & (dims < DIM)[None, None, :]
+        own = tl.load(parts + at[:, :, None] * DIM + dims[None, None, :], mask=is_part, other=0.0, cache_modifier=".cg")
+        new_peak = tl.maximum(tl.maximum(peak, tl.max(own_peak, axis=0)), -1e30)
+        kept, added = tl.exp2(peak - new_peak), tl.exp2(own_peak - new_peak[None, :])
+        mixed = mixed * kept[:, None] + tl.sum(own * added[:, :, None], axis=0)
+        mass = mass * kept + tl.sum(own_mass * added, axis=0)
         peak = new_peak
-    return mixed / mass[:, None]
+    return mixed / tl.where(queries < GROUP, mass, 1.0)[:, None]
 
 
 @triton.jit
@@ -78,8 +83,10 @@ def _decode(
     FIXED_SPLIT: tl.constexpr,
     HAS_NORM: tl.constexpr,
     IS_FUSED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    let_next_start(OVERLAPS)
     row, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     DIM: tl.constexpr = 2 * HALF
     position = tl.load(positions + row)
@@ -101,6 +108,7 @@ def _decode(
     line = qkv + row * (NUM_HEADS + 2 * NUM_KV_HEADS) * DIM
     inside = (queries[:, None] < GROUP) & (halves[None, :] < HALF)
     places = line + (head * GROUP + queries[:, None]) * DIM + halves[None, :]
+    await_previous(OVERLAPS)
     q_first = tl.load(places, mask=inside, other=0.0)
     q_second = tl.load(places + HALF, mask=inside, other=0.0)
 
@@ -133,8 +141,12 @@ def _decode(
     for first in range(begin, end, BLOCK_N):
         seen = first + offsets
         is_seen = seen < end
-        blocks = tl.load(table + seen // BLOCK_SIZE, mask=is_seen, other=0).to(tl.int64)
-        cells = cache + ((blocks * NUM_KV_HEADS + head) * 2 * BLOCK_SIZE + seen % BLOCK_SIZE) * DIM
+        if BLOCK_N == BLOCK_SIZE:
+            block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)
+            cells = cache + (block * NUM_KV_HEADS + head) * 2 * BLOCK_SIZE * DIM + offsets * DIM
+        else:
+            blocks = tl.load(table + seen // BLOCK_SIZE, mask=is_seen, other=0).to(tl.int64)
+            cells = cache + ((blocks * NUM_KV_HEADS + head) * 2 * BLOCK_SIZE + seen % BLOCK_SIZE) * DIM
         is_half = (halves < HALF)[:, None] & is_seen[None, :]
         k_first = tl.load(cells[None, :] + halves[:, None], mask=is_half, other=0.0)
         k_second = tl.load(cells[None, :] + HALF + halves[:, None], mask=is_half, other=0.0)
@@ -165,8 +177,10 @@ def _decode(
         tl.debug_barrier()
         counter = arrivals + row * NUM_KV_HEADS + head
         if tl.atomic_add(counter, 1, sem="acq_rel") == num_used - 1:
-            whole = _merge(parts, masses, peaks, first_part, num_used, queries, dims, GROUP, DIM)
-            tl.store(target, whole.to(dtype), mask=is_mixed)
+            whole = _merge(parts, masses, peaks, first_part, num_used, GROUP, DIM, DIM_P)
+            some = tl.arange(0, whole.shape[0])
+            whole_target = out + row * NUM_HEADS * DIM + (head * GROUP + some[:, None]) * DIM + dims[None, :]
+            tl.store(whole_target, whole.to(dtype), mask=(some < GROUP)[:, None] & (dims < DIM)[None, :])
             tl.store(counter, 0)
 
 
@@ -199,6 +213,20 @@ class Split:
     fixed: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Tokens a program looks at at once, its warps, and loads in flight."""
+
+    tokens: int
+    warps: int
+    stages: int
+
+
+def tile_for(num_rows: int, item_bytes: int) -> Tile:
+    """What measured best."""
+    return Tile(tokens=64 if item_bytes == 2 else 32, warps=4, stages=3)
+
+
 def decode_attention(
     qkv_TD: Tensor,
     out_TD: Tensor,
@@ -209,8 +237,11 @@ def decode_attention(
     split: Split,
     *,
     is_fused: bool,
+    tile: Tile | None = None,
 ) -> None:
     """What each row's token reads from its context; `out` has the heads side by side."""
+    tile = tile or tile_for(len(qkv_TD), qkv_TD.dtype.itemsize)
+    does_overlap = overlaps(qkv_TD)
     has_norm = turning.q_norm_D is not None
     half = heads.head_dim // 2
     _decode[(len(qkv_TD), heads.num_kv_heads, split.most)](
@@ -239,13 +270,15 @@ def decode_attention(
         HALF_P=max(16, triton.next_power_of_2(half)),
         DIM_P=max(16, triton.next_power_of_2(heads.head_dim)),
         BLOCK_SIZE=paging.block_size,
-        BLOCK_N=64 if qkv_TD.dtype.itemsize == 2 else 32,
+        BLOCK_N=tile.tokens,
         MAX_SPLITS=split.most,
         MIN_SPLIT=_MIN_SPLIT,
         FIXED_SPLIT=split.fixed,
         HAS_NORM=has_norm,
         IS_FUSED=is_fused,
+        OVERLAPS=does_overlap,
         PRECISION=precision(qkv_TD),
-        num_warps=4,
-        num_stages=3,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        launch_pdl=does_overlap,
     )

@@ -1,5 +1,8 @@
 """Draws: the largest of logit / temperature plus keyed Gumbel noise, and its log-probability.
 
+Written as a race: `logit + noise` is largest where `exp(logit) / waiting time` is, and the exponential is needed for
+the log-probability anyway.
+
 The vocabulary is cut into pieces that many programs look at at once; a second kernel puts a row's pieces
 together. Noise is Philox4x32-10 on the same words as on the CPU: token `i` has word `i % 4` of block `i // 4`.
 """
@@ -31,13 +34,12 @@ def _philox(c0, c1, c2, c3, k0, k1):
 
 
 @triton.jit
-def _gumbel(word):
-    """Standard Gumbel noise from a word, from the small end of the unit interval, where float32 is fine."""
+def _waiting_time(word):
+    """Standard exponential `-log1p(-u)`: minus its logarithm is the Gumbel noise of the same word."""
     uniform = tl.minimum((word.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)
-    rest = 1.0 - uniform
-    # log1p(-u): where 1 - u is rounded, its logarithm is corrected for the rounding.
-    logarithm = tl.where(rest == 1.0, -uniform, tl.log(rest) * (uniform / tl.where(rest == 1.0, 1.0, 1.0 - rest)))
-    return -tl.log(-logarithm)
+    # Where 1 - u would be rounded, the series: the shortest waiting time decides, and it is short.
+    series = uniform * (1.0 + uniform * (0.5 + uniform * (1.0 / 3 + uniform * (0.25 + uniform * (0.2 + uniform / 6)))))
+    return tl.where(uniform < 0.0625, series, -tl.log(1.0 - uniform))
 
 
 @triton.jit
@@ -79,9 +81,10 @@ def _look(
     ids = piece * PIECE + tl.arange(0, PIECE)
     values = tl.load(logits + row * vocab_size + ids, mask=ids < vocab_size, other=float("-inf")) / temperature
     peak = tl.max(values, axis=0)
-    mass = tl.sum(tl.exp(values - peak), axis=0)
-    v0, v1, v2, v3 = _quarters(values, PIECE // 4)
+    shares = tl.exp(values - peak)
+    mass = tl.sum(shares, axis=0)
     if tl.load(greedy + slot) == 0:
+        v0, v1, v2, v3 = _quarters(shares, PIECE // 4)
         stream = streams + slot * 4
         counter = blocks.to(tl.uint32)
         zero = counter * 0
@@ -93,17 +96,23 @@ def _look(
             tl.load(stream).to(tl.uint32),
             tl.load(stream + 1).to(tl.uint32),
         )
-        v0, v1, v2, v3 = v0 + _gumbel(w0), v1 + _gumbel(w1), v2 + _gumbel(w2), v3 + _gumbel(w3)
+        v0, v1 = v0 / _waiting_time(w0), v1 / _waiting_time(w1)
+        v2, v3 = v2 / _waiting_time(w2), v3 / _waiting_time(w3)
+    else:
+        v0, v1, v2, v3 = _quarters(values, PIECE // 4)
     first = blocks * 4
     low, low_token = _better(v0, first, v1, first + 1)
     high, high_token = _better(v2, first + 2, v3, first + 3)
     score, token = _better(low, low_token, high, high_token)
     best = tl.max(score, axis=0)
+    token = tl.min(tl.where(score == best, token, 2147483647), axis=0)
+    if tl.load(greedy + slot) == 0:
+        best = tl.log(best) + peak
     place = row * num_pieces + piece
     tl.store(peaks + place, peak)
     tl.store(masses + place, mass)
     tl.store(scores + place, best)
-    tl.store(tokens + place, tl.min(tl.where(score == best, token, 2147483647), axis=0))
+    tl.store(tokens + place, token)
 
 
 @triton.jit
