@@ -17,7 +17,7 @@ from dora_rl.model.rope import Rotary
 from dora_rl.rollout.native.cuda.cache import BlockCache, to_device
 from dora_rl.rollout.native.cuda.graphs import Graphs
 from dora_rl.rollout.native.cuda.head import Head
-from dora_rl.rollout.native.cuda.kernels.decode import Parts, Split, decode_attention
+from dora_rl.rollout.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split, decode_attention, split_for
 from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
 from dora_rl.rollout.native.cuda.places import Places
@@ -27,7 +27,6 @@ from dora_rl.rollout.native.cuda.trunk import FEW_ROWS, Tokens, Trunk, Way
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Row, Sampled, Table, Unpark
 
-MAX_SPLITS = 16
 FIXED_SPLIT = 256
 """Tokens of a split in batch-invariant mode."""
 _NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
@@ -130,12 +129,9 @@ class CudaExecutor:
         return Answers(copied=self._to_host(self._head.answers_3R), num_answers=counts.num_answers)
 
     def _split(self, counts: Counts) -> Split:
-        """As many splits as keep the device busy and the context warrants, in powers of two: each is a graph."""
         if self._is_fixed:
             return Split(most=self._most_splits, fixed=FIXED_SPLIT)
-        length = 128 if counts.num_decoded < 64 else 512
-        wanted = max(1, counts.max_context // length)
-        return Split(most=min(MAX_SPLITS, 1 << (wanted - 1).bit_length()))
+        return split_for(max(1, counts.num_decoded), counts.max_context)
 
     def _decode(self, decoder: Decoder, num: int, split: Split) -> None:
         tokens = self._tokens(self._staging.decode, num, first_hidden=0)

@@ -5,7 +5,7 @@ the store of the row's own key and value ride along where every row is a sequenc
 own token is then read from registers. With several splits, whoever finishes a row last puts the parts together,
 in their order, so the sum does not depend on who that was.
 
-Splits are even, at least `_MIN_SPLIT` tokens, and as many as the caller allows. With `fixed_split` they have that
+Splits are even, at least `least` tokens, and as many as the caller allows. With `fixed_split` they have that
 many tokens whatever the context and the batch: same splits, same order, same bits.
 """
 
@@ -20,8 +20,10 @@ from dora_rl.rollout.native.cuda.kernels.linear import precision
 from dora_rl.rollout.native.cuda.kernels.overlap import await_previous, let_next_start, overlaps
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, turned
 
-_MIN_SPLIT = 128
 _LOG2_E = 1.4426950408889634
+MAX_SPLITS = 16
+_TOKENS = 32
+"""That a program looks at at once. With blocks of as many it looks up one block at a time, which is quicker."""
 
 
 @triton.jit
@@ -207,24 +209,11 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How a context is divided: into at most `most` parts, of `fixed` tokens each if that is given."""
+    """How a context is divided: into at most `most` parts of at least `least` tokens, or of `fixed` tokens each."""
 
     most: int = 1
+    least: int = 128
     fixed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """Tokens a program looks at at once, its warps, and loads in flight."""
-
-    tokens: int
-    warps: int
-    stages: int
-
-
-def tile_for(num_rows: int, item_bytes: int) -> Tile:
-    """What measured best."""
-    return Tile(tokens=64 if item_bytes == 2 else 32, warps=4, stages=3)
 
 
 def decode_attention(
@@ -237,10 +226,8 @@ def decode_attention(
     split: Split,
     *,
     is_fused: bool,
-    tile: Tile | None = None,
 ) -> None:
     """What each row's token reads from its context; `out` has the heads side by side."""
-    tile = tile or tile_for(len(qkv_TD), qkv_TD.dtype.itemsize)
     does_overlap = overlaps(qkv_TD)
     has_norm = turning.q_norm_D is not None
     half = heads.head_dim // 2
@@ -270,15 +257,26 @@ def decode_attention(
         HALF_P=max(16, triton.next_power_of_2(half)),
         DIM_P=max(16, triton.next_power_of_2(heads.head_dim)),
         BLOCK_SIZE=paging.block_size,
-        BLOCK_N=tile.tokens,
+        BLOCK_N=_TOKENS,
         MAX_SPLITS=split.most,
-        MIN_SPLIT=_MIN_SPLIT,
+        MIN_SPLIT=split.least,
         FIXED_SPLIT=split.fixed,
         HAS_NORM=has_norm,
         IS_FUSED=is_fused,
         OVERLAPS=does_overlap,
         PRECISION=precision(qkv_TD),
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        num_warps=1 if qkv_TD.dtype.itemsize == 2 else 4,
+        num_stages=2,
         launch_pdl=does_overlap,
     )
+
+
+def split_for(num_rows: int, max_context: int) -> Split:
+    """Few rows are split to occupy the device, many only so that nobody waits for the longest.
+
+    In powers of two: each is a graph of its own.
+    """
+    if num_rows >= 128:
+        return Split(most=min(MAX_SPLITS, triton.next_power_of_2(triton.cdiv(max_context, 512))), least=512)
+    most = 1 << (192 // num_rows).bit_length() - 1
+    return Split(most=min(MAX_SPLITS, most), least=32 if num_rows < 16 else 128)
