@@ -7,11 +7,11 @@ advantage is exactly 0, not what rounding leaves of a mean.
 import torch
 from torch import Tensor
 
-from dora_rl.algorithms.config import OutcomeAdvantageConfig
+from dora_rl.algorithms.config import AdvantageConfig
 from dora_rl.algorithms.errors import RewardError
 
 
-def outcome_advantages(rewards_N: Tensor, group_N: Tensor, config: OutcomeAdvantageConfig) -> Tensor:
+def outcome_advantages(rewards_N: Tensor, group_N: Tensor, config: AdvantageConfig) -> Tensor:
     """`(reward - baseline) / (std + epsilon)`; see the configuration for which baseline and which std.
 
     Groups may be of any size and in any order. A group of one has no other to be compared with: 0 with a
@@ -47,7 +47,7 @@ def _less_baseline(rewards_N: Tensor, group_N: Tensor, baseline: str) -> Tensor:
 
 
 def _scale(
-    rewards_N: Tensor, deviations_N: Tensor, group_N: Tensor, config: OutcomeAdvantageConfig
+    rewards_N: Tensor, deviations_N: Tensor, group_N: Tensor, config: AdvantageConfig
 ) -> Tensor | float:
     if config.scale == "none":
         return 1.0
