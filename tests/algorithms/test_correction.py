@@ -1,15 +1,18 @@
 """The weights between engine and trainer."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
-from dora_rl.algorithms.config import CorrectionConfig
-from dora_rl.algorithms.correction import correction
+from dora_rl.algorithms.config import AnyLossConfig, CorrectionConfig, TisConfig
+from dora_rl.algorithms.correction import corrected, correction
+from dora_rl.algorithms.losses import loss_of
 
-from .batches import Trajectory, batches, pack
+from .batches import LOSS_CONFIGS, Trajectory, batches, pack
 
 CONFIGS = [
     CorrectionConfig(level=level, treatment=treatment, low=low, high=high)
@@ -70,3 +73,27 @@ def test_far_apart_logprobs_have_finite_weights(config: CorrectionConfig, gap: f
     found = correction(engine_T, engine_T + gap, torch.tensor([0, 0, 1]), 3, config)
     assert torch.isfinite(found.weights_T).all()
     assert found.weights_T.max() <= config.high
+
+
+@given(batch=batches())
+def test_ratio_times_weight_is_policy_over_engine(batch: list[Trajectory]) -> None:
+    tokens = pack(batch)
+    assert tokens.proximal_logprobs_T is not None
+    loss = loss_of(TisConfig(weight_high=1e6))
+    terms, found = corrected(loss, tokens, tokens.proximal_logprobs_T, CorrectionConfig(high=1e6))
+    ratio_T = (tokens.logprobs_T - tokens.behaviour_logprobs_T).detach().exp()
+    assert torch.allclose(terms.ratio_T * found.weights_T, ratio_T, rtol=1e-9)
+    expected_T = -ratio_T * tokens.advantages_T * tokens.logprobs_T
+    assert torch.allclose(terms.loss_T, expected_T, rtol=1e-9, atol=1e-12)
+
+
+@given(config=st.sampled_from(LOSS_CONFIGS), correction_config=st.sampled_from(CONFIGS), batch=batches())
+def test_a_corrected_loss_is_the_loss_times_the_weights(
+    config: AnyLossConfig, correction_config: CorrectionConfig, batch: list[Trajectory]
+) -> None:
+    tokens = pack(batch)
+    assert tokens.proximal_logprobs_T is not None
+    terms, found = corrected(loss_of(config), tokens, tokens.proximal_logprobs_T, correction_config)
+    plain = loss_of(config)(replace(tokens, behaviour_logprobs_T=tokens.proximal_logprobs_T))
+    assert torch.equal(terms.loss_T, plain.loss_T * found.weights_T)
+    assert torch.equal(terms.ratio_T, plain.ratio_T)

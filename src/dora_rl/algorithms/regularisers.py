@@ -1,4 +1,4 @@
-"""KL to a reference policy: terms of a token's loss, or of a trajectory's reward.
+"""KL to a reference policy and the entropy bonus: terms of a token's loss, or of a trajectory's reward.
 
 `log_ratio = log pi - log pi_reference` throughout. Estimators: Schulman 2020 ("Approximating KL divergence").
 """
@@ -37,3 +37,12 @@ def rewards_less_kl(rewards_N: Tensor, kl_T: Tensor, trajectory_T: Tensor, *, co
     trajectory cost the policy that made it.
     """
     return rewards_N - coefficient * sums_N(kl_T.detach(), trajectory_T, len(rewards_N))
+
+
+def regularised(
+    loss_T: Tensor, *, entropy_T: Tensor, entropy_bonus: float, kl_T: Tensor | None, kl_coefficient: float
+) -> Tensor:
+    """`loss + coefficient * KL - bonus * entropy`, per token."""
+    if kl_T is not None:
+        loss_T = loss_T + kl_coefficient * kl_T
+    return loss_T - entropy_bonus * entropy_T if entropy_bonus else loss_T

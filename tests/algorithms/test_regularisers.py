@@ -1,4 +1,4 @@
-"""KL estimators: their values, and where their gradients pull."""
+"""KL estimators: their values, and where their gradients pull; the entropy bonus."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.algorithms.kl import kl_terms, rewards_less_kl
+from dora_rl.algorithms.regularisers import kl_terms, regularised, rewards_less_kl
 
 FORMULAS = {
     "k1": lambda d: d,
@@ -71,3 +71,11 @@ def test_reward_shaping_takes_the_sum_of_a_trajectorys_terms() -> None:
     )
     assert rewards_N.tolist() == [-0.5, 2.0, 1.0]
     assert not rewards_N.requires_grad
+
+
+def test_kl_adds_to_the_loss_and_entropy_takes_from_it() -> None:
+    loss_T, kl_T, entropy_T = torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([0.75])
+    both_T = regularised(loss_T, entropy_T=entropy_T, entropy_bonus=2.0, kl_T=kl_T, kl_coefficient=3.0)
+    assert both_T.tolist() == [1.0 + 3.0 * 0.5 - 2.0 * 0.75]
+    neither_T = regularised(loss_T, entropy_T=entropy_T, entropy_bonus=0.0, kl_T=None, kl_coefficient=3.0)
+    assert neither_T.tolist() == [1.0]
