@@ -163,7 +163,7 @@ class World:
         assert list(ended.tokens) == expected(own, context, len(context) + own.stopping.max_new_tokens)
         context += ended.tokens
         self.num_turns[ended.id] += 1
-        if ended.is_held and self.num_turns[ended.id] == 1 and len(context) <= 20:
+        if ended.is_held and self.num_turns[ended.id] == 1 and len(context) <= 18:
             self.loop.scheduler.resume(ended.id, (5, 6, 7))
             context += (5, 6, 7)
         elif ended.is_held:

@@ -1,5 +1,7 @@
 """`dora bench`: how fast the parts are, against what they must reach."""
 
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,14 +9,17 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dora_rl.rollout.bench.figures import Cell, Figures
     from dora_rl.sim.bench import Report, Size
 
 app = typer.Typer(no_args_is_help=True, help="How fast the parts are, against what they must reach.")
 
 
-@app.callback()
-def bench() -> None:
-    """A family, even while it has one member."""
+class Device(StrEnum):
+    """Where an engine runs."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 @app.command()
@@ -37,6 +42,79 @@ def control(
         typer.echo(msgspec.json.format(msgspec.json.encode(report)))
     else:
         _show(report)
+
+
+@app.command()
+def engine(
+    device: Annotated[Device, typer.Option(help="Where the engine runs.")] = Device.CPU,
+    sections: Annotated[
+        str, typer.Option(help="Of table, invariant, versions, weights, migrate, host: with commas.")
+    ] = "",
+    rows: Annotated[str, typer.Option(help="Requests x new tokens, with commas: 64x256,256xtail.")] = "",
+    shape: Annotated[
+        str | None, typer.Option(help="qwen3-0.6b, smollm2-135m or tiny, with random weights.")
+    ] = None,
+    lengths: Annotated[
+        Path | None, typer.Option(help="JSON list of the lengths of xtail rows, else drawn with a seed.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each row, after one that warms up.")] = 2,
+    steps_ahead: Annotated[int | None, typer.Option(min=0, help="Steps launched before answers.")] = None,
+    step_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a step.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list and nothing else.")] = False,
+) -> None:
+    """The native engine: tokens a second against vLLM and the roofline, and what its features cost."""
+    import msgspec
+
+    from dora_rl.observe.terminal import say
+    from dora_rl.rollout.bench.options import DEFAULTS, make_setup
+    from dora_rl.rollout.bench.suite import run_sections
+
+    setup = make_setup(
+        device=device.value,
+        shape=shape,
+        rows=_listed(rows),
+        lengths=lengths,
+        repeats=repeats,
+        steps_ahead=steps_ahead,
+        step_tokens=step_tokens,
+    )
+    names = _listed(sections) or DEFAULTS[device.value].sections
+    measured = []
+    for figures in run_sections(names, setup, say):
+        measured.append(figures)
+        if not as_json:
+            _show_figures(figures)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(measured)))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _show_figures(figures: "Figures") -> None:
+    from rich.table import Table
+
+    from dora_rl.observe.terminal import stdout
+
+    table = Table(title=figures.title, caption=figures.note or None)
+    for column in figures.columns:
+        table.add_column(column, justify="right")
+    for row in figures.rows:
+        table.add_row(*map(_cell, row))
+    stdout().print(table)
+
+
+def _cell(value: "Cell") -> str:
+    match value:
+        case None:
+            return "-"
+        case float() if abs(value) >= 1000:
+            return f"{value:,.0f}"
+        case int() | float():
+            return f"{value:,}"
+        case _:
+            return value
 
 
 def _show(report: "Report") -> None:

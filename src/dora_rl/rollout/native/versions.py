@@ -152,7 +152,9 @@ def _changed(decoder: Decoder, delta: Delta) -> Decoder:
     """The same decoder, with the delta applied."""
     parameters = dict(decoder.named_parameters())
     for name, change in delta.items():
-        parameters[name].view(-1).index_copy_(0, change.indices_N, change.values_N)
+        parameter = parameters[name]
+        indices_N, values_N = (each.to(parameter.device) for each in (change.indices_N, change.values_N))
+        parameter.view(-1).index_copy_(0, indices_N, values_N)
     return decoder
 
 

@@ -6,9 +6,9 @@ starves.
 """
 
 from bisect import insort
-from collections.abc import Iterator
 from operator import attrgetter
 
+from dora_rl.rollout.scheduling.lanes import Priority
 from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.plan import Row
 from dora_rl.rollout.scheduling.prefixes import PrefixKey
@@ -26,6 +26,8 @@ class Batch:
         self._residency = residency
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._lanes: dict[int, list[Sequence]] = {}
+        """Those that run, by version."""
         self.held: list[Sequence] = []
         self.num_preempted = 0
 
@@ -41,9 +43,22 @@ class Batch:
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out of wherever it is; what it has stays its own."""
-        for queue in (self.running, self.waiting, self.held):
+        if sequence.slot is not None:
+            self._stop(sequence)
+            return
+        for queue in (self.waiting, self.held):
             if sequence in queue:
                 queue.remove(sequence)
+
+    def check_integrity(self) -> None:
+        """Assert that those with a slot run, in order, each in the lane of its version."""
+        queued = (*self.waiting, *self.running, *self.held)
+        assert [each for each in queued if each.slot is not None] == self.running, "a slot went astray"
+        assert self.running == sorted(self.running, key=_PRIORITY), "out of order"
+        for version, lane in self._lanes.items():
+            own = [each for each in self.running if each.request.version == version]
+            assert lane == own != [], f"lane {version}: {lane}, running {own}"
+        assert sum(map(len, self._lanes.values())) == len(self.running), "a lane went astray"
 
     # --- entering -------------------------------------------------------------------------------
 
@@ -73,7 +88,15 @@ class Batch:
     def _enter(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
         self._residency.enter(sequence)
-        insort(self.running, sequence, key=_PRIORITY)
+        for queue in (self.running, self._lanes.setdefault(sequence.request.version, [])):
+            insort(queue, sequence, key=_PRIORITY)
+
+    def _stop(self, sequence: Sequence) -> None:
+        version = sequence.request.version
+        for queue in (self.running, self._lanes[version]):
+            queue.remove(sequence)
+        if not self._lanes[version]:
+            del self._lanes[version]
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Free what nobody computes with until the sequence can enter and every other one can still grow."""
@@ -92,60 +115,75 @@ class Batch:
 
     # --- computing ------------------------------------------------------------------------------
 
-    def lanes(self) -> dict[int, list[Sequence]]:
-        """The requests of each version that a step can advance, the most urgent first."""
-        lanes: dict[int, list[Sequence]] = {}
-        for sequence in self.running:
-            if sequence.is_runnable:
-                lanes.setdefault(sequence.request.version, []).append(sequence)
-        return lanes
+    def most_urgent(self) -> dict[int, Priority]:
+        """For each version with something that a step can advance, the priority of the first such."""
+        firsts = ((version, _first_runnable(lane)) for version, lane in self._lanes.items())
+        return {version: first.priority for version, first in firsts if first}
 
-    def rows(self, lane: list[Sequence]) -> Iterator[Row]:
+    def rows(self, version: int) -> list[Row]:
         """Decode rows, then chunks of prefill, within the tokens of a step."""
-        room, prefilling = self._limits.step_tokens, []
+        lane = list(self._lanes[version])
+        rows = self._decode_rows(lane)
+        room = self._limits.step_tokens - len(rows)
         for sequence in lane:
-            if not sequence.is_decoding:
-                prefilling.append(sequence)
-            elif sequence.slot is not None and self._can_decode(sequence):
-                yield _row(sequence, 1)
-                room -= 1
-        for sequence in prefilling:
             # Those that still have their slot: one may have lost it to a decoding request.
-            if room and sequence.slot is not None:
-                row = _row(sequence, min(room, sequence.num_uncomputed))
-                yield row
+            if not room:
+                break
+            if sequence.is_prefilling and sequence.slot is not None:
+                row = _chunk(sequence, min(room, sequence.num_uncomputed))
+                rows.append(row)
                 room -= row.num_tokens
+        return rows
 
-    def _can_decode(self, sequence: Sequence) -> bool:
-        """Give it a block for its next token where it lacks one; the last in order makes room."""
-        if self._limits.blocks_for(sequence.num_tokens) <= len(sequence.blocks):
-            return True
-        while not self._residency.num_free:
+    def _decode_rows(self, lane: list[Sequence]) -> list[Row]:
+        """The hot loop of the host: nothing here but what every decoding sequence needs."""
+        rows, block_size = [], self._limits.block_size
+        for sequence in lane:
+            num_tokens, start = sequence.num_tokens, sequence.num_computed
+            if num_tokens - start != 1 or num_tokens >= sequence.max_tokens:
+                continue
+            if num_tokens > len(sequence.blocks) * block_size and not self._can_grow(sequence):
+                continue
+            tokens, slot = sequence.tokens, sequence.slot
+            assert slot is not None, "only a running sequence computes"
+            known = (tokens[start],) if start < len(tokens) else ()
+            rows.append(Row(serial=sequence.serial, slot=slot, start=start, tokens=known, is_sampled=True))
+            sequence.num_computed, sequence.num_tokens = num_tokens, num_tokens + 1
+        return rows
+
+    def _can_grow(self, sequence: Sequence) -> bool:
+        """Give it a block for its next token; the last in order makes room."""
+        while sequence.slot is not None and not self._residency.num_free:
             if not (self._residency.evict_prefix() or self._offload_idle(sequence)):
                 self._preempt(self.running[-1])
-            if sequence.slot is None:
-                return False
+        if sequence.slot is None:
+            return False
         self._residency.grow(sequence)
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
         self.num_preempted += 1
-        self.running.remove(sequence)
+        self._stop(sequence)
         self._residency.offload(sequence)
         insort(self.waiting, sequence, key=_PRIORITY)
 
 
-def _row(sequence: Sequence, num_tokens: int) -> Row:
-    """Count the tokens as computed, and the draw behind them as under way."""
+def _first_runnable(lane: list[Sequence]) -> Sequence | None:
+    return next((sequence for sequence in lane if sequence.is_runnable), None)
+
+
+def _chunk(sequence: Sequence, num_tokens: int) -> Row:
+    """Count the tokens as computed, and the draw behind the last of them as under way."""
     assert sequence.slot is not None, "only a running sequence computes"
     start, end = sequence.num_computed, sequence.num_computed + num_tokens
+    is_sampled = end == sequence.num_tokens
     row = Row(
         serial=sequence.serial,
         slot=sequence.slot,
         start=start,
         tokens=tuple(sequence.tokens[start:end]),
-        is_sampled=end == sequence.num_tokens,
+        is_sampled=is_sampled,
     )
     sequence.num_computed = end
-    sequence.num_drawing += row.is_sampled
+    sequence.num_tokens += is_sampled
     return row

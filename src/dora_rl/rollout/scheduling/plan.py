@@ -78,6 +78,11 @@ class Row(Record, frozen=True):
         """How many tokens the row computes."""
         return len(self.tokens) or 1
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether it is one token and a draw; such rows come first in a plan."""
+        return self.is_sampled and len(self.tokens) <= 1
+
 
 class Plan(Record, frozen=True):
     """One step."""

@@ -51,6 +51,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Take a sequence that may have tokens and parked KV already."""
+        self._stops.equip(sequence)
         self._sequences[sequence.request.id] = sequence
         self._by_serial[sequence.serial] = sequence
         if sequence.is_held:
@@ -67,8 +68,7 @@ class Scheduler:
         max_tokens = self._max_tokens(sequence.request, num_tokens)
         self.limits.check_length(num_tokens, max_tokens)
         self._batch.leave(sequence)
-        sequence.tokens += tokens
-        sequence.max_tokens, sequence.turn_start, sequence.is_held = max_tokens, num_tokens, False
+        sequence.resume(tokens, max_tokens)
         self._batch.wait(sequence)
 
     def abort(self, request_id: int) -> Finished:
@@ -124,7 +124,7 @@ class Scheduler:
         queued = [*self._batch.waiting, *self._batch.running, *self._batch.held]
         assert sorted(map(id, queued)) == sorted(map(id, self._sequences.values())), "a sequence went astray"
         assert sorted(map(id, queued)) == sorted(map(id, self._by_serial.values())), "a serial went astray"
-        assert all((each.slot is not None) == (each in self._batch.running) for each in queued)
+        self._batch.check_integrity()
         self.residency.check_integrity(queued)
 
     # --- a step ---------------------------------------------------------------------------------
@@ -132,10 +132,10 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step; None when nothing can advance before an answer or a command comes in."""
         self._batch.admit()
-        while lanes := self._batch.lanes():
-            version = self._turns.next_turn({each: lane[0].priority for each, lane in lanes.items()})
-            if rows := tuple(self._batch.rows(lanes[version])):
-                return self._sealed(version, rows)
+        while most_urgent := self._batch.most_urgent():
+            version = self._turns.next_turn(most_urgent)
+            if rows := self._batch.rows(version):
+                return self._sealed(version, tuple(rows))
         return None
 
     def settle(self) -> Plan:
@@ -144,29 +144,32 @@ class Scheduler:
 
     def _sealed(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
         plan = self.residency.seal(version, rows)
-        for row in rows:
-            # A token being drawn is beyond the prompt.
-            if row.tokens:
-                self.residency.keep_prefix(self._by_serial[row.serial])
+        # Prompts come last; a decoding row is beyond its own.
+        for row in reversed(rows):
+            if row.is_decoding:
+                break
+            self.residency.keep_prefix(self._by_serial[row.serial])
         return plan
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[Finished]:
         """Take in what was drawn; return the turns that ended."""
-        rows = (row for row in plan.rows if row.is_sampled)
-        drawn = zip(rows, sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
-        ended = []
-        for row, token, logprob, cut_logprob in drawn:
-            sequence = self._by_serial.get(row.serial)
-            if sequence is not None and (reason := self._append(sequence, token, logprob, cut_logprob)):
+        serials = [row.serial for row in plan.rows if row.is_sampled]
+        drawn = zip(serials, sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
+        ended, find = [], self._by_serial.get
+        for serial, token, logprob, cut_logprob in drawn:
+            sequence = find(serial)
+            if sequence is None:
+                continue
+            tokens = sequence.tokens
+            tokens.append(token)
+            sequence.logprobs.append(logprob)
+            if sequence.is_cut:
+                sequence.cut_logprobs.append(cut_logprob)
+            # Asked in short first: hardly a token ends a turn.
+            may_end = len(tokens) >= sequence.max_tokens or token in sequence.stop_tokens
+            if (may_end or sequence.stop_strings) and (reason := self._stops.reason(sequence)):
                 ended.append(self._end_turn(sequence, reason))
         return ended
-
-    def _append(self, sequence: Sequence, token: int, logprob: float, cut_logprob: float) -> Reason | None:
-        sequence.num_drawing -= 1
-        sequence.tokens.append(token)
-        sequence.logprobs.append(logprob)
-        sequence.cut_logprobs.append(cut_logprob)
-        return self._stops.reason(sequence)
 
     def _end_turn(self, sequence: Sequence, reason: Reason) -> Finished:
         ended = sequence.finished(reason, is_held=sequence.request.holds_turn)

@@ -1,7 +1,8 @@
 """One request on its way: its tokens, how far its KV reaches, and where that lies.
 
-Counts may run ahead of tokens: `num_drawing` tokens are being drawn and not known yet. KV is planned for
-`num_computed` tokens, never more than there are or will be.
+Counts may run ahead of tokens: the last `num_drawing` of `num_tokens` are being drawn and not known yet. KV
+is planned for `num_computed` tokens, never more than there are or will be. What every step asks for is a
+field, not a property: a thousand sequences take part in a step.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     """Of the tokens drawn in this turn."""
     cut_logprobs: list[float] = field(default_factory=list)
-    num_drawing: int = 0
+    """The same after the cut; empty where nothing is cut."""
+    num_tokens: int = field(init=False)
+    """Tokens known and being drawn."""
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     slot: int | None = None
@@ -36,11 +39,19 @@ class Sequence:
     """Its KV is parked on the host under this number."""
     is_held: bool = False
     """Between turns."""
+    is_cut: bool = field(init=False)
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end a turn."""
+    stop_strings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.tokens)
+        self.is_cut = self.request.sampling.is_cut
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens known and being drawn."""
-        return len(self.tokens) + self.num_drawing
+    def num_drawing(self) -> int:
+        """Tokens being drawn."""
+        return self.num_tokens - len(self.tokens)
 
     @property
     def num_uncomputed(self) -> int:
@@ -50,12 +61,12 @@ class Sequence:
     @property
     def is_runnable(self) -> bool:
         """Whether a step can advance it."""
-        return not self.is_held and self.num_tokens < self.max_tokens
+        return self.num_tokens < self.max_tokens
 
     @property
-    def is_decoding(self) -> bool:
-        """Whether one token is all it needs before its next draw."""
-        return self.num_uncomputed == 1
+    def is_prefilling(self) -> bool:
+        """Whether it needs more than one token before its next draw."""
+        return self.num_uncomputed > 1 and self.is_runnable
 
     @property
     def is_computing_prefix(self) -> bool:
@@ -73,9 +84,15 @@ class Sequence:
         """Tokens of the prompt that members of its group need compute only once."""
         return len(self.request.prompt) - 1
 
+    def resume(self, tokens: tuple[int, ...], max_tokens: int) -> None:
+        """Begin the next turn behind the environment's tokens."""
+        self.tokens += tokens
+        self.num_tokens = self.turn_start = len(self.tokens)
+        self.max_tokens, self.is_held = max_tokens, False
+
     def hold(self, serial: int) -> None:
         """End the turn; the next one will answer to another serial."""
-        self.is_held, self.serial, self.num_drawing = True, serial, 0
+        self.is_held, self.serial, self.num_tokens = True, serial, len(self.tokens)
         # Steps planned ahead may have gone beyond the end; and the next draw needs a token to compute.
         self.num_computed = min(self.num_computed, len(self.tokens) - 1)
         self.logprobs, self.cut_logprobs = [], []
@@ -88,7 +105,7 @@ class Sequence:
             version=self.request.version,
             tokens=tuple(self.tokens[self.turn_start :]),
             logprobs=tuple(self.logprobs),
-            cut_logprobs=tuple(self.cut_logprobs) if self.request.sampling.is_cut else (),
+            cut_logprobs=tuple(self.cut_logprobs),
             reason=reason,
             is_held=is_held,
         )

@@ -25,15 +25,20 @@ class Stops:
         """Whether stop strings can be looked for."""
         return self._decode is not None
 
-    def reason(self, sequence: Sequence) -> Reason | None:
-        """Why the turn ends with the newest token, or None."""
+    def equip(self, sequence: Sequence) -> None:
+        """Tell a sequence what ends its turns."""
         stopping = sequence.request.stopping
         if not stopping.is_length_prescribed:
-            stop_tokens = self._eos_tokens if stopping.stop_tokens is None else stopping.stop_tokens
-            if sequence.tokens[-1] in stop_tokens:
-                return "stop token"
-            if stopping.stop_strings and self._has_stop_string(sequence, stopping.stop_strings):
-                return "stop string"
+            own = stopping.stop_tokens
+            sequence.stop_tokens = self._eos_tokens if own is None else own
+            sequence.stop_strings = stopping.stop_strings
+
+    def reason(self, sequence: Sequence) -> Reason | None:
+        """Why the turn ends with the newest token, or None."""
+        if sequence.tokens[-1] in sequence.stop_tokens:
+            return "stop token"
+        if sequence.stop_strings and self._has_stop_string(sequence, sequence.stop_strings):
+            return "stop string"
         return "length" if len(sequence.tokens) >= sequence.max_tokens else None
 
     def _has_stop_string(self, sequence: Sequence, stop_strings: tuple[str, ...]) -> bool:

@@ -1,0 +1,22 @@
+"""A table as plain data: for a terminal, a file or a test."""
+
+from collections.abc import Callable
+
+from dora_rl.core.record import Record
+
+Cell = str | float | int | None
+Say = Callable[[str], None]
+"""Where progress goes."""
+
+
+class Figures(Record, frozen=True):
+    """What one section measured."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        widths = {len(row) for row in self.rows}
+        assert widths <= {len(self.columns)}, f"rows of {widths} cells under {len(self.columns)} columns"

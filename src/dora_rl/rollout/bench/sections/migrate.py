@@ -1,0 +1,64 @@
+"""Moving a live request against computing its KV again.
+
+A request leaves an engine and enters it again, as it would enter another one like it. Both ways count until
+one more token is known.
+"""
+
+import time
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from dora_rl.rollout.bench.figures import Cell, Figures, Say
+from dora_rl.rollout.bench.setup import BenchSetup
+from dora_rl.rollout.bench.timing import run_s
+from dora_rl.rollout.bench.workloads import Workload, requests_of
+from dora_rl.rollout.native.engine import NativeEngine
+from dora_rl.rollout.native.transfer import Exported
+from dora_rl.rollout.requests import Request, Stopping
+
+_TOKENS = {"cuda": (4096, 32768), "cpu": (512, 2048)}
+_COLUMNS = ("tokens", "KV MiB", "in process s", "as bytes s", "prefill again s", "bytes / prefill")
+
+Carry = Callable[[Exported], Exported]
+
+
+def migrate(setup: BenchSetup, say: Say) -> Figures:
+    """One row a length."""
+    rows = []
+    for num_tokens in _TOKENS[setup.device]:
+        workload = Workload(name="one", lengths=(2,), prompt_tokens=num_tokens)
+        engine = setup.engine([workload], num_host_blocks=num_tokens // 32 + 8)
+        (request,) = requests_of(workload, vocab_size=setup.model.vocab_size)
+        rows.append(_row(engine, request, num_steps=-(-num_tokens // setup.step_tokens)))
+        say(f"migrate: {num_tokens} tokens in {rows[-1][2]} s, as bytes in {rows[-1][3]} s")
+        del engine
+    return Figures(title="moving a request, until its next token", columns=_COLUMNS, rows=tuple(rows))
+
+
+def _row(engine: NativeEngine, request: Request, num_steps: int) -> tuple[Cell, ...]:
+    once = replace(request, stopping=Stopping(max_new_tokens=1, is_length_prescribed=True))
+    # Once for nothing: the first of a kind pays for compilation.
+    run_s(engine, [once])
+    again_s = run_s(engine, [once])
+    kv_bytes, in_process_s = _move(engine, request, num_steps, lambda exported: exported)
+    _, as_bytes_s = _move(
+        engine, request, num_steps, lambda exported: Exported.from_bytes(exported.to_bytes())
+    )
+    columns = (round(kv_bytes / 2**20, 1), round(in_process_s, 4), round(as_bytes_s, 4), round(again_s, 4))
+    return len(request.prompt), *columns, round(as_bytes_s / again_s, 3)
+
+
+def _move(engine: NativeEngine, request: Request, num_steps: int, carry: Carry) -> tuple[int, float]:
+    """Bytes of KV moved, and seconds from the decision to the next token."""
+    engine.submit(request)
+    for _ in range(num_steps):
+        engine.step()
+    begin = time.perf_counter()
+    exported = carry(engine.export_request(request.id))
+    engine.import_request(exported)
+    (ended,) = engine.run()
+    took_s = time.perf_counter() - begin
+    assert exported.header.num_computed == len(request.prompt), f"{exported.header.num_computed} tokens moved"
+    assert ended.id == request.id
+    return 0 if exported.kv is None else exported.kv.nbytes, took_s

@@ -1,0 +1,69 @@
+"""Models of known shapes with random weights: speed does not depend on what they have learned."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from dora_rl.model.config import DefaultRope, ModelConfig
+from dora_rl.model.decoder import Decoder
+
+QWEN3_06B = ModelConfig(
+    family="qwen3",
+    vocab_size=151_936,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_layers=28,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=128,
+    max_positions=40_960,
+    norm_eps=1e-6,
+    rope=DefaultRope(theta=1_000_000.0),
+    is_tied=True,
+    dtype="bfloat16",
+)
+
+SMOLLM2_135M = ModelConfig(
+    family="llama",
+    vocab_size=49_152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_layers=30,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    max_positions=8192,
+    norm_eps=1e-5,
+    rope=DefaultRope(theta=100_000.0),
+    is_tied=True,
+)
+
+TINY = ModelConfig(
+    family="qwen3",
+    vocab_size=128,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    max_positions=40_960,
+    norm_eps=1e-6,
+    rope=DefaultRope(theta=10_000.0),
+    is_tied=True,
+)
+
+SHAPES = {"qwen3-0.6b": QWEN3_06B, "smollm2-135m": SMOLLM2_135M, "tiny": TINY}
+
+
+def random_weights(model: ModelConfig, *, seed: int, device: str, dtype: torch.dtype) -> Mapping[str, Tensor]:
+    """Every parameter, small enough that activations stay finite; a function of seed and kind of device."""
+    decoder = Decoder.empty(model, device=device, dtype=dtype).requires_grad_(False)
+    generator = torch.Generator(device).manual_seed(seed)
+    for name, parameter in decoder.named_parameters():
+        if name.endswith("norm.weight"):
+            parameter.fill_(1.0)
+        else:
+            parameter.normal_(std=model.initializer_range, generator=generator)
+    return decoder.state_dict()
