@@ -1,4 +1,7 @@
-"""Kernels run on a GPU where there is one, else under Triton's interpreter on the CPU; without Triton not at all."""
+"""Kernels run on a GPU where there is one, else under Triton's interpreter on the CPU.
+
+Without Triton not at all.
+"""
 
 from typing import Any
 

@@ -50,7 +50,9 @@ def requests(sampling: Sampling, num_new: int = 5) -> list[Request]:
         Request(
             id=index,
             version=index % NUM_VERSIONS if index not in (2, 3) else 0,
-            prompt=tuple((7 * place + 5) % 101 for place in range(length)) if index in (2, 3) else tuple((place * place + index) % 103 for place in range(length)),
+            prompt=tuple((7 * place + 5) % 101 for place in range(length))
+            if index in (2, 3)
+            else tuple((place * place + index) % 103 for place in range(length)),
             key=StreamKey(seed=5, row=index),
             sampling=sampling,
             stopping=Stopping(max_new_tokens=num_new + index % 3),
@@ -90,7 +92,9 @@ SAMPLINGS = {
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
 @pytest.mark.parametrize("num_blocks", [60, 12])
-def test_tokens_are_those_of_the_cpu(device: str, make_on: MakeOn, sampling: Sampling, num_blocks: int) -> None:
+def test_tokens_are_those_of_the_cpu(
+    device: str, make_on: MakeOn, sampling: Sampling, num_blocks: int
+) -> None:
     wanted = requests(sampling)
     limits = {"num_blocks": num_blocks}
     assert_same(
@@ -123,7 +127,9 @@ def test_invariant_bits_do_not_depend_on_the_batch(device: str, make_on: MakeOn)
     assert_same(together, answers(make_on(CPU), wanted))
 
 
-def test_a_version_moves_into_the_place_of_another(device: str, make_on: MakeOn, directories: list[Path]) -> None:
+def test_a_version_moves_into_the_place_of_another(
+    device: str, make_on: MakeOn, directories: list[Path]
+) -> None:
     wanted = [request for request in requests(SAMPLINGS["greedy"]) if request.version == 0]
     engine = make_on(backend_on(device))
     expected = answers(engine, wanted)

@@ -96,14 +96,19 @@ def test_fixed_products_do_not_depend_on_the_other_rows(device: str) -> None:
 class Attending:
     """Sequences of some length in a paged cache, whose last tokens are to be computed."""
 
-    def __init__(self, device: str, *, heads: Heads, lengths: list[int], has_norm: bool, block_size: int = 8) -> None:
+    def __init__(
+        self, device: str, *, heads: Heads, lengths: list[int], has_norm: bool, block_size: int = 8
+    ) -> None:
         self.heads, self.lengths, self.device = heads, lengths, device
         width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
         self.qkv = [torch.randn(length, width, device=device) for length in lengths]
         norms = [torch.rand(heads.head_dim, device=device) + 0.5 if has_norm else None for _ in range(2)]
         rotation = Rotary(ROPE, heads.head_dim).rotation(torch.arange(256, device=device))
         self.turning = Turning(
-            cos_PD=rotation.cos.squeeze(1), sin_PD=rotation.sin.squeeze(1), q_norm_D=norms[0], k_norm_D=norms[1]
+            cos_PD=rotation.cos.squeeze(1),
+            sin_PD=rotation.sin.squeeze(1),
+            q_norm_D=norms[0],
+            k_norm_D=norms[1],
         )
         blocks_each = 256 // block_size
         order = torch.randperm(len(lengths) * blocks_each, dtype=torch.int32) + 1
@@ -161,7 +166,7 @@ def test_decode_attention(device: str, heads: Heads, has_norm: bool, split: Spli
         lasts.append(case.qkv[slot][-1:] if is_fused else case.store(slot, range(length - 1, length)))
     qkv, slots, positions = torch.cat(lasts), list(range(len(lengths))), [length - 1 for length in lengths]
     out = torch.full((len(lengths), heads.num_heads * heads.head_dim), torch.nan, device=device)
-    parts = Parts.empty(len(lengths), heads, split.most, device)
+    parts = Parts.empty(len(lengths), split.most, heads, device)
     for _ in range(2):  # Twice: what counts arrivals must be as it was.
         args = (qkv, out, heads, case.turning, case.paging(slots, positions), parts, split)
         decode_attention(*args, is_fused=is_fused)
@@ -180,8 +185,8 @@ def test_prefill_attention_of_chunks_in_the_middle(device: str, heads: Heads) ->
         tokens.append(case.store(slot, range(start, length)))
         slots += [slot] * (length - start)
         positions += range(start, length)
-        for offset in range(0, length - start, stretch_tokens(heads)):
-            stretches.append((first + offset, min(stretch_tokens(heads), length - start - offset)))
+        size = stretch_tokens(heads)
+        stretches += [(first + at, min(size, length - start - at)) for at in range(0, length - start, size)]
         first += length - start
     out = torch.full((first, heads.num_heads * heads.head_dim), torch.nan, device=device)
     list_N2 = torch.tensor([*stretches, (0, 0)], dtype=torch.int32, device=device)

@@ -5,6 +5,7 @@ memory. Outside, KV travels as `[layers, 2, tokens, kv heads, head size]`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,7 +21,14 @@ class BlockCache:
         self._block_size = limits.block_size
         # Zeros, not whatever was there: what is masked is still multiplied, and must not be NaN.
         self.blocks = torch.zeros(
-            (model.num_layers, limits.num_blocks + 1, model.num_kv_heads, 2, limits.block_size, model.head_dim),
+            (
+                model.num_layers,
+                limits.num_blocks + 1,
+                model.num_kv_heads,
+                2,
+                limits.block_size,
+                model.head_dim,
+            ),
             dtype=dtype,
             device=device,
         )
@@ -39,12 +47,39 @@ class BlockCache:
     def write(self, blocks: Sequence[int], kv: Tensor) -> None:
         """Put KV back, as `read` gave it."""
         room = len(blocks) * self._block_size
-        padded = torch.nn.functional.pad(kv.to(self.blocks.device, non_blocking=True), (0, 0, 0, 0, 0, room - kv.shape[2]))
+        padded = torch.nn.functional.pad(
+            kv.to(self.blocks.device, non_blocking=True), (0, 0, 0, 0, 0, room - kv.shape[2])
+        )
         paged = padded.unflatten(2, (len(blocks), self._block_size)).permute(0, 2, 4, 1, 3, 5)
         self.blocks.index_copy_(1, self._index(blocks), paged.contiguous())
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
         return to_device(torch.tensor(blocks), self.blocks.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """Memory that a device writes to, and the moment from which it may be read."""
+
+    values: Tensor
+    event: torch.cuda.Event | None
+
+    def wait(self) -> Tensor:
+        """The values, once they are there."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.values
+
+
+def to_host(values: Tensor) -> Copied:
+    """A copy in host memory that the host does not wait for."""
+    if values.device.type == "cpu":
+        return Copied(values=values.clone(), event=None)
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return Copied(values=host, event=event)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -25,7 +25,10 @@ class Places:
         return self._tenants[place]
 
     def settle(self, version: int, decoder: Decoder) -> int:
-        """Move a version in: back where it was if it only changed its name, else into a free place, else a new one."""
+        """Move a version in.
+
+        Back where it was if it only changed its name, else into a free place, else a new one.
+        """
         place = next((each for each in self._free if self._tenants[each] is decoder), None)
         if place is None and self._free:
             place = self._free[0]

@@ -53,7 +53,10 @@ class SlotSampling:
         cuts = [self._cuts[slot] for slot in slots]
         slots_R = self._put(torch.tensor(slots))
         top_k = [min(each.top_k or self._vocab_size, self._vocab_size) for each in cuts]
-        limits = (self._put(torch.tensor(column)) for column in (top_k, [each.top_p for each in cuts], [each.min_p for each in cuts]))
+        limits = (
+            self._put(torch.tensor(column))
+            for column in (top_k, [each.top_p for each in cuts], [each.min_p for each in cuts])
+        )
         own = self.distributions
         scaled_RV = logits_RV / own.temperature_S[slots_R, None]
         kept_RV = keep_likeliest(scaled_RV, *limits)

@@ -1,7 +1,8 @@
 """A plan as the integers that kernels read, at fixed addresses on the device.
 
-Rows of one token are decoded, longer ones are prefilled; each kind is filled up to a bucket with tokens of a slot
-that lies in scratch, so that few graphs serve all sizes. All integers of a step travel in one copy each kind.
+Rows of one token are decoded, longer ones are prefilled; each kind is filled up to a bucket with tokens of a
+slot that lies in scratch, so that few graphs serve all sizes. All integers of a step travel in one copy each
+kind.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dora_rl.rollout.native.cuda.kernels.embed import FROM_SLOT
-from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.plan import Row
 
 Integers = NDArray[np.int32]
@@ -42,21 +42,29 @@ class _Rows:
     """Hidden row, slot, and the position it draws for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The most rows that are decoded, or drawn for, and the most tokens that are prefilled in one step."""
+
+    num_rows: int
+    num_prefilled: int
+
+    @property
+    def num_hidden(self) -> int:
+        """Rows of hidden states: of decoded tokens first, of prefilled ones behind them."""
+        return self.num_rows + self.num_prefilled
+
+
 class Staging:
     """The step under way on the device, and the next one on its way there."""
 
-    def __init__(self, limits: Limits, stretch_tokens: int, device: torch.device) -> None:
-        self._limits = limits
+    def __init__(self, room: Room, *, filler_slot: int, stretch_tokens: int, device: torch.device) -> None:
+        self._room = room
         self._stretch_tokens = stretch_tokens
         self._device = device
-        self._filler_slot = limits.max_running
-        self._decode_words = torch.zeros(6, limits.max_running, dtype=torch.int32, device=device)
-        self._prefill_words = torch.zeros(5, limits.step_tokens, dtype=torch.int32, device=device)
-
-    @staticmethod
-    def num_hidden(limits: Limits) -> int:
-        """Rows of hidden states: of decoded tokens first, of prefilled ones behind them."""
-        return limits.max_running + limits.step_tokens
+        self._filler_slot = filler_slot
+        self._decode_words = torch.zeros(6, room.num_rows, dtype=torch.int32, device=device)
+        self._prefill_words = torch.zeros(5, room.num_prefilled, dtype=torch.int32, device=device)
 
     @property
     def decode(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,7 +95,7 @@ class Staging:
         num_sampled = self._put_decoded(sorted_rows)
         num_prefilled, num_stretches = self._put_prefilled(sorted_rows.prefilled)
         counts = Counts(
-            num_decoded=bucket(len(sorted_rows.decoded), self._limits.max_running),
+            num_decoded=bucket(len(sorted_rows.decoded), self._room.num_rows),
             num_prefilled=num_prefilled,
             num_stretches=num_stretches,
             num_sampled=num_sampled,
@@ -105,14 +113,14 @@ class Staging:
                 found.decoded.append(row)
             else:
                 num_prefilled += len(row.tokens)
-                hidden_row = self._limits.max_running + num_prefilled - 1
+                hidden_row = self._room.num_rows + num_prefilled - 1
                 found.prefilled.append(row)
             if row.is_sampled:
                 found.sampled.append((hidden_row, row.slot, row.start + row.num_tokens))
         return found
 
     def _put_decoded(self, rows: _Rows) -> int:
-        words = torch.zeros(6, self._limits.max_running, dtype=torch.int32, pin_memory=self._pins)
+        words = torch.zeros(6, self._room.num_rows, dtype=torch.int32, pin_memory=self._pins)
         view: Integers = words.numpy()
         view[1] = view[4] = self._filler_slot
         num = len(rows.decoded)
@@ -122,7 +130,7 @@ class Staging:
         if rows.sampled:
             view[3:, : len(rows.sampled)] = np.array(rows.sampled, dtype=np.int32).T
         self._decode_words.copy_(words, non_blocking=True)
-        return bucket(len(rows.sampled), self._limits.max_running)
+        return bucket(len(rows.sampled), self._room.num_rows)
 
     def _put_prefilled(self, rows: Sequence[Row]) -> tuple[int, int]:
         if not rows:
@@ -130,14 +138,16 @@ class Staging:
         tokens = np.fromiter((token for row in rows for token in row.tokens), dtype=np.int32)
         lengths = [len(row.tokens) for row in rows]
         stretches = self._stretches(lengths)
-        num_tokens = bucket(len(tokens), self._limits.step_tokens)
+        num_tokens = bucket(len(tokens), self._room.num_prefilled)
         num_stretches = bucket(len(stretches), len(self.stretches_N2))
-        words = torch.zeros(5, self._limits.step_tokens, dtype=torch.int32, pin_memory=self._pins)
+        words = torch.zeros(5, self._room.num_prefilled, dtype=torch.int32, pin_memory=self._pins)
         view: Integers = words.numpy()
         view[1] = self._filler_slot
         view[0, : len(tokens)] = tokens
         view[1, : len(tokens)] = np.repeat([row.slot for row in rows], lengths)
-        view[2, : len(tokens)] = np.concatenate([np.arange(row.start, row.start + len(row.tokens)) for row in rows])
+        view[2, : len(tokens)] = np.concatenate(
+            [np.arange(row.start, row.start + len(row.tokens)) for row in rows]
+        )
         view[3:].reshape(-1, 2)[: len(stretches)] = stretches
         self._prefill_words.copy_(words, non_blocking=True)
         return num_tokens, num_stretches
@@ -146,7 +156,9 @@ class Staging:
         ends = [0, *np.cumsum(lengths).tolist()]
         size = self._stretch_tokens
         return [
-            (first, min(size, end - first)) for begin, end in pairwise(ends) for first in range(begin, end, size)
+            (first, min(size, end - first))
+            for begin, end in pairwise(ends)
+            for first in range(begin, end, size)
         ]
 
     @property

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Block, Decoder
+from dora_rl.model.decoder import Block, Decoder, Mlp
 from dora_rl.model.experts import ExpertMlp
 from dora_rl.rollout.native.cuda.kernels.activation import gated
 from dora_rl.rollout.native.cuda.kernels.embed import embed
@@ -68,17 +68,17 @@ class Trunk:
         change: Tensor | None = None
         for layer, block in enumerate(decoder.layers):
             assert isinstance(block, Block)
-            if way == "few" and not isinstance(block.mlp, ExpertMlp):
-                self._few(layer, block, num, attend)
+            if way == "few" and isinstance(block.mlp, Mlp):
+                self._few(layer, block, block.mlp, num, attend)
             else:
                 change = self._many(layer, block, num, attend, way, change)
         add_norm(residual, change, decoder.norm.weight, decoder.norm.eps, tokens.hidden_TH)
 
-    def _few(self, layer: int, block: Block, num: int, attend: Attend) -> None:
+    def _few(self, layer: int, block: Block, mlp: Mlp, num: int, attend: Attend) -> None:
         residual, qkv, mixed, inner = (
             each[:num] for each in (self._residual, self._qkv, self._mixed, self._gated)
         )
-        attention, mlp = block.attention, block.mlp
+        attention = block.attention
         norm, eps = block.attention_norm.weight, block.attention_norm.eps
         linear(residual, attention.qkv.weight, qkv, bias_O=attention.qkv.bias, norm_I=norm, eps=eps)
         attend(layer, qkv, mixed)
@@ -108,7 +108,9 @@ class Trunk:
         return out
 
 
-def library_linear(inputs_TI: Tensor, weight_OI: Tensor, out_TO: Tensor, bias_O: Tensor | None = None) -> None:
+def library_linear(
+    inputs_TI: Tensor, weight_OI: Tensor, out_TO: Tensor, bias_O: Tensor | None = None
+) -> None:
     """`inputs @ weight.T + bias` by the library."""
     if bias_O is None:
         torch.mm(inputs_TI, weight_OI.T, out=out_TO)
@@ -131,4 +133,5 @@ def _mixture(mlp: ExpertMlp, normed_TH: Tensor, way: Way) -> Tensor:
     expert_linear(inner, torch.arange(num_rows, device=inner.device), mlp.down, routing, sorted_rows)
     outputs_TAH = torch.empty_like(sorted_rows).index_copy_(0, routing.order_N, sorted_rows)
     weighted = outputs_TAH.unflatten(0, experts_TA.shape).float() * weights_TA[..., None]
-    return weighted.sum(dim=1).to(normed_TH.dtype)
+    mixed_TH: Tensor = weighted.sum(dim=1).to(normed_TH.dtype)
+    return mixed_TH

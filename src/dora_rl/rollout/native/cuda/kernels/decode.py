@@ -1,9 +1,9 @@
 """Attention of one token a row over its paged context.
 
-A program owns one row, one key head with the queries that share it, and one split of the context. Rotation and
-the store of the row's own key and value ride along where every row is a sequence of its own (`is_fused`); the
-own token is then read from registers. With several splits, whoever finishes a row last puts the parts together,
-in their order, so the sum does not depend on who that was.
+A program owns one row, one key head with the queries that share it, and one split of the context. Rotation
+and the store of the row's own key and value ride along where every row is a sequence of its own (`is_fused`);
+the own token is then read from registers. With several splits, whoever finishes a row last puts the parts
+together, in their order, so the sum does not depend on who that was.
 
 Splits are even, at least `least` tokens, and as many as the caller allows. With `fixed_split` they have that
 many tokens whatever the context and the batch: same splits, same order, same bits.
@@ -23,12 +23,20 @@ from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, t
 _LOG2_E = 1.4426950408889634
 MAX_SPLITS = 16
 _TOKENS = 32
-"""That a program looks at at once. With blocks of as many it looks up one block at a time, which is quicker."""
+"""That a program looks at at once.
+
+With blocks of as many it looks up one block at a time, which is quicker.
+"""
 
 
 @triton.jit
-def _merge(parts, masses, peaks, first, num_used, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P: tl.constexpr):
-    """The parts of one row and key head, `first` on: some at a time, in order. `[group, dims]`, powers of two."""
+def _merge(
+    parts, masses, peaks, first, num_used, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P: tl.constexpr
+):
+    """The parts of one row and key head, `first` on.
+
+    Some at a time, in order. `[group, dims]`, powers of two.
+    """
     GROUP_P: tl.constexpr = triton.next_power_of_2(GROUP)
     AT_ONCE: tl.constexpr = 16
     queries, dims = tl.arange(0, GROUP_P), tl.arange(0, DIM_P)
@@ -43,7 +51,9 @@ def _merge(parts, masses, peaks, first, num_used, GROUP: tl.constexpr, DIM: tl.c
         own_peak = tl.load(peaks + at, mask=inside, other=float("-inf"), cache_modifier=".cg")
         own_mass = tl.load(masses + at, mask=inside, other=0.0, cache_modifier=".cg")
         is_part = inside[:, :, None] & (dims < DIM)[None, None, :]
-        own = tl.load(parts + at[:, :, None] * DIM + dims[None, None, :], mask=is_part, other=0.0, cache_modifier=".cg")
+        own = tl.load(
+            parts + at[:, :, None] * DIM + dims[None, None, :], mask=is_part, other=0.0, cache_modifier=".cg"
+        )
         new_peak = tl.maximum(tl.maximum(peak, tl.max(own_peak, axis=0)), -1e30)
         kept, added = tl.exp2(peak - new_peak), tl.exp2(own_peak - new_peak[None, :])
         mixed = mixed * kept[:, None] + tl.sum(own * added[:, :, None], axis=0)
@@ -188,7 +198,10 @@ def _decode(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Room for the splits of rows: sums, masses and peaks, and how many have arrived (zero between launches)."""
+    """Room for the splits of rows.
+
+    Sums, masses and peaks, and how many have arrived (zero between launches).
+    """
 
     sums: Tensor
     masses: Tensor
@@ -196,7 +209,7 @@ class Parts:
     arrivals: Tensor
 
     @classmethod
-    def empty(cls, num_rows: int, heads: Heads, max_splits: int, device: torch.device | str) -> "Parts":
+    def empty(cls, num_rows: int, max_splits: int, heads: Heads, device: torch.device | str) -> "Parts":
         """For this many rows and splits."""
         places = num_rows * heads.num_heads * max_splits
         return cls(
@@ -209,7 +222,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How a context is divided: into at most `most` parts of at least `least` tokens, or of `fixed` tokens each."""
+    """How a context is divided.
+
+    Into at most `most` parts of at least `least` tokens, or of `fixed` tokens each.
+    """
 
     most: int = 1
     least: int = 128
@@ -278,5 +294,5 @@ def split_for(num_rows: int, max_context: int) -> Split:
     """
     if num_rows >= 128:
         return Split(most=min(MAX_SPLITS, triton.next_power_of_2(triton.cdiv(max_context, 512))), least=512)
-    most = 1 << (192 // num_rows).bit_length() - 1
-    return Split(most=min(MAX_SPLITS, most), least=32 if num_rows < 16 else 128)
+    most = 1 << ((256 if num_rows < 32 else 192) // num_rows).bit_length() - 1
+    return Split(most=min(4 * MAX_SPLITS, most), least=32 if num_rows < 16 else 128)

@@ -1,8 +1,8 @@
 """Products of rows with their own expert's matrix.
 
-Rows are sorted by expert and cut into tiles that hold rows of one expert only; which tile is whose is worked out
-on the device, so nothing waits for the router. A tile has a fixed size and a row's sums a fixed order: its bits
-depend on no other row.
+Rows are sorted by expert and cut into tiles that hold rows of one expert only; which tile is whose is worked
+out on the device, so nothing waits for the router. A tile has a fixed size and a row's sums a fixed order:
+its bits depend on no other row.
 """
 
 from dataclasses import dataclass
@@ -75,7 +75,10 @@ class Routing:
 
 
 def sort_by_expert(experts_TA: Tensor, num_experts: int) -> Routing:
-    """Tiles for each expert's rows; their number is bounded by what could be needed, whatever the router says."""
+    """Tiles for each expert's rows.
+
+    Their number is bounded by what could be needed, whatever the router says.
+    """
     flat = experts_TA.flatten()
     order_N = flat.argsort(stable=True)
     ids = torch.arange(num_experts, device=flat.device)

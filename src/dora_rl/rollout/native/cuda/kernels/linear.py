@@ -4,8 +4,8 @@ What comes before and after rides along, because at this size a kernel's start c
 norm of the input, the bias, the gate of an MLP, the residual addition. Each program owns a few outputs and
 reads their whole rows, so sums have one order. The first weights are on their way before the input is ready.
 
-Two kernels: for a handful of rows weights stay in registers and are multiplied there, row by row; for more they
-go through the matrix units, each warp multiplying a strip of the inputs of its own.
+Two kernels: for a handful of rows weights stay in registers and are multiplied there, row by row; for more
+they go through the matrix units, each warp multiplying a strip of the inputs of its own.
 """
 
 from dataclasses import dataclass
@@ -23,15 +23,36 @@ _HANDFUL = 2
 
 
 @triton.jit
-def _chunk(matrix, outputs, FIRST: tl.constexpr, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, BLOCK_K: tl.constexpr):
+def _chunk(
+    matrix,
+    outputs,
+    FIRST: tl.constexpr,
+    NUM_OUTPUTS: tl.constexpr,
+    NUM_INPUTS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     """Some outputs' weights for the inputs from `FIRST` on; zero beyond the last."""
     columns = FIRST + tl.arange(0, BLOCK_K)
     inside = (outputs[:, None] < NUM_OUTPUTS) & (columns[None, :] < NUM_INPUTS)
-    return tl.load(matrix + outputs.to(tl.int64)[:, None] * NUM_INPUTS + columns[None, :], mask=inside, other=0.0)
+    return tl.load(
+        matrix + outputs.to(tl.int64)[:, None] * NUM_INPUTS + columns[None, :], mask=inside, other=0.0
+    )
 
 
 @triton.jit
-def _finish(sums, sums_up, bias, residual, place, outputs, inside, dtype: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, IS_GATED: tl.constexpr):
+def _finish(
+    sums,
+    sums_up,
+    bias,
+    residual,
+    place,
+    outputs,
+    inside,
+    dtype: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    IS_GATED: tl.constexpr,
+):
     """From sums to what is stored, rounding where the decoder rounds."""
     if HAS_BIAS:
         sums += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)
@@ -87,12 +108,26 @@ def _handful(
             if IS_GATED:
                 sums_up = tl.sum(weights_up.to(tl.float32) * values[None, :], axis=1)
             place = row * NUM_OUTPUTS + outputs
-            result = _finish(sums, sums_up, bias, residual, place, outputs, is_output, dtype, HAS_BIAS, HAS_RESIDUAL, IS_GATED)
+            result = _finish(
+                sums,
+                sums_up,
+                bias,
+                residual,
+                place,
+                outputs,
+                is_output,
+                dtype,
+                HAS_BIAS,
+                HAS_RESIDUAL,
+                IS_GATED,
+            )
             tl.store(out + place, result, mask=is_output)
 
 
 @triton.jit
-def _strips(matrix, lines, first, is_line, NUM_INPUTS: tl.constexpr, WARPS: tl.constexpr, BLOCK_K: tl.constexpr):
+def _strips(
+    matrix, lines, first, is_line, NUM_INPUTS: tl.constexpr, WARPS: tl.constexpr, BLOCK_K: tl.constexpr
+):
     """`[warps, lines, BLOCK_K]`: of each line the next inputs of each warp's strip, zero beyond the last."""
     STRIP: tl.constexpr = (NUM_INPUTS + WARPS * BLOCK_K - 1) // (WARPS * BLOCK_K) * BLOCK_K
     columns = (tl.arange(0, WARPS) * STRIP)[:, None] + first + tl.arange(0, BLOCK_K)[None, :]
@@ -102,7 +137,15 @@ def _strips(matrix, lines, first, is_line, NUM_INPUTS: tl.constexpr, WARPS: tl.c
 
 
 @triton.jit
-def _squares(inputs, rows, is_row, NUM_INPUTS: tl.constexpr, WARPS: tl.constexpr, BLOCK_K: tl.constexpr, STRIP: tl.constexpr):
+def _squares(
+    inputs,
+    rows,
+    is_row,
+    NUM_INPUTS: tl.constexpr,
+    WARPS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STRIP: tl.constexpr,
+):
     """The sum of squares of each row."""
     sums = tl.zeros([rows.shape[0]], dtype=tl.float32)
     for first in tl.static_range(0, STRIP, BLOCK_K):
@@ -112,7 +155,17 @@ def _squares(inputs, rows, is_row, NUM_INPUTS: tl.constexpr, WARPS: tl.constexpr
 
 
 @triton.jit
-def _normed(values, scales, norm_weight, first, dtype: tl.constexpr, NUM_INPUTS: tl.constexpr, WARPS: tl.constexpr, BLOCK_K: tl.constexpr, STRIP: tl.constexpr):
+def _normed(
+    values,
+    scales,
+    norm_weight,
+    first,
+    dtype: tl.constexpr,
+    NUM_INPUTS: tl.constexpr,
+    WARPS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STRIP: tl.constexpr,
+):
     columns = (tl.arange(0, WARPS) * STRIP)[:, None] + first + tl.arange(0, BLOCK_K)[None, :]
     own = tl.load(norm_weight + columns, mask=columns < NUM_INPUTS, other=0.0).to(tl.float32)
     return (values.to(tl.float32) * scales[None, :, None] * own[:, None, :]).to(dtype)
@@ -173,8 +226,17 @@ def _several(
     place = rows[:, None] * NUM_OUTPUTS + outputs[None, :]
     inside = is_row[:, None] & is_output[None, :]
     result = _finish(
-        tl.sum(sums, axis=0), tl.sum(sums_up, axis=0), bias, residual, place, outputs[None, :], inside,
-        out.dtype.element_ty, HAS_BIAS, HAS_RESIDUAL, IS_GATED,
+        tl.sum(sums, axis=0),
+        tl.sum(sums_up, axis=0),
+        bias,
+        residual,
+        place,
+        outputs[None, :],
+        inside,
+        out.dtype.element_ty,
+        HAS_BIAS,
+        HAS_RESIDUAL,
+        IS_GATED,
     )
     tl.store(out + place, result, mask=inside)
 
@@ -212,7 +274,10 @@ def linear(
     is_gated: bool = False,
     tile: Tile | None = None,
 ) -> None:
-    """`inputs @ weight.T` for at most `MAX_ROWS` rows; `out` may be the residual. A gated weight has gate, then up."""
+    """`inputs @ weight.T` for at most `MAX_ROWS` rows.
+
+    `out` may be the residual. A gated weight has gate, then up.
+    """
     num_rows, num_inputs = inputs_TI.shape
     num_outputs = out_TO.shape[1]
     tile = tile or tile_for(num_rows, num_outputs, num_inputs)

@@ -11,7 +11,17 @@ from dora_rl.rollout.native.cuda.kernels.overlap import await_previous, let_next
 
 
 @triton.jit
-def _norm(residual, change, weight, out, width, eps, HAS_CHANGE: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
+def _norm(
+    residual,
+    change,
+    weight,
+    out,
+    width,
+    eps,
+    HAS_CHANGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):
     let_next_start(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -28,7 +38,9 @@ def _norm(residual, change, weight, out, width, eps, HAS_CHANGE: tl.constexpr, B
     tl.store(out + row * width + columns, (wide * scale * weights).to(values.dtype), mask=inside)
 
 
-def add_norm(residual_TH: Tensor, change_TH: Tensor | None, weight_H: Tensor, eps: float, out_TH: Tensor) -> None:
+def add_norm(
+    residual_TH: Tensor, change_TH: Tensor | None, weight_H: Tensor, eps: float, out_TH: Tensor
+) -> None:
     """Add the change to the residual in place, and give the norm of the sum."""
     num_tokens, width = out_TH.shape
     block = triton.next_power_of_2(width)

@@ -1,8 +1,8 @@
 """Kernels that start while the one before them still runs (programmatic dependent launch, from Hopper on).
 
-Such a kernel may at once read what no kernel of the graph writes, its weights above all; before it touches anything
-else it waits for the one before it to be over, which in turn waited for its own. A kernel that does not take part is
-simply waited for.
+Such a kernel may at once read what no kernel of the graph writes, its weights above all; before it touches
+anything else it waits for the one before it to be over, which in turn waited for its own. A kernel that does
+not take part is simply waited for.
 """
 
 import torch

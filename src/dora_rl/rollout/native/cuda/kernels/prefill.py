@@ -1,8 +1,8 @@
 """Attention of chunks of prompts over the paged cache, which already holds their own keys and values.
 
-A program owns a stretch of one chunk's tokens and one key head with the queries that share it: `rows = tokens x
-group`. Stretches come as a list on the device, so that one captured launch serves any mix of chunks; a stretch of
-no tokens is nobody's.
+A program owns a stretch of one chunk's tokens and one key head with the queries that share it: `rows = tokens
+x group`. Stretches come as a list on the device, so that one captured launch serves any mix of chunks; a
+stretch of no tokens is nobody's.
 """
 
 import triton

@@ -1,7 +1,7 @@
 """Queries and keys: normalised, turned to their positions; keys and values put into the cache.
 
-A head is held as its two halves, because rotation pairs dimension `i` with `i + head_dim / 2`. Rounds where the
-decoder rounds: after the norm, and after the rotation.
+A head is held as its two halves, because rotation pairs dimension `i` with `i + head_dim / 2`. Rounds where
+the decoder rounds: after the norm, and after the rotation.
 """
 
 from dataclasses import dataclass
@@ -111,7 +111,10 @@ def _rotate(
     places = row + (NUM_HEADS + kv_heads[:, None]) * 2 * HALF + dims[None, :]
     first, second = tl.load(places, mask=inside, other=0.0), tl.load(places + HALF, mask=inside, other=0.0)
     first, second = turned(first, second, k_norm, cos, sin, dims, HALF, eps, HAS_NORM)
-    cells = cache + ((block * NUM_KV_HEADS + kv_heads[:, None]) * 2 * BLOCK_SIZE + position % BLOCK_SIZE) * 2 * HALF
+    cells = (
+        cache
+        + ((block * NUM_KV_HEADS + kv_heads[:, None]) * 2 * BLOCK_SIZE + position % BLOCK_SIZE) * 2 * HALF
+    )
     cells += dims[None, :]
     tl.store(cells, first, mask=inside)
     tl.store(cells + HALF, second, mask=inside)

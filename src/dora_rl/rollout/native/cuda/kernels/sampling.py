@@ -1,10 +1,11 @@
 """Draws: the largest of logit / temperature plus keyed Gumbel noise, and its log-probability.
 
-Written as a race: `logit + noise` is largest where `exp(logit) / waiting time` is, and the exponential is needed for
-the log-probability anyway.
+Written as a race: `logit + noise` is largest where `exp(logit) / waiting time` is, and the exponential is
+needed for the log-probability anyway.
 
 The vocabulary is cut into pieces that many programs look at at once; a second kernel puts a row's pieces
-together. Noise is Philox4x32-10 on the same words as on the CPU: token `i` has word `i % 4` of block `i // 4`.
+together. Noise is Philox4x32-10 on the same words as on the CPU: token `i` has word `i % 4` of block `i //
+4`.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,9 @@ def _waiting_time(word):
     """Standard exponential `-log1p(-u)`: minus its logarithm is the Gumbel noise of the same word."""
     uniform = tl.minimum((word.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)
     # Where 1 - u would be rounded, the series: the shortest waiting time decides, and it is short.
-    series = uniform * (1.0 + uniform * (0.5 + uniform * (1.0 / 3 + uniform * (0.25 + uniform * (0.2 + uniform / 6)))))
+    series = uniform * (
+        1.0 + uniform * (0.5 + uniform * (1.0 / 3 + uniform * (0.25 + uniform * (0.2 + uniform / 6))))
+    )
     return tl.where(uniform < 0.0625, series, -tl.log(1.0 - uniform))
 
 
@@ -79,7 +82,9 @@ def _look(
     temperature = tl.load(temperatures + slot)
     blocks = piece * (PIECE // 4) + tl.arange(0, PIECE // 4)
     ids = piece * PIECE + tl.arange(0, PIECE)
-    values = tl.load(logits + row * vocab_size + ids, mask=ids < vocab_size, other=float("-inf")) / temperature
+    values = (
+        tl.load(logits + row * vocab_size + ids, mask=ids < vocab_size, other=float("-inf")) / temperature
+    )
     peak = tl.max(values, axis=0)
     shares = tl.exp(values - peak)
     mass = tl.sum(shares, axis=0)
