@@ -2,9 +2,13 @@
 
 Nothing runs ahead here, so a launched step is over when `launch` returns. What it promises is the order of
 plans and, in batch-invariant mode, that the bits of a row do not depend on the rows beside it.
+
+A step's rows are dealt to as many workers as torch has threads, each with one thread: they meet once a step,
+where threads inside the products would meet a thousand times, which costs everything on a busy machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +21,7 @@ from dora_rl.rollout.errors import EngineError
 from dora_rl.rollout.native.backend import Backend
 from dora_rl.rollout.native.packed import Prepared, packed_bytes, prepare
 from dora_rl.rollout.native.paged import PagedAttention, PagedCache
-from dora_rl.rollout.native.passes import TILE_ROWS, Pass, sampled_rows, tiled_passes, whole_pass
+from dora_rl.rollout.native.passes import TILE_ROWS, Pass, sampled_rows, split_rows, tiled_passes, whole_pass
 from dora_rl.rollout.native.sampling import Drawn, Sampler
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.native.tables import BlockTables
@@ -52,8 +56,9 @@ class CpuExecutor:
         self._tables = BlockTables(limits.max_running, limits.block_size)
         self._sampler = Sampler(limits.max_running + 1, model.vocab_size)
         self._last_drawn = torch.zeros(limits.max_running + 1, dtype=torch.int64)
+        self._num_workers = torch.get_num_threads()
+        self._workers = ThreadPoolExecutor(self._num_workers, initializer=lambda: torch.set_num_threads(1))
 
-    @torch.inference_mode()
     def launch(self, plan: Plan) -> Done:
         """Carry out a step."""
         for move in plan.moves:
@@ -64,7 +69,11 @@ class CpuExecutor:
             self._sampler.enter(entrant)
         if plan.version is None:
             return Done(sampled=_NOTHING)
-        return Done(sampled=self._run(self._versions[plan.version], plan.rows))
+        version = self._versions[plan.version]
+        if self._num_workers == 1:
+            return Done(sampled=self._run(version, plan.rows))
+        parts = split_rows(plan.rows, self._num_workers)
+        return Done(sampled=_joined(self._workers.map(lambda rows: self._run(version, rows), parts)))
 
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
         """A copy of the KV of the first tokens."""
@@ -82,7 +91,7 @@ class CpuExecutor:
         """Pack a version."""
         prepared = prepare(decoder)
         if self._is_batch_invariant:
-            self._check_invariance(prepared)
+            self._workers.submit(self._check_invariance, prepared).result()
         self._versions[version] = prepared
 
     def forget(self, version: int) -> None:
@@ -117,6 +126,7 @@ class CpuExecutor:
             case Discard():
                 del self._parked[move.ticket]
 
+    @torch.inference_mode()
     def _run(self, version: Prepared, rows: tuple[Row, ...]) -> Sampled:
         hidden_TH = self._hidden(version, rows)
         lasts, slots, positions = sampled_rows(rows)
@@ -151,6 +161,12 @@ class CpuExecutor:
         parts = zip(hidden_RH.split(tile), slots_R.split(tile), positions_R.split(tile), strict=True)
         drawn = [self._sampler.draw(version.logits(hidden), *where) for hidden, *where in parts]
         return Drawn(*(torch.cat(column)[:num_rows] for column in zip(*drawn, strict=True)))
+
+
+def _joined(parts: Iterable[Sampled]) -> Sampled:
+    columns = zip(*((part.tokens, part.logprobs, part.cut_logprobs) for part in parts), strict=True)
+    tokens, logprobs, cut_logprobs = (sum(column, ()) for column in columns)
+    return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
 
 
 def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:

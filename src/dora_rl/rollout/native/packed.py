@@ -7,6 +7,7 @@ parameters stay as they are beside it, for deltas; embedding and norms are share
 
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -42,13 +43,28 @@ class PackedLinear(nn.Module):
         """`rows @ weight.T + bias`."""
         if not self._is_packed:
             return functional.linear(rows, self._weight, self._bias)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
-        return product
+        return _multiply(rows, self._weight, self._bias)
+
+
+def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+    return product
 
 
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this build rearranges matrices of a dtype; half precision is left to the machine's own way."""
-    return dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return dtype == torch.float32 and torch.backends.mkldnn.is_available() and _packs_well()
+
+
+@cache
+def _packs_well() -> bool:
+    """Whether the library's own operators do here what is asked of them: they are not a public promise."""
+    rows, weight = torch.randn(3, 8), torch.randn(5, 8)
+    try:
+        product = _multiply(rows, torch.ops.mkldnn._reorder_linear_weight(weight), None)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return torch.allclose(product, rows @ weight.T, atol=1e-5)
 
 
 @torch.no_grad()

@@ -65,7 +65,10 @@ class Span:
 
 
 class PagedAttention:
-    """Writes the keys and values of a pass to the cache, then lets every row see its own sequence."""
+    """Writes the keys and values of a pass to the cache, then lets every row see its own sequence.
+
+    Spans cover all rows of the pass, in order.
+    """
 
     def __init__(self, cache: PagedCache, cells_T: Tensor, spans: Sequence[Span]) -> None:
         self._cells = cache.cells
@@ -76,22 +79,34 @@ class PagedAttention:
         keys, values = self._cells[layer].unbind(0)
         keys.index_copy_(0, self._cells_T, k_TKD)
         values.index_copy_(0, self._cells_T, v_TKD)
-        mixed_THD = torch.zeros_like(q_THD)
+        # Views that all spans have in common are made once: a step has thousands of spans and layers.
+        q_TKGD = q_THD.view(len(q_THD), k_TKD.shape[1], -1, q_THD.shape[2])
+        q_1KGD = q_TKGD.unsqueeze(1).unbind(0)
+        k_1KLD, v_1KLD = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+        mixed = []
         for span in self._spans:
-            rows = slice(span.first_row, span.first_row + span.num_rows)
-            mixed_THD[rows] = _attend(q_THD[rows], keys[span.context], values[span.context], span.is_visible)
-        return mixed_THD
+            k, v = _context(k_1KLD, span.context), _context(v_1KLD, span.context)
+            if span.is_visible is None:
+                mixed.append(functional.scaled_dot_product_attention(q_1KGD[span.first_row], k, v))
+            else:
+                q_CKGD = q_TKGD[span.first_row : span.first_row + span.num_rows]
+                mixed.append(_attend_chunk(q_CKGD, k, v, span.is_visible))
+        return torch.cat(mixed).flatten(1, 2)
 
 
-def _attend(q_CHD: Tensor, k_LKD: Tensor, v_LKD: Tensor, is_visible: Tensor | None) -> Tensor:
+def _context(cells_1KLD: Tensor, context: slice | Tensor) -> Tensor:
+    if isinstance(context, slice):
+        return cells_1KLD.narrow(2, context.start, context.stop - context.start)
+    # Gathered cell by cell, as they lie in memory.
+    return cells_1KLD.transpose(1, 2)[:, context].transpose(1, 2)
+
+
+def _attend_chunk(q_CKGD: Tensor, k_1KLD: Tensor, v_1KLD: Tensor, is_visible: Tensor) -> Tensor:
     """Query heads that share keys go in as rows of one product: no key is repeated."""
-    num_rows, num_heads, head_dim = q_CHD.shape
-    num_kv_heads = k_LKD.shape[1]
-    group = num_heads // num_kv_heads
-    q_KRD = q_CHD.view(num_rows, num_kv_heads, group, head_dim).permute(1, 2, 0, 3).flatten(1, 2)
-    mask = None if is_visible is None else is_visible.repeat(group, 1)
+    num_rows, _, group, _ = q_CKGD.shape
+    q_KRD = q_CKGD.permute(1, 2, 0, 3).flatten(1, 2)
     mixed_KRD: Tensor = functional.scaled_dot_product_attention(
-        q_KRD[None], k_LKD.transpose(0, 1)[None], v_LKD.transpose(0, 1)[None], mask
+        q_KRD[None], k_1KLD, v_1KLD, is_visible.repeat(group, 1)
     )[0]
-    mixed_CHD: Tensor = mixed_KRD.unflatten(1, (group, num_rows)).permute(2, 0, 1, 3).flatten(1, 2)
-    return mixed_CHD
+    mixed_CKGD: Tensor = mixed_KRD.unflatten(1, (group, num_rows)).permute(2, 0, 1, 3)
+    return mixed_CKGD

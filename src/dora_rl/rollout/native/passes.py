@@ -16,6 +16,8 @@ from dora_rl.rollout.native.tables import BlockTables
 from dora_rl.rollout.scheduling.plan import Row
 
 TILE_ROWS = 16
+SPLIT_TOKENS = 4
+"""Fewer are not worth a worker of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,22 @@ class Pass:
     positions_T: Tensor
     cells_T: Tensor
     spans: tuple[Span, ...]
+
+
+def split_rows(rows: Sequence[Row], num_parts: int) -> list[tuple[Row, ...]]:
+    """Runs of rows with about as many tokens each, for workers that each read all weights."""
+    num_tokens = sum(row.num_tokens for row in rows)
+    num_parts = max(1, min(num_parts, num_tokens // SPLIT_TOKENS))
+    share = -(-num_tokens // num_parts)
+    parts: list[list[Row]] = [[]]
+    room = share
+    for row in rows:
+        if parts[-1] and row.num_tokens > room and len(parts) < num_parts:
+            parts.append([])
+            room = share
+        parts[-1].append(row)
+        room -= row.num_tokens
+    return [tuple(part) for part in parts]
 
 
 def whole_pass(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables) -> Pass:

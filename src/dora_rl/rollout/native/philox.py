@@ -10,40 +10,51 @@ from torch import Tensor
 
 from dora_rl.rollout.streams import KEY_STEPS, MULTIPLIERS, NUM_ROUNDS, WORD_MASK
 
+CHUNK_ROWS = 8
+"""Rows on their way at a time: their words should stay in the cache."""
+
 
 def words(streams_R4: Tensor, positions_R: Tensor, count: int) -> Tensor:
     """The first `count` words of each row, as int64 in [0, 2**32)."""
-    num_rows, num_blocks = len(streams_R4), -(-count // 4)
-    k0, k1, c2, c3 = (column[:, None] for column in streams_R4.unbind(1))
-    counters = torch.empty(4, num_rows, num_blocks, dtype=torch.int64, device=streams_R4.device)
-    counters[0] = torch.arange(num_blocks, device=streams_R4.device)
-    for counter, word in zip(counters[1:], (positions_R[:, None], c2, c3), strict=True):
-        counter[:] = word
-    _scramble(counters, k0, k1)
-    return counters.permute(1, 2, 0).flatten(1)[:, :count]
+    planes_4RB = _planes(streams_R4, positions_R, -(-count // 4))
+    return torch.stack(planes_4RB, dim=-1).flatten(1)[:, :count]
 
 
 def gumbel(streams_R4: Tensor, positions_R: Tensor, count: int) -> Tensor:
     """Standard Gumbel noise, float32, for the first `count` tokens of each row."""
+    num_blocks = -(-count // 4)
+    noise_RB4 = torch.empty(len(streams_R4), num_blocks, 4, device=streams_R4.device)
+    parts = zip(*(each.split(CHUNK_ROWS) for each in (noise_RB4, streams_R4, positions_R)), strict=True)
+    for part_RB4, streams, positions in parts:
+        planes_4RB = torch.stack([each.float() for each in _planes(streams, positions, num_blocks)])
+        _to_gumbel(planes_4RB)
+        # Row by row: the library turns a matrix quickly, and a stack of them slowly.
+        for row, noise_B4 in enumerate(part_RB4):
+            noise_B4.copy_(planes_4RB[:, row].t())
+    return noise_RB4.flatten(1)[:, :count]
+
+
+def _to_gumbel(values: Tensor) -> None:
     # From the small end of the unit interval, where float32 is fine: the largest noise decides a draw.
-    uniform = words(streams_R4, positions_R, count).float().add_(0.5).mul_(2.0**-32).clamp_(max=1 - 2.0**-24)
-    return uniform.neg_().log1p_().neg_().log_().neg_()
+    values.add_(0.5).mul_(2.0**-32).clamp_(max=1 - 2.0**-24)
+    values.neg_().log1p_().neg_().log_().neg_()
 
 
-def _scramble(counters: Tensor, k0: Tensor, k1: Tensor) -> None:
-    """The rounds, in place: a hundred passes over numbers that should stay in the cache."""
-    c0, c1, c2, c3 = counters
-    first, second = torch.empty_like(c0), torch.empty_like(c2)
+def _planes(streams_R4: Tensor, positions_R: Tensor, num_blocks: int) -> tuple[Tensor, ...]:
+    """The four words of each block, `[rows, blocks]` each."""
+    k0, k1, c2, c3 = (column[:, None] for column in streams_R4.unbind(1))
+    buffers = torch.empty(6, len(streams_R4), num_blocks, dtype=torch.int64, device=streams_R4.device)
+    x0, y0, x1, y1, p0, p1 = buffers
+    for counter, value in ((y0, positions_R[:, None]), (x1, c2), (y1, c3)):
+        counter[:] = value
+    x0[:] = torch.arange(num_blocks, device=x0.device)
     for _ in range(NUM_ROUNDS):
         # A product may wrap: its 64 bits are the right ones whatever its sign.
-        torch.mul(c0, MULTIPLIERS[0], out=first)
-        torch.mul(c2, MULTIPLIERS[1], out=second)
-        _high_word(second, out=c0).bitwise_xor_(c1).bitwise_xor_(k0)
-        _high_word(first, out=c2).bitwise_xor_(c3).bitwise_xor_(k1)
-        torch.bitwise_and(second, WORD_MASK, out=c1)
-        torch.bitwise_and(first, WORD_MASK, out=c3)
+        torch.mul(x0, MULTIPLIERS[0], out=p0)
+        torch.mul(x1, MULTIPLIERS[1], out=p1)
+        torch.bitwise_right_shift(p1, 32, out=x0).bitwise_xor_(y0).bitwise_xor_(k0).bitwise_and_(WORD_MASK)
+        torch.bitwise_right_shift(p0, 32, out=x1).bitwise_xor_(y1).bitwise_xor_(k1).bitwise_and_(WORD_MASK)
+        # Only the low words of these count, and only what is multiplied has to be free of the high ones.
+        y0, y1, p0, p1 = p1, p0, y0, y1
         k0, k1 = k0 + KEY_STEPS[0] & WORD_MASK, k1 + KEY_STEPS[1] & WORD_MASK
-
-
-def _high_word(product: Tensor, out: Tensor) -> Tensor:
-    return torch.bitwise_right_shift(product, 32, out=out).bitwise_and_(WORD_MASK)
+    return x0, y0.bitwise_and_(WORD_MASK), x1, y1.bitwise_and_(WORD_MASK)
