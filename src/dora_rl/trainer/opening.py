@@ -1,0 +1,48 @@
+"""A trainer from a model: where its weights go, how they are stored, what else it needs."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.load import load_decoder
+from dora_rl.trainer.config import TrainerConfig
+from dora_rl.trainer.policy import Policy
+from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.weights import FullWeights
+
+
+def open_trainer(
+    directory: Path,
+    config: TrainerConfig,
+    *,
+    device: torch.device | str = "cpu",
+    max_response_tokens: int | None = None,
+) -> Trainer:
+    """A trainer of the model in a Hugging Face directory, on one device."""
+    decoder = load_decoder(directory, device=device, dtype=torch.float32)
+    return trainer_of(decoder, config, max_response_tokens=max_response_tokens)
+
+
+def trainer_of(decoder: Decoder, config: TrainerConfig, *, max_response_tokens: int | None = None) -> Trainer:
+    """A trainer of a decoder in float32, which it owns from now on."""
+    serving = getattr(torch, config.serving_dtype)
+    reference = _reference(decoder, config, serving)
+    weights = FullWeights(policy_of(decoder, config), serving)
+    return Trainer(weights, config, reference=reference, max_response_tokens=max_response_tokens)
+
+
+def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
+    """The module to train, set up as configured."""
+    decoder.is_checkpointed = config.is_checkpointed
+    if decoder.norm.weight.is_cuda if config.is_fused is None else config.is_fused:
+        decoder.fuse()
+    return Policy(decoder, critic=config.critic, attention=config.attention)
+
+
+def _reference(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> Policy | None:
+    if config.algorithm.kl is None:
+        return None
+    frozen = deepcopy(decoder).to(serving).requires_grad_(False)
+    return Policy(frozen, attention=config.attention)
