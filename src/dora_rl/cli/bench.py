@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dora_rl.cli import bench_train
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -12,9 +14,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="How fast the parts are, against what they must reach.")
 
 
-@app.callback()
-def bench() -> None:
-    """A family, even while it has one member."""
+app.command(name="train")(bench_train.train)
 
 
 @app.command()

@@ -57,8 +57,11 @@ def absorb(
 
 @cache
 def compiled() -> tuple[Callable[..., Heads], Callable[..., Tensor]]:
-    """Both functions, compiled at their first call."""
-    return torch.compile(project), torch.compile(absorb)
+    """Both functions, compiled at their first call.
+
+    Not dynamic but for what is marked: a second model in the process must not make the widths of both open.
+    """
+    return torch.compile(project, dynamic=False), torch.compile(absorb, dynamic=False)
 
 
 def with_open_length(*tensors_T: Tensor) -> None:

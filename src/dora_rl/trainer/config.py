@@ -106,6 +106,8 @@ class TrainerConfig(Record, frozen=True):
     """Compute layers again in the backward pass: less memory, a third more work."""
     is_fused: bool | None = None
     """Run layers through the compiler; left out, on GPUs only."""
+    is_head_fused: bool | None = None
+    """Take gradients from the logits while they are there; left out, on GPUs only."""
     attention: Literal["auto", "varlen", "flex", "packed"] = "auto"
     lora: LoraConfig | None = None
     critic: CriticConfig | None = None

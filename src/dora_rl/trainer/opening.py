@@ -38,7 +38,9 @@ def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
     decoder.is_checkpointed = config.is_checkpointed
     if decoder.norm.weight.is_cuda if config.is_fused is None else config.is_fused:
         decoder.fuse()
-    return Policy(decoder, critic=config.critic, attention=config.attention)
+    return Policy(
+        decoder, critic=config.critic, attention=config.attention, is_head_fused=config.is_head_fused
+    )
 
 
 def _reference(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> Policy | None:

@@ -31,12 +31,18 @@ class Policy(nn.Module):
     """What is trained."""
 
     def __init__(
-        self, decoder: Decoder, *, critic: CriticConfig | None = None, attention: AttentionKind = "auto"
+        self,
+        decoder: Decoder,
+        *,
+        critic: CriticConfig | None = None,
+        attention: AttentionKind = "auto",
+        is_head_fused: bool | None = None,
     ) -> None:
         super().__init__()
         self.decoder = decoder
         self.value_head = _value_head(decoder) if critic else None
         self._critic = critic
+        self._is_head_fused = is_head_fused
         self._attention: AttentionKind = attention
 
     def forward(self, work: Any) -> Any:
@@ -59,6 +65,7 @@ class Policy(nn.Module):
             sequences.targets_P,
             counts=sequences.counts,
             temperature=sequences.temperature,
+            is_fused=self._is_head_fused,
             loss_of=lambda logprobs, entropy, rows: objective.loss(tokens[rows], logprobs, entropy, meters),
         )
         if self._critic is None or tokens.returns_P is None:
