@@ -8,9 +8,10 @@ import torch
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
 from dora_rl.trainer.config import TrainerConfig
+from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.trainer import Trainer
-from dora_rl.trainer.weights import FullWeights
+from dora_rl.trainer.weights import FullWeights, Weights
 
 
 def open_trainer(
@@ -29,7 +30,12 @@ def trainer_of(decoder: Decoder, config: TrainerConfig, *, max_response_tokens: 
     """A trainer of a decoder in float32, which it owns from now on."""
     serving = getattr(torch, config.serving_dtype)
     reference = _reference(decoder, config, serving)
-    weights = FullWeights(policy_of(decoder, config), serving)
+    policy = policy_of(decoder, config)
+    weights: Weights
+    if config.lora is None:
+        weights = FullWeights(policy, serving)
+    else:
+        weights = LoraWeights(policy, serving, config.lora, seed=config.seed)
     return Trainer(weights, config, reference=reference, max_response_tokens=max_response_tokens)
 
 

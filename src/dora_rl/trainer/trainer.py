@@ -80,8 +80,7 @@ class Trainer:
 
     def begin_step(self, num_groups: int) -> None:
         """Start a step that takes exactly so many groups."""
-        if self._step is not None:
-            raise StepError(f"step {self.version} is not finished", hint="call finish_step first")
+        self.check_idle()
         self._step = Step(num_groups, self.config.updates)
         self._report = StepReport(started_s=time.perf_counter())
         self._begin_mini_batch()
@@ -109,6 +108,11 @@ class Trainer:
         self._step = None
         self.version += 1
         return metrics
+
+    def check_idle(self) -> None:
+        """Refuse what may only be done between two steps."""
+        if self._step is not None:
+            raise StepError(f"step {self.version} is in progress", hint="call finish_step first")
 
     # --- publishing -----------------------------------------------------------------------------
 
