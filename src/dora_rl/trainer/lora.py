@@ -42,6 +42,7 @@ class LoraWeights:
     """Only factors, and a critic's head where there is one, are trained; on one device."""
 
     is_sharded = False
+    num_averaged = 1
 
     def __init__(
         self, policy: Policy, serving_dtype: torch.dtype, config: LoraConfig, *, seed: int = 0

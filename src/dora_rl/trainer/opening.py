@@ -5,11 +5,14 @@ from pathlib import Path
 
 import torch
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
 from dora_rl.trainer.config import TrainerConfig
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.policy import Policy
+from dora_rl.trainer.ranks import Alone, Ranks
+from dora_rl.trainer.sharded import ShardedWeights
 from dora_rl.trainer.trainer import Trainer
 from dora_rl.trainer.weights import FullWeights, Weights
 
@@ -19,24 +22,40 @@ def open_trainer(
     config: TrainerConfig,
     *,
     device: torch.device | str = "cpu",
+    ranks: Ranks | None = None,
     max_response_tokens: int | None = None,
 ) -> Trainer:
-    """A trainer of the model in a Hugging Face directory, on one device."""
+    """A trainer of the model in a Hugging Face directory; with several ranks, this one's part of it."""
     decoder = load_decoder(directory, device=device, dtype=torch.float32)
-    return trainer_of(decoder, config, max_response_tokens=max_response_tokens)
+    return trainer_of(decoder, config, ranks=ranks, max_response_tokens=max_response_tokens)
 
 
-def trainer_of(decoder: Decoder, config: TrainerConfig, *, max_response_tokens: int | None = None) -> Trainer:
+def trainer_of(
+    decoder: Decoder,
+    config: TrainerConfig,
+    *,
+    ranks: Ranks | None = None,
+    max_response_tokens: int | None = None,
+) -> Trainer:
     """A trainer of a decoder in float32, which it owns from now on."""
+    ranks = ranks or Alone()
     serving = getattr(torch, config.serving_dtype)
     reference = _reference(decoder, config, serving)
-    policy = policy_of(decoder, config)
-    weights: Weights
+    return Trainer(
+        _weights(policy_of(decoder, config), config, serving, ranks),
+        config,
+        reference=reference,
+        ranks=ranks,
+        max_response_tokens=max_response_tokens,
+    )
+
+
+def _weights(policy: Policy, config: TrainerConfig, serving: torch.dtype, ranks: Ranks) -> Weights:
     if config.lora is None:
-        weights = FullWeights(policy, serving)
-    else:
-        weights = LoraWeights(policy, serving, config.lora, seed=config.seed)
-    return Trainer(weights, config, reference=reference, max_response_tokens=max_response_tokens)
+        return FullWeights(policy, serving) if ranks.size == 1 else ShardedWeights(policy, serving)
+    if ranks.size > 1:
+        raise ConfigError("lora is trained on one device", hint="leave lora out, or use one rank")
+    return LoraWeights(policy, serving, config.lora, seed=config.seed)
 
 
 def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:

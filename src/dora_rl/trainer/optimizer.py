@@ -56,6 +56,7 @@ class Optimizer:
     def update(self, scale: float) -> Update:
         """Move the masters along the summed gradients times `scale`, clipped by their global norm."""
         gradients = self._weights.gradients()
+        scale *= self._weights.num_averaged
         norm = scale * self._norm(list(gradients.values()))
         learning_rate = self.learning_rate
         if not math.isfinite(norm):

@@ -17,7 +17,7 @@ from dora_rl.model.varlen import AttentionKind, attention_over
 from dora_rl.trainer.config import CriticConfig
 from dora_rl.trainer.meters import Meters
 from dora_rl.trainer.objective import Objective
-from dora_rl.trainer.tensors import MicroBatch, Sequences
+from dora_rl.trainer.tensors import MicroBatch, PolicyTokens, Sequences
 
 
 class Scored(NamedTuple):
@@ -68,12 +68,20 @@ class Policy(nn.Module):
             is_fused=self._is_head_fused,
             loss_of=lambda logprobs, entropy, rows: objective.loss(tokens[rows], logprobs, entropy, meters),
         )
-        if self._critic is None or tokens.returns_P is None:
-            return loss
-        values_P = self._values(hidden_PH if self._critic.trains_trunk else hidden_PH.detach())
-        loss_P = self._critic.loss_weight * value_loss(values_P, tokens.returns_P) * tokens.weights_P
+        return (
+            loss if self._critic is None else loss + self._value_loss(hidden_PH, tokens, meters, self._critic)
+        )
+
+    def _value_loss(
+        self, hidden_PH: Tensor, tokens: PolicyTokens, meters: Meters, critic: CriticConfig
+    ) -> Tensor:
+        values_P = self._values(hidden_PH if critic.trains_trunk else hidden_PH.detach())
+        if tokens.returns_P is None:
+            # Nothing to learn from, as in a rank's empty micro-batch: but all ranks' parameters take part.
+            return 0.0 * values_P.sum()
+        loss_P = critic.loss_weight * value_loss(values_P, tokens.returns_P) * tokens.weights_P
         meters.add(tokens, {"value_loss": loss_P})
-        return loss + loss_P.sum()
+        return loss_P.sum()
 
     def _scored(self, sequences: Sequences) -> Scored:
         hidden_PH = self._hidden(sequences)

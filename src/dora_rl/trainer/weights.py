@@ -34,8 +34,13 @@ class Weights(Protocol):
         """Whether each rank's masters are a part of the whole."""
         ...
 
+    @property
+    def num_averaged(self) -> int:
+        """Ranks whose gradients are averaged where their sum is wanted."""
+        ...
+
     def gradients(self) -> dict[str, Tensor]:
-        """Float32, summed over micro-batches and ranks since the last `forget`; none where nothing came."""
+        """Float32, over all micro-batches and ranks since the last `forget`; none where nothing came."""
         ...
 
     def forget(self) -> None:
@@ -63,6 +68,7 @@ class FullWeights:
     """Every weight is trained, on one device."""
 
     is_sharded = False
+    num_averaged = 1
 
     def __init__(self, policy: Policy, serving_dtype: torch.dtype) -> None:
         self.policy = policy
