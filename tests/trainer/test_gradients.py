@@ -35,7 +35,7 @@ def captured(trainer: Trainer) -> list[dict[str, Tensor]]:
     """The gradient of every update, as it would be applied; the weights stay as they are."""
     gradients: list[dict[str, Tensor]] = []
 
-    def capture(scale: float) -> Update:
+    def capture(scale: float, is_loss_finite: bool) -> Update:
         gradients.append({name: scale * grad for name, grad in trainer.weights.gradients().items()})
         trainer.weights.forget()
         return Update(0.0, 0.0, is_skipped=False)

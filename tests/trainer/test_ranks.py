@@ -63,7 +63,10 @@ def run_ranks(directory: Path, config: TrainerConfig, batches: list[TrainBatch],
     assert [process.returncode for process in started] == [0, 0], errors[0] + errors[1]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in list(CONFIGS)[1:]]
+
+
+@pytest.mark.parametrize("name", [next(iter(CONFIGS)), *SLOW])
 def test_two_ranks_are_one_device(
     model: ModelConfig, make_batch: MakeBatch, tmp_path: Path, name: str
 ) -> None:

@@ -120,7 +120,7 @@ class LoraWeights:
         @torch.no_grad()
         def absorb(used: Tensor) -> None:
             grad, used.grad = used.grad, None
-            assert grad is not None, "the hook runs after accumulation"
+            assert grad is not None, "another trainer took it: a decoder belongs to one trainer"
             for each in mine:
                 grad_OI = each.piece.of(grad).float() * self.config.scale
                 a_name, b_name = each.names

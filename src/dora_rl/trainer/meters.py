@@ -4,6 +4,7 @@ Sums by staleness of one row a quantity, so that a ratio or a clip fraction can 
 data was. Nothing here makes the host wait until `totals` is asked for.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -35,6 +36,11 @@ class Totals(NamedTuple):
     """Of each quantity, by staleness."""
     max_gap: float
     """Largest absolute difference of recorded and recomputed logprobs, where the weights are the same."""
+
+    @property
+    def is_loss_finite(self) -> bool:
+        """Whether every token's loss was a number: a gradient can be one where its loss is not."""
+        return math.isfinite(self.total("loss")) and math.isfinite(self.total("value_loss"))
 
     def total(self, quantity: str) -> float:
         """Over all staleness."""

@@ -19,7 +19,7 @@ class Update(NamedTuple):
     """What an update was."""
 
     grad_norm: float
-    """Before clipping; not finite where the update was skipped."""
+    """Before clipping."""
     learning_rate: float
     is_skipped: bool
 
@@ -53,13 +53,16 @@ class Optimizer:
         return self._config.learning_rate * share_of_peak(self._config.schedule, self.num_updates)
 
     @torch.no_grad()
-    def update(self, scale: float) -> Update:
-        """Move the masters along the summed gradients times `scale`, clipped by their global norm."""
+    def update(self, scale: float, *, is_loss_finite: bool = True) -> Update:
+        """Move the masters along the summed gradients times `scale`, clipped by their global norm.
+
+        Where the loss or the norm is no number, nothing moves: the update is skipped and counted.
+        """
         gradients = self._weights.gradients()
         scale *= self._weights.num_averaged
         norm = scale * self._norm(list(gradients.values()))
         learning_rate = self.learning_rate
-        if not math.isfinite(norm):
+        if not (is_loss_finite and math.isfinite(norm)):
             self.num_skipped += 1
             self._weights.forget()
             return Update(norm, learning_rate, is_skipped=True)

@@ -206,8 +206,9 @@ class Trainer:
 
     def _update(self) -> None:
         scale = batch_scale(self.config.algorithm.aggregation, self._counts)
-        update = self.optimizer.update(scale)
-        self._report.add(self._meters.totals(self.ranks), update, scale, self._counts)
+        totals = self._meters.totals(self.ranks)
+        update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
+        self._report.add(totals, update, scale, self._counts)
         self._begin_mini_batch()
 
     def _prepared(self, groups: Sequence[Group]) -> Prepared:

@@ -122,7 +122,7 @@ class FullWeights:
 
         def absorb(used: Tensor) -> None:
             grad, used.grad = used.grad, None
-            assert grad is not None, "the hook runs after accumulation"
+            assert grad is not None, "another trainer took it: a decoder belongs to one trainer"
             if name in self._sums:
                 self._sums[name].add_(grad)
             else:
