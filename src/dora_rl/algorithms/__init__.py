@@ -5,6 +5,7 @@ presets       the choices that have names (`grpo`, `dapo`)    losses       one m
 advantages    of trajectories, from rewards and groups        aggregation  token losses into one batch loss
 gae           of tokens, from a critic's values               correction   engine against trainer logprobs
 regularisers  KL to a reference, entropy                      overlong     what a cut trajectory costs
+critic        the value loss
 
 Suffixes: `_T` trained policy tokens of whole trajectories laid end to end, `_N` trajectories. Prompt,
 environment and masked tokens are left out before they come here, so none can reach an `exp`.

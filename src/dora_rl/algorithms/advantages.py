@@ -24,7 +24,8 @@ def outcome_advantages(rewards_N: Tensor, group_N: Tensor, config: AdvantageConf
 
 
 def _check_finite(rewards_N: Tensor) -> None:
-    bad = (~torch.isfinite(rewards_N)).nonzero().flatten().tolist()
+    # As float32, in which advantages leave: what overflows there is no number either.
+    bad = (~torch.isfinite(rewards_N.float())).nonzero().flatten().tolist()
     if bad:
         raise RewardError(
             f"the reward of trajectory {bad[0]} is {rewards_N[bad[0]].item()}; {len(bad)} of {len(rewards_N)}"

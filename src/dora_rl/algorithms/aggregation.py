@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dora_rl.algorithms.config import AggregationConfig
+from dora_rl.algorithms.segments import lengths_N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ def token_weights(
     if config.over == "token":
         return ones_T / max(1, counts.num_tokens)
     if config.over == "sequence":
-        lengths_N = torch.bincount(trajectory_T, minlength=num_trajectories)
-        return ones_T / (counts.num_trajectories * lengths_N[trajectory_T])
+        own_tokens_T = lengths_N(trajectory_T, num_trajectories)[trajectory_T]
+        return ones_T / (counts.num_trajectories * own_tokens_T)
     assert config.length is not None, "AggregationConfig checks it"
     return ones_T / (max(1, counts.num_trajectories) * config.length)

@@ -4,11 +4,11 @@ The same weights give two sets of logprobs: the engine's, from its kernels, and 
 from the engine, so `trainer / engine` is a weight they are owed. Both must be of the version that generated:
 a difference of versions is staleness, and that is the loss's ratio to handle.
 
-With a correction on, the loss's `behaviour_logprobs_T` are the trainer's of that version, so that ratio times
+With a correction on, the loss's ratio is taken to the trainer's logprobs of that version, so that ratio times
 weight is policy over engine and nothing is counted twice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from dora_rl.algorithms.config import CorrectionConfig
 from dora_rl.algorithms.ratios import bounded_exp
 from dora_rl.algorithms.segments import means_T, sums_T
+from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +56,18 @@ def correction(
     if config.treatment == "masked":
         return Correction(weights_T=torch.where(is_out_T, 0.0, ratio_T), is_out_T=is_out_T)
     return Correction(weights_T=ratio_T.clamp(config.low, config.high), is_out_T=is_out_T)
+
+
+def corrected(
+    loss: Loss, tokens: LossTokens, trainer_logprobs_T: Tensor, config: CorrectionConfig
+) -> tuple[LossTerms, Correction]:
+    """Any loss with the correction as a factor, of tokens whose behaviour logprobs are the engine's.
+
+    `trainer_logprobs_T` are the trainer's under the version that generated; they stand for the behaviour
+    policy in the loss.
+    """
+    found = correction(
+        tokens.behaviour_logprobs_T, trainer_logprobs_T, tokens.trajectory_T, tokens.num_trajectories, config
+    )
+    terms = loss(replace(tokens, behaviour_logprobs_T=trainer_logprobs_T.detach()))
+    return replace(terms, loss_T=terms.loss_T * found.weights_T), found

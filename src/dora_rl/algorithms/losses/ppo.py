@@ -1,6 +1,5 @@
 """The clipped surrogate, with its two bounds set apart and an optional third against runaway ratios."""
 
-import torch
 from torch import Tensor
 
 from dora_rl.algorithms.config import PpoConfig
@@ -28,18 +27,18 @@ def clipped_surrogate(
     *,
     dual_clip: float | None = None,
 ) -> LossTerms:
-    """The formula above, of any ratio. A token is clipped where a bound took its gradient away."""
+    """The formula above, of any ratio. Where a bound holds the ratio, the token has no gradient."""
     low, high = 1 - clip_low, 1 + clip_high
-    surrogate_T = torch.minimum(ratio_T * advantages_T, ratio_T.clamp(low, high) * advantages_T)
-    is_negative_T = advantages_T < 0
+    is_clipped_low_T = (advantages_T < 0) & (ratio_T < low)
     is_clipped_high_T = (advantages_T > 0) & (ratio_T > high)
+    held_T = ratio_T.masked_fill(is_clipped_low_T, low).masked_fill(is_clipped_high_T, high)
     if dual_clip is not None:
-        is_runaway_T = is_negative_T & (ratio_T > dual_clip)
-        surrogate_T = torch.where(is_runaway_T, dual_clip * advantages_T, surrogate_T)
-        is_clipped_high_T |= is_runaway_T
+        is_runaway_T = (advantages_T < 0) & (ratio_T > dual_clip)
+        held_T = held_T.masked_fill(is_runaway_T, dual_clip)
+        is_clipped_high_T = is_clipped_high_T | is_runaway_T
     return LossTerms(
-        loss_T=-surrogate_T,
+        loss_T=-held_T * advantages_T,
         ratio_T=ratio_T.detach(),
-        is_clipped_low_T=is_negative_T & (ratio_T < low),
+        is_clipped_low_T=is_clipped_low_T,
         is_clipped_high_T=is_clipped_high_T,
     )
