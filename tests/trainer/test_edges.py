@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dora_rl.algorithms.config import AlgorithmConfig, OverlongConfig
+from dora_rl.algorithms.config import AlgorithmConfig, CorrectionConfig, OverlongConfig
 from dora_rl.algorithms.presets import PRESETS
+from dora_rl.core.errors import ConfigError
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
@@ -205,6 +206,33 @@ def test_the_gap_of_stale_data_is_measured_under_its_own_version(model: ModelCon
     mean, largest = trainer.behaviour_gap(batch.groups, old)
     assert mean == pytest.approx(0.01, abs=1e-4)
     assert largest == pytest.approx(0.01, abs=1e-4)
+
+
+def test_kept_versions_measure_and_correct_stale_data(model: ModelConfig) -> None:
+    algorithm = AlgorithmConfig(correction=CorrectionConfig(treatment="masked", low=0.5, high=1.005))
+    trainer = make_trainer(model, kept_versions=2, algorithm=algorithm)
+    batch = recorded(trainer, (4, 5), (6,), shift=0.01)
+    for expected_staleness in (0, 1):
+        metrics = trainer.train(batch)
+        assert metrics["staleness/max"] == expected_staleness
+        assert metrics["logprob_gap/mean"] == pytest.approx(0.01, abs=1e-4)
+        # exp(0.01) is out of bounds: every token's weight is zero.
+        assert metrics["correction/out_fraction"] == 1
+        assert metrics["grad_norm"] == 0
+    # By now version 0 is no longer kept: nothing to compare with, so what is recorded is taken as it is.
+    metrics = trainer.train(batch)
+    assert "logprob_gap/mean" not in metrics
+    assert metrics["grad_norm"] > 0
+
+
+def test_a_correction_without_kept_versions_is_refused() -> None:
+    with pytest.raises(ConfigError, match="none is kept"):
+        TrainerConfig(algorithm=AlgorithmConfig(correction=CorrectionConfig()))
+
+
+def test_an_overlong_penalty_needs_the_cap(model: ModelConfig) -> None:
+    with pytest.raises(ConfigError, match="length cap"):
+        make_trainer(model, algorithm=PRESETS["dapo"])
 
 
 def test_data_from_a_cut_distribution_is_a_warning(

@@ -11,6 +11,7 @@ from dora_rl.algorithms.config import (
     AdvantageConfig,
     AggregationConfig,
     AlgorithmConfig,
+    CorrectionConfig,
     DecoupledPpoConfig,
     GaeConfig,
     GspoConfig,
@@ -46,7 +47,8 @@ def captured(trainer: Trainer) -> list[dict[str, Tensor]]:
 
 def make_trainer(model: ModelConfig, **fields: object) -> Trainer:
     settings: dict[str, object] = {"serving_dtype": "float32", "micro_batch_tokens": 64}
-    return trainer_of(seeded_decoder(model, seed=0), TrainerConfig(**settings | fields))  # type: ignore[arg-type]
+    config = TrainerConfig(**settings | fields)  # type: ignore[arg-type]
+    return trainer_of(seeded_decoder(model, seed=0), config, max_response_tokens=20)
 
 
 def gradient(model: ModelConfig, batch: TrainBatch, **fields: object) -> dict[str, Tensor]:
@@ -105,6 +107,7 @@ def test_packing_changes_nothing(
 
 ALGORITHMS = PRESETS | {
     "grpo with kl and entropy": AlgorithmConfig(kl=KlConfig(coefficient=0.5), entropy_bonus=0.1),
+    "corrected": AlgorithmConfig(correction=CorrectionConfig(level="sequence", high=1.5)),
     "kl in the reward": AlgorithmConfig(kl=KlConfig(coefficient=0.5, estimator="k1", into="reward")),
 }
 
@@ -116,7 +119,14 @@ def test_every_algorithm_is_indifferent_to_packing(
     algorithm = ALGORITHMS[name]
     critic = CriticConfig() if isinstance(algorithm.advantage, GaeConfig) else None
     one_by_one, together = (
-        gradient(model, make_batch(), algorithm=algorithm, critic=critic, micro_batch_tokens=tokens)
+        gradient(
+            model,
+            make_batch(),
+            algorithm=algorithm,
+            critic=critic,
+            micro_batch_tokens=tokens,
+            kept_versions=1,
+        )
         for tokens in (1, 100_000)
     )
     assert any(grad.abs().max() > 0 for grad in together.values())

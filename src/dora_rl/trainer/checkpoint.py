@@ -86,7 +86,7 @@ def load_checkpoint(trainer: Trainer, directory: Path) -> None:
     trainer.optimizer.restore(header.steps, {moment: _under(moment, moments) for moment in MOMENTS})
     trainer.optimizer.num_updates, trainer.optimizer.num_skipped = header.num_updates, header.num_skipped
     trainer.watch.level = header.gap_level
-    trainer.version = header.version
+    trainer.become(header.version)
     _restore_random(random)
 
 

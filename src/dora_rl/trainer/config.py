@@ -111,6 +111,18 @@ class TrainerConfig(Record, frozen=True):
     attention: Literal["auto", "varlen", "flex", "packed"] = "auto"
     lora: LoraConfig | None = None
     critic: CriticConfig | None = None
+    kept_versions: Count = 0
+    """Latest versions whose weights stay in memory, to compute again the logprobs of what they generated. A
+    correction needs them: one more than the staleness that may come."""
     gap: GapConfig = field(default_factory=GapConfig)
     seed: Count = 0
-    """Of what training draws: fresh LoRA factors and value heads."""
+    """Of what training draws: fresh LoRA factors."""
+
+    def __post_init__(self) -> None:
+        if self.algorithm.correction is not None and not self.kept_versions:
+            raise ConfigError(
+                "a correction compares engine and trainer under the version that generated, and none is kept",
+                hint="set kept_versions to the staleness bound plus one, or leave the correction out",
+            )
+        if self.algorithm.advantage.needs_critic and self.critic is None:
+            raise ConfigError("this advantage needs a critic", hint="set critic")

@@ -31,6 +31,8 @@ class Scores:
 
     reference_P: Tensor | None = None
     proximal_P: Tensor | None = None
+    recomputed_P: Tensor | None = None
+    """Logprobs as the trainer computes them under the version that generated."""
     values_P: Tensor | None = None
 
 

@@ -26,6 +26,8 @@ QUANTITIES = (
     "loss",
     "value_loss",
     "gap",
+    "compared",
+    "corrected",
 )
 
 
@@ -64,7 +66,9 @@ class Meters:
     ) -> None:
         """Count tokens, with what every policy loss has."""
         log_ratio_P = (tokens.behaviour_P - logprobs_P).clamp(-20, 20)
-        gap_P = (logprobs_P - tokens.behaviour_P).abs()
+        same_weights_P = logprobs_P if tokens.recomputed_P is None else tokens.recomputed_P
+        # Chosen, not multiplied by zero: what is not compared may be no number.
+        gap_P = (same_weights_P - tokens.behaviour_P).abs().where(tokens.is_comparable_P, 0.0)
         self.add(
             tokens,
             {
@@ -75,10 +79,11 @@ class Meters:
                 "policy_kl": log_ratio_P.exp() - 1 - log_ratio_P,
                 "entropy": entropy_P,
                 "gap": gap_P,
+                "compared": tokens.is_comparable_P,
             },
         )
         if len(gap_P):
-            self._max_gap = torch.maximum(self._max_gap, (gap_P * (tokens.staleness_P == 0)).max())
+            self._max_gap = torch.maximum(self._max_gap, gap_P.max())
 
     @torch.no_grad()
     def add(self, tokens: PolicyTokens, values: Mapping[str, Tensor]) -> None:

@@ -6,9 +6,10 @@ Binds the functions of `dora_rl.algorithms` to the tokens of one micro-batch, an
 from torch import Tensor
 
 from dora_rl.algorithms.config import AlgorithmConfig
+from dora_rl.algorithms.correction import corrected
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.algorithms.regularisers import kl_terms, regularised
-from dora_rl.algorithms.tokens import LossTokens
+from dora_rl.algorithms.tokens import LossTerms, LossTokens
 from dora_rl.trainer.meters import Meters
 from dora_rl.trainer.tensors import PolicyTokens
 
@@ -24,7 +25,7 @@ class Objective:
     def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: Meters) -> Tensor:
         """Summed over tokens of whole trajectories, by their relative weights."""
         algorithm = self._algorithm
-        terms = self._loss(self._seen_by_loss(tokens, logprobs_P))
+        terms = self._terms(tokens, self._seen_by_loss(tokens, logprobs_P), meters)
         meters.add_terms(tokens, logprobs_P.detach(), entropy_P.detach(), terms)
         kl_P, coefficient = None, 0.0
         if algorithm.kl is not None and tokens.reference_P is not None:
@@ -40,6 +41,14 @@ class Objective:
         )
         meters.add(tokens, {"loss": loss_P * tokens.weights_P})
         return (loss_P * tokens.weights_P).sum()
+
+    def _terms(self, tokens: PolicyTokens, seen: LossTokens, meters: Meters) -> LossTerms:
+        config = self._algorithm.correction
+        if config is None or tokens.recomputed_P is None:
+            return self._loss(seen)
+        terms, found = corrected(self._loss, seen, tokens.recomputed_P, config)
+        meters.add(tokens, {"corrected": found.is_out_T})
+        return terms
 
     def _seen_by_loss(self, tokens: PolicyTokens, logprobs_P: Tensor) -> LossTokens:
         proximal_P = tokens.proximal_P

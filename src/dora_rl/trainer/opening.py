@@ -9,6 +9,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
 from dora_rl.trainer.config import TrainerConfig
+from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Alone, Ranks
@@ -46,7 +47,20 @@ def trainer_of(
         config,
         reference=reference,
         ranks=ranks,
+        kept=_kept(decoder, config, serving),
         max_response_tokens=max_response_tokens,
+    )
+
+
+def _kept(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> KeptVersions | None:
+    if not config.kept_versions:
+        return None
+    return KeptVersions(
+        decoder.config,
+        config.kept_versions,
+        device=decoder.norm.weight.device,
+        dtype=serving,
+        attention=config.attention,
     )
 
 

@@ -14,8 +14,7 @@ from dora_rl.algorithms.aggregation import BatchCounts
 from dora_rl.trainer.meters import QUANTITIES, Totals
 from dora_rl.trainer.optimizer import Update
 from dora_rl.trainer.records import Group
-
-Metrics = dict[str, float]
+from dora_rl.trainer.seam import Metrics
 
 _NAMES = {
     "ratio": "ratio_mean",
@@ -88,12 +87,16 @@ class StepReport:
         return metrics
 
     def _of_gap(self) -> Metrics:
-        """Between engine and trainer, of the trajectories that these very weights generated."""
-        first = self.totals[0]
-        num_fresh = first.sums["tokens"][0]
-        if not num_fresh:
+        """Between engine and trainer, of the trajectories whose weights are at hand."""
+        whole = _joined(self.totals)
+        num_compared = whole.total("compared")
+        if not num_compared:
             return {}
-        return {"logprob_gap/mean": first.sums["gap"][0] / num_fresh, "logprob_gap/max": first.max_gap}
+        return {
+            "logprob_gap/mean": whole.total("gap") / num_compared,
+            "logprob_gap/max": whole.max_gap,
+            "correction/out_fraction": whole.total("corrected") / num_compared,
+        }
 
 
 def _joined(totals: Sequence[Totals]) -> Totals:

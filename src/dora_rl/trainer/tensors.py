@@ -28,6 +28,10 @@ class PolicyTokens:
     behaviour_P: Tensor
     trajectory_P: Tensor
     staleness_P: Tensor
+    is_comparable_P: Tensor
+    """Whether the trainer's logprobs under the same weights are known, to compare with the recorded (bool)."""
+    recomputed_P: Tensor | None = None
+    """Those logprobs, where a version other than the current one had to compute them."""
     reference_P: Tensor | None = None
     proximal_P: Tensor | None = None
     returns_P: Tensor | None = None
@@ -113,8 +117,11 @@ def sampled_at(trajectory: Trajectory) -> float:
     return trajectory.temperature or 1.0
 
 
-def micro_batch_of(examples: Sequence[Example], version: int) -> MicroBatch:
-    """Examples of one temperature, to be trained on by the step that trains `version`."""
+def micro_batch_of(examples: Sequence[Example], version: int, *, is_untouched: bool) -> MicroBatch:
+    """Examples of one temperature, to be trained on by the step that trains `version`.
+
+    `is_untouched`: the step has made no update yet, so the weights are still those of the version.
+    """
     counts = torch.tensor([len(each.weights_P) for each in examples], dtype=torch.int64)
     staleness_N = torch.tensor([version - each.trajectory.version for each in examples], dtype=torch.int64)
     trajectory_P = torch.repeat_interleave(counts)
@@ -124,11 +131,34 @@ def micro_batch_of(examples: Sequence[Example], version: int) -> MicroBatch:
         behaviour_P=torch.tensor([logprob for each in examples for logprob in each.trajectory.logprobs]),
         trajectory_P=trajectory_P,
         staleness_P=staleness_N.clamp(0, MAX_STALENESS)[trajectory_P],
+        is_comparable_P=_is_comparable(examples, version, is_untouched)[trajectory_P],
+        recomputed_P=_recomputed(examples),
         reference_P=_joined_or_none([each.scores.reference_P for each in examples]),
         proximal_P=_joined_or_none([each.scores.proximal_P for each in examples]),
         returns_P=_joined_or_none([each.returns_P for each in examples]),
     )
     return MicroBatch(sequences=sequences_of([each.trajectory for each in examples]), tokens=tokens)
+
+
+def _is_comparable(examples: Sequence[Example], version: int, is_untouched: bool) -> Tensor:
+    flags = [
+        each.scores.recomputed_P is not None or (is_untouched and each.trajectory.version == version)
+        for each in examples
+    ]
+    return torch.tensor(flags, dtype=torch.bool)
+
+
+def _recomputed(examples: Sequence[Example]) -> Tensor | None:
+    """What is recorded stands for what could not be computed again: a ratio of one."""
+    if all(each.scores.recomputed_P is None for each in examples):
+        return None
+    parts = [
+        torch.tensor(each.trajectory.logprobs)
+        if each.scores.recomputed_P is None
+        else each.scores.recomputed_P
+        for each in examples
+    ]
+    return _joined(parts)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -11,21 +11,25 @@ came or how they were packed. Every rank is given the same groups and runs its s
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dora_rl.algorithms.aggregation import BatchCounts
+from dora_rl.core.errors import ConfigError
 from dora_rl.trainer.config import TrainerConfig
 from dora_rl.trainer.examples import Example, Prepared, Scores, batch_scale, prepared
+from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.meters import Meters
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import Policy, Training
 from dora_rl.trainer.ranks import Alone, Ranks
 from dora_rl.trainer.records import Group, TrainBatch, Trajectory
-from dora_rl.trainer.report import Metrics, StepReport
+from dora_rl.trainer.report import StepReport
 from dora_rl.trainer.scoring import own_share, scored
+from dora_rl.trainer.seam import Metrics
 from dora_rl.trainer.step import Step, StepError
 from dora_rl.trainer.tensors import micro_batch_of, sampled_at
 from dora_rl.trainer.warnings import Watch
@@ -43,11 +47,11 @@ class Trainer:
         version: int = 0,
         reference: Policy | None = None,
         ranks: Ranks | None = None,
+        kept: KeptVersions | None = None,
         max_response_tokens: int | None = None,
     ) -> None:
         self.config = config
         self.weights = weights
-        self.version = version
         self.ranks = ranks or Alone()
         self.optimizer = Optimizer(weights, config.optimizer, self.ranks)
         self.watch = Watch(config.gap)
@@ -56,7 +60,9 @@ class Trainer:
         self._device = weights.policy.decoder.norm.weight.device
         self._objective = Objective(config.algorithm, proximal_is_current=config.updates == 1)
         self._step: Step | None = None
+        self._kept = kept
         self._check()
+        self.become(version)
 
     # --- a step ---------------------------------------------------------------------------------
 
@@ -106,8 +112,14 @@ class Trainer:
         metrics = self._report.metrics(step.groups, version=self.version)
         metrics |= self.watch.look(metrics, step.groups)
         self._step = None
-        self.version += 1
+        self.become(self.version + 1)
         return metrics
+
+    def become(self, version: int) -> None:
+        """From now on the weights are those of this version."""
+        self.version = version
+        if self._kept is not None:
+            self._kept.keep(version, self.weights.served())
 
     def check_idle(self) -> None:
         """Refuse what may only be done between two steps."""
@@ -141,9 +153,11 @@ class Trainer:
     def _check(self) -> None:
         algorithm = self.config.algorithm
         if algorithm.kl is not None and self._reference is None:
-            raise StepError("a KL to a reference needs a reference model")
-        if algorithm.advantage.needs_critic and self.weights.policy.value_head is None:
-            raise StepError("this advantage needs a critic", hint="set critic in the trainer's configuration")
+            raise ConfigError("a KL to a reference needs a reference model")
+        if algorithm.overlong.penalty and self._max_response_tokens is None:
+            raise ConfigError(
+                "an overlong penalty needs to know the length cap", hint="give max_response_tokens"
+            )
 
     def _begun(self) -> Step:
         if self._step is None:
@@ -199,7 +213,9 @@ class Trainer:
         lengths = [each.trajectory.num_tokens for each in examples]
         temperatures = [sampled_at(each.trajectory) for each in examples]
         for members in own_share(lengths, temperatures, self.config.micro_batch_tokens, self.ranks):
-            batch = micro_batch_of([examples[i] for i in members], self.version).to(self._device)
+            batch = micro_batch_of(
+                [examples[i] for i in members], self.version, is_untouched=not self._report.updates
+            ).to(self._device)
             loss = self.weights.policy(Training(batch, self._objective, self._meters))
             loss.backward()
             self._report.num_micro_batches += 1
@@ -233,7 +249,19 @@ class Trainer:
                 found["proximal_P"] = proximal
             if values is not None:
                 found["values_P"] = values
-        return [_scores(found, i) for i in range(len(members))]
+        return [
+            replace(_scores(found, i), recomputed_P=own) for i, own in enumerate(self._recomputed(members))
+        ]
+
+    def _recomputed(self, members: Sequence[Trajectory]) -> list[Tensor | None]:
+        """Logprobs of the members under the version that generated each, where it is kept."""
+        results: list[Tensor | None] = [None] * len(members)
+        if self._kept is not None:
+            for version, indices in self._kept.by_version(members).items():
+                logprobs, _ = self._scored(self._kept[version], [members[i] for i in indices])
+                for i, own in zip(indices, logprobs, strict=True):
+                    results[i] = own
+        return results
 
     def _scored(
         self, policy: Policy, members: Sequence[Trajectory]
