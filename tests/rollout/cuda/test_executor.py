@@ -16,6 +16,7 @@ from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.stops import Stops
 
 NUM_VERSIONS = 2
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeOn = Callable[..., NativeEngine]
 
 

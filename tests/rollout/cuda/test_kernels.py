@@ -1,5 +1,7 @@
 """Every kernel against the arithmetic it stands for, in float32."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
@@ -153,10 +155,15 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("heads", SHAPES)
-@pytest.mark.parametrize("has_norm", [False, True])
-@pytest.mark.parametrize("split", [Split(), Split(most=4), Split(most=8, fixed=32)])
-@pytest.mark.parametrize("is_fused", [False, True])
+SPLITS = [Split(), Split(most=4), Split(most=8, fixed=32)]
+QUICK = {(SHAPES[0], True, SPLITS[1], True), (SHAPES[1], False, SPLITS[2], False)}
+DECODES = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in product(SHAPES, (False, True), SPLITS, (False, True))
+]
+
+
+@pytest.mark.parametrize(("heads", "has_norm", "split", "is_fused"), DECODES)
 def test_decode_attention(device: str, heads: Heads, has_norm: bool, split: Split, is_fused: bool) -> None:
     lengths = [1, 2, 33, 200, 64]
     case = Attending(device, heads=heads, lengths=lengths, has_norm=has_norm)
@@ -175,7 +182,7 @@ def test_decode_attention(device: str, heads: Heads, has_norm: bool, split: Spli
     assert not parts.arrivals.any()
 
 
-@pytest.mark.parametrize("heads", SHAPES)
+@pytest.mark.parametrize("heads", [SHAPES[0], pytest.param(SHAPES[1], marks=pytest.mark.slow)])
 def test_prefill_attention_of_chunks_in_the_middle(device: str, heads: Heads) -> None:
     lengths, starts = [130, 7, 70], [0, 3, 40]
     case = Attending(device, heads=heads, lengths=lengths, has_norm=True)

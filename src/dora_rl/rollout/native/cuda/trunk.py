@@ -66,9 +66,11 @@ class Trunk:
         residual = self._residual[:num]
         embed(tokens.tokens_T, tokens.slots_T, drawn_S, decoder.embed.weight, residual)
         change: Tensor | None = None
+        fuses = way == "few" and self._model.experts is None
         for layer, block in enumerate(decoder.layers):
             assert isinstance(block, Block)
-            if way == "few" and isinstance(block.mlp, Mlp):
+            if fuses:
+                assert isinstance(block.mlp, Mlp)
                 self._few(layer, block, block.mlp, num, attend)
             else:
                 change = self._many(layer, block, num, attend, way, change)
