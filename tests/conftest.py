@@ -1,7 +1,7 @@
 """Hypothesis profiles: `default` keeps the suite quick, `thorough` searches long.
 
-Triton decides when it is first imported whether kernels are compiled or interpreted; without a GPU they can only
-be interpreted.
+Triton decides when it is first imported whether kernels are compiled or interpreted; without a GPU they can
+only be interpreted.
 """
 
 import os
