@@ -19,6 +19,7 @@ from dora_rl.rollout.native.cuda.kernels.norm import add_norm
 from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
 from dora_rl.rollout.native.cuda.kernels.sampling import Distributions, Pieces, draw
+from dora_rl.rollout.native.cuda.kernels.tiled import tiled_linear
 from dora_rl.rollout.native.philox import gumbel
 
 EPS = 1e-6
@@ -82,6 +83,26 @@ def test_linear(device: str, num_rows: int, part: str) -> None:
             expected = functional.silu(first) * second
             linear(inputs, weight, out, norm_I=norm, eps=EPS, is_gated=True)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_parts_of_products_add_up_in_the_norm(device: str, num_parts: int) -> None:
+    inputs, weight = torch.randn(19, 72, device=device), torch.randn(40, 72, device=device)
+    bias, norm, residual = (torch.randn(*size, device=device) for size in ((40,), (40,), (19, 40)))
+    parts = torch.full((num_parts, 19, 40), torch.nan, device=device)
+    tiled_linear(inputs, weight, parts, bias_O=bias)
+    expected, out = residual + inputs @ weight.T + bias, torch.empty_like(residual)
+    add_norm(residual, parts, norm, EPS, out)
+    torch.testing.assert_close(residual, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(out, normed(expected, norm), rtol=1e-4, atol=1e-4)
+
+
+def test_gate_of_a_tiled_product(device: str) -> None:
+    inputs, weight = torch.randn(19, 72, device=device), torch.randn(80, 72, device=device)
+    out = torch.full((19, 40), torch.nan, device=device)
+    tiled_linear(inputs, weight, out, is_gated=True)
+    first, second = (inputs @ weight.T).chunk(2, dim=1)
+    torch.testing.assert_close(out, functional.silu(first) * second, rtol=1e-4, atol=1e-4)
 
 
 def test_fixed_products_do_not_depend_on_the_other_rows(device: str) -> None:

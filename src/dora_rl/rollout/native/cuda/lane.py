@@ -23,7 +23,7 @@ from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stret
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
 from dora_rl.rollout.native.cuda.slots import SlotSampling
 from dora_rl.rollout.native.cuda.staging import Counts, Room, Staging
-from dora_rl.rollout.native.cuda.trunk import FEW_ROWS, Tokens, Trunk, Way
+from dora_rl.rollout.native.cuda.trunk import Tokens, Trunk, Way, way_for
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.scheduling.plan import Row
 
@@ -131,7 +131,7 @@ class Lane:
 
     def _decode(self, decoder: Decoder, num: int, split: Split) -> None:
         shared, tokens = self._shared, self._tokens(self._staging.decode, num, first_hidden=0)
-        way: Way = "fixed" if shared.is_fixed else "few" if num <= FEW_ROWS else "many"
+        way: Way = "fixed" if shared.is_fixed else way_for(num, decoder.config)
 
         def attend(layer: int, qkv_TD: Tensor, mixed_TD: Tensor) -> None:
             paging, turning = self._paging(layer, tokens), self._turning(decoder, layer)

@@ -1,8 +1,9 @@
 """The layers of the decoder over a batch of tokens, on buffers that never move.
 
-Three ways to the same numbers, chosen by how many tokens there are and what was promised: `few` fuses norms,
-gates and residuals into products that read each matrix once; `many` leaves products to the library; `fixed`
-has one tile size for everything, so that no row's bits depend on another row.
+Four ways to the same numbers, chosen by how many tokens there are and what was promised: `few` fuses norms,
+gates and residuals into products that read each matrix once; `some` splits what would not occupy the device;
+`many` leaves products to the library; `fixed` has one tile size for everything, so that no row's bits depend
+on another row.
 """
 
 from collections.abc import Callable
@@ -21,11 +22,12 @@ from dora_rl.rollout.native.cuda.kernels.experts import expert_linear, sort_by_e
 from dora_rl.rollout.native.cuda.kernels.fixed import fixed_linear
 from dora_rl.rollout.native.cuda.kernels.linear import linear
 from dora_rl.rollout.native.cuda.kernels.norm import add_norm
+from dora_rl.rollout.native.cuda.kernels.tiled import NUM_PARTS, tiled_linear
 
-Way = Literal["few", "many", "fixed"]
+Way = Literal["few", "some", "many", "fixed"]
 Attend = Callable[[int, Tensor, Tensor], None]
 """Layer, fused queries, keys and values, and where the mixed values go."""
-FEW_ROWS = 16
+_FEW_ROWS, _SOME_ROWS = 16, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,13 @@ class Tokens:
         return len(self.tokens_T)
 
 
+def way_for(num_rows: int, model: ModelConfig) -> Way:
+    """What measured best for so many decoded tokens."""
+    if model.experts is not None or num_rows > _SOME_ROWS:
+        return "many"
+    return "few" if num_rows <= _FEW_ROWS else "some"
+
+
 class Trunk:
     """Buffers for a number of tokens, and the layers over them."""
 
@@ -53,6 +62,8 @@ class Trunk:
 
         self._residual, self._normed, self._change = (empty(model.hidden_size) for _ in range(3))
         self._qkv, self._mixed = empty(model.q_size + 2 * model.kv_size), empty(model.q_size)
+        parts_size = (NUM_PARTS, min(num_tokens, _SOME_ROWS), model.hidden_size)
+        self._parts = torch.zeros(parts_size, device=device)
         self._gate_up, self._gated = empty(2 * model.intermediate_size), empty(model.intermediate_size)
 
     @staticmethod
@@ -66,17 +77,19 @@ class Trunk:
         residual = self._residual[:num]
         embed(tokens.tokens_T, tokens.slots_T, drawn_S, decoder.embed.weight, residual)
         change: Tensor | None = None
-        fuses = way == "few" and self._model.experts is None
         for layer, block in enumerate(decoder.layers):
             assert isinstance(block, Block)
-            if fuses:
-                assert isinstance(block.mlp, Mlp)
-                self._few(layer, block, block.mlp, num, attend)
+            if way in ("few", "some"):
+                assert isinstance(block.mlp, Mlp), "experts go the way of many"
+                run = self._few if way == "few" else self._some
+                change = run(layer, block, block.mlp, num, attend, change)
             else:
                 change = self._many(layer, block, num, attend, way, change)
         add_norm(residual, change, decoder.norm.weight, decoder.norm.eps, tokens.hidden_TH)
 
-    def _few(self, layer: int, block: Block, mlp: Mlp, num: int, attend: Attend) -> None:
+    def _few(
+        self, layer: int, block: Block, mlp: Mlp, num: int, attend: Attend, change: Tensor | None
+    ) -> None:
         residual, qkv, mixed, inner = (
             each[:num] for each in (self._residual, self._qkv, self._mixed, self._gated)
         )
@@ -87,6 +100,24 @@ class Trunk:
         linear(mixed, attention.out.weight, residual, bias_O=attention.out.bias, residual_TO=residual)
         linear(residual, mlp.gate_up.weight, inner, norm_I=block.mlp_norm.weight, eps=eps, is_gated=True)
         linear(inner, mlp.down.weight, residual, residual_TO=residual)
+
+    def _some(
+        self, layer: int, block: Block, mlp: Mlp, num: int, attend: Attend, change: Tensor | None
+    ) -> Tensor:
+        residual, normed, qkv, mixed, inner = (
+            each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._gated)
+        )
+        # As many rows as there are, not a stretch of more: parts lie end to end.
+        parts = self._parts.view(-1)[: NUM_PARTS * num * residual.shape[1]].view(NUM_PARTS, num, -1)
+        attention, eps = block.attention, block.attention_norm.eps
+        add_norm(residual, change, block.attention_norm.weight, eps, normed)
+        tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)
+        attend(layer, qkv, mixed)
+        tiled_linear(mixed, attention.out.weight, parts, bias_O=attention.out.bias)
+        add_norm(residual, parts, block.mlp_norm.weight, eps, normed)
+        tiled_linear(normed, mlp.gate_up.weight, inner, is_gated=True)
+        tiled_linear(inner, mlp.down.weight, parts)
+        return parts
 
     def _many(
         self, layer: int, block: Block, num: int, attend: Attend, way: Way, change: Tensor | None

@@ -18,7 +18,7 @@ def _norm(
     out,
     width,
     eps,
-    HAS_CHANGE: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
@@ -29,9 +29,13 @@ def _norm(
     weights = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     await_previous(OVERLAPS)
     values = tl.load(residual + row * width + columns, mask=inside, other=0.0)
-    if HAS_CHANGE:
-        added = tl.load(change + row * width + columns, mask=inside, other=0.0)
-        values = (values.to(tl.float32) + added.to(tl.float32)).to(values.dtype)
+    if NUM_PARTS > 0:
+        added = tl.zeros([BLOCK], dtype=tl.float32)
+        for part in tl.static_range(NUM_PARTS):
+            line = change + (part * tl.num_programs(0) + row) * width
+            added += tl.load(line + columns, mask=inside, other=0.0).to(tl.float32)
+        added = added.to(values.dtype).to(tl.float32)
+        values = (values.to(tl.float32) + added).to(values.dtype)
         tl.store(residual + row * width + columns, values, mask=inside)
     wide = values.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
@@ -39,20 +43,21 @@ def _norm(
 
 
 def add_norm(
-    residual_TH: Tensor, change_TH: Tensor | None, weight_H: Tensor, eps: float, out_TH: Tensor
+    residual_TH: Tensor, change: Tensor | None, weight_H: Tensor, eps: float, out_TH: Tensor
 ) -> None:
-    """Add the change to the residual in place, and give the norm of the sum."""
+    """Add the change, or its parts `[parts, tokens, width]`, to the residual in place; give the norm of the sum."""
     num_tokens, width = out_TH.shape
     block = triton.next_power_of_2(width)
     does_overlap = overlaps(out_TH)
+    num_parts = 0 if change is None else len(change) if change.dim() == 3 else 1
     _norm[(num_tokens,)](
         residual_TH,
-        residual_TH if change_TH is None else change_TH,
+        residual_TH if change is None else change,
         weight_H,
         out_TH,
         width,
         eps,
-        HAS_CHANGE=change_TH is not None,
+        NUM_PARTS=num_parts,
         BLOCK=block,
         OVERLAPS=does_overlap,
         launch_pdl=does_overlap,
