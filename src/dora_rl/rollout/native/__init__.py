@@ -14,4 +14,5 @@ sampling  draws and their log-probabilities
 philox    keyed noise in integer operations
 versions  resident weight sets
 transfer  a live request as tensors or bytes
+shared    a live request in memory that two processes share
 """
