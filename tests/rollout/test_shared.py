@@ -32,7 +32,8 @@ from dora_rl.rollout.scheduling.stops import Stops
 
 model, *shared = map(Path, sys.argv[1:])
 limits = Limits(num_blocks=80, block_size=5, num_host_blocks=80, max_running=4, max_positions=512)
-engine = NativeEngine(read_config(model / "config.json"), EngineConfig(limits=limits, is_batch_invariant=True), Stops([2]))
+config = EngineConfig(limits=limits, is_batch_invariant=True)
+engine = NativeEngine(read_config(model / "config.json"), config, Stops([2]))
 engine.load_version(1, model)
 for path in shared:
     engine.import_request(take_shared(path))
