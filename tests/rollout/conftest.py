@@ -1,5 +1,6 @@
 """Three versions of one tiny model, on disk and in transformers, and an engine that serves them."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import seeded_decoder, tiny_config
+from dora_rl.rollout.native.backend import Backend
 from dora_rl.rollout.native.engine import NativeEngine
+from dora_rl.rollout.native.executor import CPU
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.stops import Stops
@@ -48,6 +51,15 @@ def references(directories: list[Path]) -> list[PreTrainedModel]:
 MakeEngine = Callable[..., NativeEngine]
 
 
+def _backend() -> Backend:
+    """The CPU, or the GPU where `DORA_TEST_DEVICE` says so: the laws are the same."""
+    if os.environ.get("DORA_TEST_DEVICE") != "cuda":
+        return CPU
+    from dora_rl.rollout.native.cuda import CUDA
+
+    return CUDA
+
+
 @pytest.fixture(scope="session")
 def make_engine(directories: list[Path]) -> MakeEngine:
     """An engine with all versions resident; limits and settings as given."""
@@ -72,6 +84,7 @@ def make_engine(directories: list[Path]) -> MakeEngine:
             read_config(directories[0] / "config.json"),
             config,
             Stops([EOS], decode=lambda tokens: "".join(chr(32 + token) for token in tokens)),
+            backend=_backend(),
         )
         for version, path in enumerate(directories):
             engine.load_version(version, path)

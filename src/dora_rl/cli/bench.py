@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dora_rl.cli import bench_train
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -20,6 +22,9 @@ class Device(StrEnum):
 
     CPU = "cpu"
     CUDA = "cuda"
+
+
+app.command(name="train")(bench_train.train)
 
 
 @app.command()

@@ -10,10 +10,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from dora_rl.model.attention import Attention
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.experts import ExpertMlp, gated
+from dora_rl.model.fused import compiled, with_open_length
 from dora_rl.model.logprobs import TokenLogprobs, token_logprobs
 from dora_rl.model.rope import Rotary, Rotation, rotate
 
@@ -29,6 +31,8 @@ class Decoder(nn.Module):
         self.norm = RmsNorm(config.hidden_size, config.norm_eps)
         self.head = None if config.is_tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self._rotary = Rotary(config.rope, config.head_dim)
+        self.is_checkpointed = False
+        """Whether layers are computed again in the backward pass instead of being remembered."""
 
     @classmethod
     def empty(
@@ -44,9 +48,18 @@ class Decoder(nn.Module):
         hidden_TH = self.embed(tokens_T)
         rotation = self._rotary.rotation(positions_T)
         for block in self.layers:
-            hidden_TH = block(hidden_TH, rotation, attention)
+            if self.is_checkpointed and torch.is_grad_enabled():
+                hidden_TH = checkpoint(block, hidden_TH, rotation, attention, use_reentrant=False)
+            else:
+                hidden_TH = block(hidden_TH, rotation, attention)
         normed_TH: Tensor = self.norm(hidden_TH)
         return normed_TH
+
+    def fuse(self) -> None:
+        """Run the layers without experts through the compiler: for training on a GPU."""
+        for block in self.layers:
+            assert isinstance(block, Block), f"a layer is a {type(block)}"
+            block.is_fused = isinstance(block.mlp, Mlp)
 
     @property
     def head_VH(self) -> Tensor:
@@ -72,12 +85,32 @@ class Block(nn.Module):
         self.attention = SelfAttention(config, layer)
         self.mlp_norm = RmsNorm(config.hidden_size, config.norm_eps)
         self.mlp = ExpertMlp(config.hidden_size, experts) if experts else Mlp(config)
+        self.is_fused = False
 
     def forward(self, hidden_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         """The residual stream after this layer."""
+        if self.is_fused:
+            return self._forward_fused(hidden_TH, rotation, attention)
         hidden_TH = hidden_TH + self.attention(self.attention_norm(hidden_TH), rotation, attention)
         change_TH: Tensor = self.mlp(self.mlp_norm(hidden_TH))
         return hidden_TH + change_TH
+
+    def _forward_fused(self, hidden_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+        own, mlp, eps = self.attention, self.mlp, self.mlp_norm.eps
+        assert isinstance(mlp, Mlp), "layers with experts are not fused"
+        project, absorb = compiled()
+        with_open_length(hidden_TH, *rotation)
+        qkv, out = own.qkv, own.out
+        heads = project(
+            hidden_TH, rotation, self.attention_norm.weight, qkv.weight, qkv.bias, own.head_norms,
+            own.sizes, own.head_dim, eps,
+        )  # fmt: skip
+        mixed_THD = attention(own.layer, *heads)
+        with_open_length(mixed_THD)
+        return absorb(
+            hidden_TH, mixed_THD, out.weight, out.bias, self.mlp_norm.weight, mlp.gate_up.weight,
+            mlp.down.weight, eps,
+        )  # fmt: skip
 
 
 class SelfAttention(nn.Module):
@@ -87,11 +120,18 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.layer = layer
         self.head_dim = config.head_dim
-        self.sizes = [config.q_size, config.kv_size, config.kv_size]
+        self.sizes = (config.q_size, config.kv_size, config.kv_size)
         self.qkv = nn.Linear(config.hidden_size, sum(self.sizes), bias=config.has_qkv_bias)
         self.q_norm = RmsNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else nn.Identity()
         self.k_norm = RmsNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else nn.Identity()
         self.out = nn.Linear(config.q_size, config.hidden_size, bias=config.has_output_bias)
+
+    @property
+    def head_norms(self) -> tuple[Tensor, Tensor] | None:
+        """The weights of the norms of queries and keys, where there are any."""
+        if isinstance(self.q_norm, RmsNorm) and isinstance(self.k_norm, RmsNorm):
+            return self.q_norm.weight, self.k_norm.weight
+        return None
 
     def forward(self, normed_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         """What the tokens read from those they may see."""

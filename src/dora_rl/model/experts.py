@@ -35,7 +35,11 @@ class ExpertMlp(nn.Module):
 
     def route(self, hidden_TH: Tensor) -> tuple[Tensor, Tensor]:
         """The float32 weights and the indices of each token's active experts, heaviest first."""
-        probabilities = functional.softmax(self.router(hidden_TH), dim=-1, dtype=torch.float32)
+        return self.choose(self.router(hidden_TH))
+
+    def choose(self, scores_TE: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, from the router's scores."""
+        probabilities = functional.softmax(scores_TE, dim=-1, dtype=torch.float32)
         weights, experts = probabilities.topk(self.experts.num_active, dim=-1)
         if self.experts.is_normalised:
             weights = weights / weights.sum(dim=-1, keepdim=True)

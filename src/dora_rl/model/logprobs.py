@@ -2,7 +2,7 @@
 
 The head is applied block by block, a few thousand tokens by a few thousand words, in float32. Forward keeps
 four numbers a token, updated as each block passes; backward computes the blocks again. Only the gradient of
-the head has the size of the head.
+the head has the size of the head. On a GPU in bfloat16 the same is done by `logprobs_half`.
 """
 
 import math
@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from dora_rl.model.logprobs_half import HalfPrecisionLogprobs
 
 BLOCK_TOKENS = 2048
 BLOCK_WORDS = 8192
@@ -36,6 +38,9 @@ def token_logprobs(
 ) -> TokenLogprobs:
     """Of `targets_T` under `softmax(hidden @ head.T / temperature)`, and the entropy of that distribution."""
     assert 0 < temperature < math.inf, f"temperature {temperature}"
+    if hidden_TH.is_cuda and hidden_TH.dtype == head_VH.dtype == torch.bfloat16:
+        half: Callable[..., tuple[Tensor, Tensor]] = HalfPrecisionLogprobs.apply
+        return TokenLogprobs(*half(hidden_TH, head_VH, targets_T, temperature))
     blocks = _Blocks(num_tokens=block_tokens, num_words=block_words)
     apply: Callable[..., tuple[Tensor, Tensor]] = _TokenLogprobs.apply
     return TokenLogprobs(*apply(hidden_TH, head_VH, targets_T, temperature, blocks))

@@ -25,7 +25,10 @@ class Packed:
     def cu_seqlens(self) -> Tensor:
         """Where each sequence begins, and the last one ends: int32, as variable-length kernels take it."""
         ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return ends.to(self.tokens_T.device)
+        if not self.tokens_T.is_cuda:
+            return ends
+        # From pinned memory, so that the host need not wait for the device to catch up.
+        return ends.pin_memory().to(self.tokens_T.device, non_blocking=True)
 
 
 def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:

@@ -65,7 +65,8 @@ class NativeEngine:
         plan = self._scheduler.plan()
         if plan is not None:
             self._under_way.append((plan, self._device.launch(plan)))
-        is_behind = plan is None or len(self._under_way) > self._config.steps_ahead
+        most_ahead = self._config.steps_ahead * max(1, self._scheduler.num_lanes)
+        is_behind = plan is None or len(self._under_way) > most_ahead
         if self._under_way and is_behind:
             self._take_in()
             return True

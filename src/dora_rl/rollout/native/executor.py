@@ -85,7 +85,7 @@ class CpuExecutor:
 
     def park_kv(self, ticket: int, kv: Tensor) -> None:
         """Park KV that came from elsewhere."""
-        self._parked[ticket] = kv
+        self._parked[ticket] = kv.cpu()
 
     def prepare(self, version: int, decoder: Decoder) -> None:
         """Pack a version."""

@@ -21,7 +21,7 @@ class EngineConfig(Record, frozen=True):
     is_batch_invariant: bool = False
     """Make tokens and logprobs bitwise independent of everything but the request and its version."""
     steps_ahead: int = 0
-    """Steps launched before the answer of an earlier one is taken in."""
+    """Steps of each version launched before the answer of an earlier one is taken in."""
     device_bytes: int = 8 * 2**30
     host_bytes: int = 8 * 2**30
 

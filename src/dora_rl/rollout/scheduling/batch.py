@@ -31,6 +31,11 @@ class Batch:
         self.held: list[Sequence] = []
         self.num_preempted = 0
 
+    @property
+    def num_lanes(self) -> int:
+        """Versions that have running requests."""
+        return len(self._lanes)
+
     def wait(self, sequence: Sequence) -> None:
         """Queue a sequence that may have blocks or parked KV already."""
         insort(self.waiting, sequence, key=_PRIORITY)

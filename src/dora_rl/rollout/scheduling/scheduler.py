@@ -102,6 +102,11 @@ class Scheduler:
 
     # --- what there is --------------------------------------------------------------------------
 
+    @property
+    def num_lanes(self) -> int:
+        """Versions whose steps take turns."""
+        return self._batch.num_lanes
+
     def uses_version(self, version: int) -> bool:
         """Whether a request is pinned to it."""
         return any(sequence.request.version == version for sequence in self._sequences.values())

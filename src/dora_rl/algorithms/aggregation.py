@@ -1,0 +1,42 @@
+"""From token losses to the loss of a batch: a weight for every token, from counts of the whole batch.
+
+`sum(loss_T * weights_T)`, added up over micro-batches, is the loss of the batch (or mini-batch) however it is
+split, because no weight depends on what else is in the micro-batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dora_rl.algorithms.config import AggregationConfig
+from dora_rl.algorithms.segments import lengths_N
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCounts:
+    """Of everything one optimizer update sees, over all its micro-batches and ranks."""
+
+    num_tokens: int
+    """Trained policy tokens."""
+    num_trajectories: int
+    """Trajectories with at least one of them."""
+
+
+def token_weights(
+    config: AggregationConfig, trajectory_T: Tensor, num_trajectories: int, counts: BatchCounts
+) -> Tensor:
+    """The weight of each token of a micro-batch of `num_trajectories` whole trajectories, float32.
+
+    `token`     1 / tokens                        DAPO (2503.14476)
+    `sequence`  1 / (trajectories * own tokens)   GRPO (2402.03300)
+    `constant`  1 / (trajectories * length)       Dr. GRPO (2503.20783)
+    """
+    ones_T = torch.ones(len(trajectory_T), device=trajectory_T.device)
+    if config.over == "token":
+        return ones_T / max(1, counts.num_tokens)
+    if config.over == "sequence":
+        own_tokens_T = lengths_N(trajectory_T, num_trajectories)[trajectory_T]
+        return ones_T / (counts.num_trajectories * own_tokens_T)
+    assert config.length is not None, "AggregationConfig checks it"
+    return ones_T / (max(1, counts.num_trajectories) * config.length)

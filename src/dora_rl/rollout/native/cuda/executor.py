@@ -1,0 +1,236 @@
+"""Carries out plans on a GPU: moves, tables and entrants, then the rows on a lane.
+
+Nothing here waits for the device but `Answers.result` and KV on its way out. Versions with few rows run on
+lanes of their own, beside the others. Plans then overlap, and what must not is ordered here:
+
+- a plan with moves or entrants comes behind everything, and everything later behind it;
+- a block that changes hands is first let go by the lane of its last owner;
+- the steps of one version follow one another, whichever lanes they are on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.rope import Rotary
+from dora_rl.rollout.native.cuda.cache import BlockCache, Copied, to_device, to_host
+from dora_rl.rollout.native.cuda.kernels.rotary import Heads
+from dora_rl.rollout.native.cuda.lane import Lane, Shared, lane_bytes
+from dora_rl.rollout.native.cuda.places import Places
+from dora_rl.rollout.native.cuda.slots import SlotSampling
+from dora_rl.rollout.native.cuda.staging import Room
+from dora_rl.rollout.native.setup import EngineConfig
+from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Sampled, Table, Unpark
+
+SIDE_ROWS = 128
+"""Versions with more rows than this fill a GPU by themselves."""
+MAX_SIDE_LANES = 3
+_NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """A step under way."""
+
+    copied: Copied | None
+    num_answers: int
+
+    def result(self) -> Sampled:
+        """Wait for it."""
+        if self.copied is None:
+            return _NOTHING
+        answers_3R = self.copied.wait()[:, : self.num_answers]
+        logprobs, cut_logprobs = answers_3R[1:].view(torch.float32).tolist()
+        return Sampled(
+            tokens=tuple(answers_3R[0].tolist()), logprobs=tuple(logprobs), cut_logprobs=tuple(cut_logprobs)
+        )
+
+
+class CudaExecutor:
+    """The decoder over a paged cache on one device.
+
+    On the CPU it runs under Triton's interpreter, for tests.
+    """
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, device: torch.device) -> None:
+        self._shared = _shared(model, config, device)
+        self._places = Places()
+        self._parked: dict[int, Copied] = {}
+        self._lanes = [Lane(model, config, room, self._shared) for room in _rooms(config)]
+        self._lane_of_block: dict[int, Lane] = {}
+        self._lane_of_version: dict[int, Lane] = {}
+        self._behind_barrier = set(self._lanes)
+        """Lanes that wait already for the last plan that concerned everybody."""
+        self._barrier = self._lanes[0]
+        self._moving_bytes_left = moving_bytes(model, config)
+        self._synchronize()
+
+    # --- a step ---------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def launch(self, plan: Plan) -> Answers:
+        """Begin a step."""
+        lane = self._lane_for(plan)
+        with lane.in_order():
+            self._order(plan, lane)
+            self._move(plan.moves)
+            self._update(plan.tables)
+            if plan.entrants:
+                self._shared.slots.enter(plan.entrants)
+            copied, num_answers = None, 0
+            if plan.version is not None:
+                place = self._places.place_of(plan.version)
+                copied, num_answers = lane.run(place, self._places.decoder_at(place), plan.rows)
+            lane.mark()
+        return Answers(copied=copied, num_answers=num_answers)
+
+    def _lane_for(self, plan: Plan) -> Lane:
+        """A version's side lane where its rows fit, else the main one."""
+        side = self._lanes[1:]
+        if plan.version is None or not side:
+            return self._lanes[0]
+        own = side[self._places.place_of(plan.version) % len(side)]
+        return own if own.fits(plan.rows) else self._lanes[0]
+
+    def _order(self, plan: Plan, lane: Lane) -> None:
+        """Wait for the lanes that this plan must come behind."""
+        concerns_all = bool(plan.moves or plan.entrants) or plan.version is None
+        waits = set(self._lanes) if concerns_all else set()
+        if lane not in self._behind_barrier:
+            waits.add(self._barrier)
+            self._behind_barrier.add(lane)
+        blocks = [block for table in plan.tables for block in table.blocks]
+        waits.update(self._lane_of_block[block] for block in blocks if block in self._lane_of_block)
+        if plan.version is not None:
+            waits.add(self._lane_of_version.get(plan.version, lane))
+            self._lane_of_version[plan.version] = lane
+        for other in waits - {lane}:
+            lane.wait_for(other)
+        self._lane_of_block.update(dict.fromkeys(blocks, lane))
+        if concerns_all:
+            self._barrier, self._behind_barrier = lane, {lane}
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def _move(self, moves: Sequence[Move]) -> None:
+        cache, copies = self._shared.cache, list[tuple[int, int]]()
+        for move in moves:
+            if isinstance(move, CopyBlock):
+                copies.append((move.source, move.target))
+                continue
+            # In order: a copy may read what a later move overwrites.
+            cache.copy(copies)
+            copies = []
+            match move:
+                case Park():
+                    self._parked[move.ticket] = to_host(cache.read(move.blocks, move.num_tokens))
+                case Unpark():
+                    cache.write(move.blocks, self._parked.pop(move.ticket).values)
+                case Discard():
+                    del self._parked[move.ticket]
+        cache.copy(copies)
+
+    def _update(self, tables: Sequence[Table]) -> None:
+        tables_SB = self._shared.tables_SB
+        # The last word on a place counts.
+        cells = {
+            table.slot * tables_SB.shape[1] + table.first + offset: block
+            for table in tables
+            for offset, block in enumerate(table.blocks)
+        }
+        if cells:
+            both = to_device(torch.tensor([list(cells), list(cells.values())]), tables_SB.device)
+            tables_SB.view(-1).index_copy_(0, both[0], both[1].int())
+
+    @torch.inference_mode()
+    def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
+        """A copy of the KV of the first tokens.
+
+        On the device while there is room set aside, else on the host.
+        """
+        self._synchronize()
+        kv = self._shared.cache.read(blocks, num_tokens)
+        if kv.nbytes > self._moving_bytes_left:
+            return to_host(kv).wait()
+        self._moving_bytes_left -= kv.nbytes
+        finalize(kv, self._arrived, kv.nbytes)
+        self._synchronize()
+        return kv
+
+    def _arrived(self, num_bytes: int) -> None:
+        self._moving_bytes_left += num_bytes
+
+    def parked_kv(self, ticket: int) -> Tensor:
+        """The KV parked under a ticket."""
+        return self._parked[ticket].wait()
+
+    def park_kv(self, ticket: int, kv: Tensor) -> None:
+        """Park KV that came from elsewhere."""
+        self._parked[ticket] = Copied(values=kv, event=None)
+
+    def _synchronize(self) -> None:
+        if self._shared.device.type == "cuda":
+            torch.cuda.synchronize(self._shared.device)
+
+    # --- versions -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def prepare(self, version: int, decoder: Decoder) -> None:
+        """Move a version to where graphs look for it."""
+        self._places.settle(version, decoder)
+        self._synchronize()
+
+    def forget(self, version: int) -> None:
+        """Let go of a version."""
+        self._places.leave(version)
+        self._lane_of_version.pop(version, None)
+
+
+def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> Shared:
+    limits = config.limits
+    # A slot more than there are, for rows that only fill a bucket: it lies in scratch.
+    num_slots = limits.max_running + 1
+    table_size = (num_slots, limits.blocks_for(limits.max_positions))
+    angles = Rotary(model.rope, model.head_dim).rotation(torch.arange(limits.max_positions, device=device))
+    return Shared(
+        heads=Heads(
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            eps=model.norm_eps,
+        ),
+        cache=BlockCache(model, limits, config.torch_dtype, device),
+        tables_SB=torch.zeros(table_size, dtype=torch.int32, device=device),
+        slots=SlotSampling(num_slots, model.vocab_size, device),
+        cos_PD=angles.cos.squeeze(1).contiguous(),
+        sin_PD=angles.sin.squeeze(1).contiguous(),
+        is_fixed=config.is_batch_invariant,
+    )
+
+
+def _rooms(config: EngineConfig) -> list[Room]:
+    """The main lane's, and those of side lanes where versions can be beside one another."""
+    limits = config.limits
+    main = Room(num_rows=limits.max_running, num_prefilled=limits.step_tokens)
+    side = Room(num_rows=min(SIDE_ROWS, limits.max_running), num_prefilled=0)
+    return [main, *[side] * min(MAX_SIDE_LANES, config.max_versions - 1)]
+
+
+def moving_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Set aside for KV that leaves: of one longest request."""
+    num_tokens = min(config.limits.max_positions, config.limits.num_blocks * config.limits.block_size)
+    return num_tokens * model.num_layers * 2 * model.kv_size * config.torch_dtype.itemsize
+
+
+def buffer_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Of everything an executor allocates besides the cache."""
+    limits = config.limits
+    lanes = sum(lane_bytes(model, config, room) for room in _rooms(config))
+    tables = (limits.max_running + 1) * limits.blocks_for(limits.max_positions) * 4
+    angles = limits.max_positions * model.head_dim * 4
+    return lanes + tables + angles + moving_bytes(model, config)

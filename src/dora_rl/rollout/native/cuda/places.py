@@ -1,0 +1,53 @@
+"""Memory at fixed addresses for the weights of each resident version.
+
+A captured graph reads weights where they were when it was captured. So a version moves into a place, and the
+graphs of a place serve every version that ever lives there.
+"""
+
+from dora_rl.model.decoder import Decoder
+
+
+class Places:
+    """As many places as versions were ever resident at once."""
+
+    def __init__(self) -> None:
+        self._tenants: list[Decoder] = []
+        """Whoever lived there last; its tensors are the place."""
+        self._free: list[int] = []
+        self._by_version: dict[int, int] = {}
+
+    def place_of(self, version: int) -> int:
+        """Where a version lives."""
+        return self._by_version[version]
+
+    def decoder_at(self, place: int) -> Decoder:
+        """Who lives, or lived, there."""
+        return self._tenants[place]
+
+    def settle(self, version: int, decoder: Decoder) -> int:
+        """Move a version in.
+
+        Back where it was if it only changed its name, else into a free place, else a new one.
+        """
+        place = next((each for each in self._free if self._tenants[each] is decoder), None)
+        if place is None and self._free:
+            place = self._free[0]
+            _move(decoder, self._tenants[place])
+            self._tenants[place] = decoder
+        if place is None:
+            place = len(self._tenants)
+            self._tenants.append(decoder)
+        else:
+            self._free.remove(place)
+        self._by_version[version] = place
+        return place
+
+    def leave(self, version: int) -> None:
+        """Its place may be taken by another."""
+        self._free.append(self._by_version.pop(version))
+
+
+def _move(decoder: Decoder, tenant: Decoder) -> None:
+    for parameter, place in zip(decoder.parameters(), tenant.parameters(), strict=True):
+        place.data.copy_(parameter.data)
+        parameter.data = place.data

@@ -1,0 +1,64 @@
+"""LoRA factors as peft reads and writes them: `adapter_config.json` and `adapter_model.safetensors`."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from dora_rl.core.errors import ModelError
+from dora_rl.trainer.lora import LoraWeights
+
+CONFIG, FACTORS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+
+
+def save_adapter(weights: LoraWeights, directory: Path, *, base: str | None = None) -> None:
+    """Write the factors; `base` is the name or path of the model they change."""
+    directory.mkdir(parents=True, exist_ok=True)
+    factors = {name for each in weights.factors for name in each.names}
+    tensors = {
+        f"{_PREFIX}{name}": master.detach().cpu().contiguous()
+        for name, master in weights.masters.items()
+        if name in factors
+    }
+    save_file(tensors, directory / FACTORS, metadata={"format": "pt"})
+    settings: dict[str, object] = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": weights.config.rank,
+        "lora_alpha": weights.config.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": list(weights.config.targets),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "use_rslora": False,
+        "use_dora": False,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    }
+    (directory / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+@torch.no_grad()
+def load_adapter(weights: LoraWeights, directory: Path) -> None:
+    """Set the factors from an adapter of the same rank, scale and targets."""
+    try:
+        settings = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(directory / FACTORS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ModelError(f"{directory} is no adapter: {error}") from error
+    if (settings.get("r"), settings.get("lora_alpha")) != (weights.config.rank, weights.config.alpha):
+        raise ModelError(f"{directory} has another rank or alpha than this trainer's lora")
+    wanted = {f"{_PREFIX}{name}": name for each in weights.factors for name in each.names}
+    if tensors.keys() != wanted.keys():
+        different = sorted(tensors.keys() ^ wanted.keys())
+        raise ModelError(f"{directory} changes other matrices: '{different[0]}' is in only one of them")
+    for key, name in wanted.items():
+        weights.masters[name].copy_(tensors[key])
+    weights.refresh()

@@ -1,0 +1,1 @@
+"""How fast training is, against the device's own peak and against transformers."""

@@ -1,0 +1,110 @@
+"""Whole train steps of the trainer, timed phase by phase."""
+
+import msgspec
+import torch
+
+from dora_rl.core.record import Record
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.trainer.bench.clock import Clock, forget_peak, peak_bytes, synchronised_s, timed
+from dora_rl.trainer.bench.workload import batch_of, train_flops
+from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.trainer.opening import trainer_of
+from dora_rl.trainer.trainer import Trainer
+
+
+class Variant(Record, frozen=True):
+    """One way to run the same work."""
+
+    name: str
+    config: TrainerConfig
+
+
+class Measured(Record, frozen=True):
+    """What was measured of one variant, or why nothing was."""
+
+    shape: str
+    name: str
+    tokens_per_s: float = 0.0
+    flops_per_s: float = 0.0
+    step_s: float = 0.0
+    peak_bytes: int = 0
+    phases_s: dict[str, float] = msgspec.field(default_factory=dict)
+    loss: float = 0.0
+    failure: str | None = None
+
+
+BASE = TrainerConfig(
+    optimizer=OptimizerConfig(learning_rate=1e-6),
+    # The recorded logprobs are made up; a gap says nothing here.
+    gap=GapConfig(max_mean=1e3, max_growth=1e6),
+    micro_batch_tokens=16_384,
+    serving_dtype="bfloat16",
+)
+
+
+def variants(base: TrainerConfig) -> list[Variant]:
+    """The alternatives to the default, one change at a time."""
+    changes: dict[str, dict[str, object]] = {
+        "8K micro-batches": {"micro_batch_tokens": 8192},
+        "32K micro-batches": {"micro_batch_tokens": 32_768},
+        "64K micro-batches": {"micro_batch_tokens": 65_536},
+        "not compiled": {"is_fused": False},
+        "flex attention": {"attention": "flex"},
+        "one attention a sequence": {"attention": "packed"},
+        "layers computed again": {"is_checkpointed": True},
+        "head computed again": {"is_head_fused": False},
+    }
+    return [
+        Variant(name=name, config=msgspec.structs.replace(base, **change)) for name, change in changes.items()
+    ]
+
+
+def measure(
+    shape: str, model: ModelConfig, variant: Variant, lengths: list[int], device: torch.device, *, steps: int
+) -> Measured:
+    """The mean of `steps` whole train steps after two that warm up."""
+    trainer = trainer_of(random_decoder(model, device), variant.config)
+    batch = batch_of(lengths, model.vocab_size)
+    clock = Clock(device)
+    attach(clock, trainer)
+    for _ in range(2):
+        trainer.train(batch)
+    clock.phases()
+    forget_peak(device)
+    started_s = synchronised_s(device)
+    clock.mark("other")
+    metrics = [trainer.train(batch) for _ in range(steps)]
+    clock.mark("end")
+    step_s = (synchronised_s(device) - started_s) / steps
+    return Measured(
+        shape=shape,
+        name=variant.name,
+        tokens_per_s=sum(lengths) / step_s,
+        flops_per_s=train_flops(model, lengths) / step_s,
+        step_s=step_s,
+        peak_bytes=peak_bytes(device),
+        phases_s={phase: seconds / steps for phase, seconds in clock.phases().items()},
+        loss=metrics[0]["loss"],
+    )
+
+
+def random_decoder(model: ModelConfig, device: torch.device) -> Decoder:
+    """Weights drawn on the device: large shapes would take minutes on the host."""
+    decoder = Decoder.empty(model, device=device, dtype=torch.float32)
+    generator = torch.Generator(device).manual_seed(0)
+    for name, parameter in decoder.named_parameters():
+        if name.endswith("norm.weight"):
+            torch.nn.init.ones_(parameter)
+        else:
+            torch.nn.init.normal_(parameter, std=model.initializer_range, generator=generator)
+    return decoder
+
+
+def attach(clock: Clock, trainer: Trainer) -> None:
+    """Mark the phases of every micro-batch and update."""
+    policy = trainer.weights.policy
+    policy.decoder.register_forward_pre_hook(lambda *_: clock.mark("forward"))
+    policy.decoder.register_forward_hook(lambda *_: clock.mark("head"))
+    policy.register_forward_hook(lambda *_: clock.mark("backward"))
+    trainer.optimizer.update = timed(clock, "optimizer", trainer.optimizer.update)  # type: ignore[method-assign]

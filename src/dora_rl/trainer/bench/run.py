@@ -1,0 +1,86 @@
+"""The benchmark: peak, our trainer, its variants, and the baseline, in one process and one report."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+import torch
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+from dora_rl.trainer.bench.baseline import measure_baseline
+from dora_rl.trainer.bench.clock import matmul_peak, release
+from dora_rl.trainer.bench.ours import BASE, Measured, Variant, measure, variants
+from dora_rl.trainer.bench.workload import SHAPES, Lengths
+
+
+class Scope(Record, frozen=True):
+    """What is measured."""
+
+    shapes: tuple[str, ...] = ("0.6B", "1.7B")
+    device: str = "cuda"
+    lengths: Lengths = msgspec.field(default_factory=Lengths)
+    micro_batch_tokens: int = 16_384
+    baseline_tokens: tuple[int, ...] = (8192, 16_384)
+    steps: int = 2
+    has_baseline: bool = True
+    has_variants: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = [shape for shape in self.shapes if shape not in SHAPES]
+        if unknown:
+            raise ConfigError(f"unknown shape '{unknown[0]}'", hint=f"one of: {', '.join(SHAPES)}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("there is no CUDA device", hint="use --device cpu --shapes tiny")
+
+
+class Report(Record, frozen=True):
+    """What was measured."""
+
+    device: str
+    peak_flops_per_s: float
+    num_sequences: int
+    num_tokens: int
+    rows: tuple[Measured, ...]
+
+
+def run_bench(scope: Scope, tell: Callable[[Measured], None] = lambda measured: None) -> Report:
+    """Everything in the scope; each result is told as soon as it is there."""
+    device = torch.device(scope.device)
+    lengths = scope.lengths.draw()
+    peak = matmul_peak(device)
+    rows = []
+    for measured in _measured(scope, lengths, device):
+        rows.append(measured)
+        tell(measured)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    return Report(
+        device=name,
+        peak_flops_per_s=peak,
+        num_sequences=len(lengths),
+        num_tokens=sum(lengths),
+        rows=tuple(rows),
+    )
+
+
+def _measured(scope: Scope, lengths: list[int], device: torch.device) -> Iterator[Measured]:
+    serving = "bfloat16" if device.type == "cuda" else "float32"
+    base = msgspec.structs.replace(BASE, micro_batch_tokens=scope.micro_batch_tokens, serving_dtype=serving)
+    for shape in scope.shapes:
+        model = SHAPES[shape]
+        for variant in (Variant(name="dora", config=base), *(variants(base) if scope.has_variants else ())):
+            run = partial(measure, shape, model, variant, lengths, device, steps=scope.steps)
+            yield _tried(run, shape, variant.name, device)
+        for budget in scope.baseline_tokens if scope.has_baseline else ():
+            run = partial(measure_baseline, shape, model, lengths, device, budget=budget, steps=scope.steps)
+            yield _tried(run, shape, f"transformers, SDPA, {budget} tokens", device)
+
+
+def _tried(run: Callable[[], Measured], shape: str, name: str, device: torch.device) -> Measured:
+    release(device)
+    try:
+        return run()
+    # One that does not fit or does not compile must not take the others with it: it is a row of the report.
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return Measured(shape=shape, name=name, failure=f"{type(error).__name__}: {first_line}"[:200])

@@ -1,0 +1,199 @@
+"""A trainer on disk: everything the next step depends on, in safetensors and JSON, written all or not at all.
+
+    checkpoint.json         version, counts, and size and SHA-256 of every file; sealed by a digest of itself
+    masters.safetensors     float32 weights
+    moments.safetensors     both moments of AdamW
+    random.safetensors      states of torch's generators
+
+Written into a directory of another name, flushed, and renamed: what has the right name is complete. What was
+cut short or changed afterwards is found out when it is opened, and named. Nothing in it can run code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dora_rl.core.errors import DoraError
+from dora_rl.core.record import Record
+from dora_rl.trainer.optimizer import MOMENTS
+from dora_rl.trainer.trainer import Trainer
+
+FORMAT = 1
+HEADER = "checkpoint.json"
+MASTERS, MOMENTS_FILE, RANDOM = "masters.safetensors", "moments.safetensors", "random.safetensors"
+
+
+class CheckpointError(DoraError):
+    """A checkpoint cannot be written where it is wanted, or is not what was written."""
+
+
+class Sealed(Record, frozen=True):
+    """One file."""
+
+    num_bytes: int
+    sha256: str
+
+
+class Header(Record, frozen=True):
+    """Everything that is not a tensor."""
+
+    format: int
+    version: int
+    num_updates: int
+    num_skipped: int
+    gap_level: float | None
+    steps: dict[str, int]
+    """How often each master has been updated."""
+    files: dict[str, Sealed]
+
+
+def save_checkpoint(trainer: Trainer, directory: Path) -> None:
+    """Write the trainer between two steps. Every rank calls it, rank 0 writes."""
+    trainer.check_idle()
+    masters = trainer.weights.whole(trainer.weights.masters)
+    moments = {
+        f"{moment}.{name}": tensor
+        for moment, tensors in trainer.optimizer.moments().items()
+        for name, tensor in trainer.weights.whole(tensors).items()
+    }
+    if trainer.ranks.rank != 0:
+        return
+    files = {MASTERS: masters, MOMENTS_FILE: moments, RANDOM: _random_states()}
+    _write_whole(directory, lambda partial: _write(trainer, partial, files))
+
+
+def load_checkpoint(trainer: Trainer, directory: Path) -> None:
+    """Make a trainer of the same model and configuration go on exactly as the saved one would have."""
+    trainer.check_idle()
+    header = read_header(directory)
+    masters = _read(directory, MASTERS, header)
+    _check_names(directory, masters, trainer.weights.masters)
+    moments = _read(directory, MOMENTS_FILE, header)
+    random = _read(directory, RANDOM, header)
+    for name, master in trainer.weights.masters.items():
+        trainer.weights.restore(name, masters[name], master)
+    trainer.weights.refresh()
+    trainer.optimizer.restore(header.steps, {moment: _under(moment, moments) for moment in MOMENTS})
+    trainer.optimizer.num_updates, trainer.optimizer.num_skipped = header.num_updates, header.num_skipped
+    trainer.watch.level = header.gap_level
+    trainer.become(header.version)
+    _restore_random(random)
+
+
+def read_header(directory: Path) -> Header:
+    """What a checkpoint says of itself, its seal checked."""
+    path = directory / HEADER
+    try:
+        sealed = json.loads(path.read_text(encoding="utf-8"))
+        content, seal = sealed["content"], sealed["seal"]
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{directory} is not a checkpoint: it has no {HEADER}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}", hint=_AN_OLDER_ONE) from error
+    if _seal(content) != seal:
+        raise CheckpointError(f"{path} was changed after it was written", hint=_AN_OLDER_ONE)
+    if content.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is of format {content.get('format')}, not {FORMAT}")
+    return msgspec.convert(content, Header)
+
+
+_AN_OLDER_ONE = "go back to an older checkpoint"
+
+
+def _write(trainer: Trainer, directory: Path, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+    for name, tensors in files.items():
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, directory / name)
+    header = Header(
+        format=FORMAT,
+        version=trainer.version,
+        num_updates=trainer.optimizer.num_updates,
+        num_skipped=trainer.optimizer.num_skipped,
+        gap_level=trainer.watch.level,
+        steps=trainer.optimizer.steps(),
+        files={name: _sealed(directory / name) for name in files},
+    )
+    content = msgspec.to_builtins(header)
+    text = json.dumps({"content": content, "seal": _seal(content)}, indent=2) + "\n"
+    (directory / HEADER).write_text(text, encoding="utf-8")
+
+
+def _write_whole(directory: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a directory, and give it its name only when all of it is on disk."""
+    if directory.exists():
+        raise CheckpointError(f"{directory} exists already", hint="choose another name")
+    partial = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    write(partial)
+    for path in (*partial.iterdir(), partial):
+        _flush(path)
+    partial.rename(directory)
+    _flush(directory.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(directory: Path, name: str, header: Header) -> dict[str, Tensor]:
+    path, expected = directory / name, header.files.get(name)
+    if expected is None or not path.exists():
+        raise CheckpointError(f"{path} is missing", hint=_AN_OLDER_ONE)
+    if path.stat().st_size != expected.num_bytes:
+        raise CheckpointError(
+            f"{path} has {path.stat().st_size} bytes, not {expected.num_bytes}", hint=_AN_OLDER_ONE
+        )
+    if _sealed(path) != expected:
+        raise CheckpointError(f"{path} was changed after it was written", hint=_AN_OLDER_ONE)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}", hint=_AN_OLDER_ONE) from error
+
+
+def _check_names(directory: Path, stored: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    different = sorted(stored.keys() ^ own.keys())
+    if different:
+        raise CheckpointError(
+            f"{directory} belongs to another model or configuration: '{different[0]}' is in only one of them"
+        )
+
+
+def _under(moment: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{moment}."
+    return {name.removeprefix(prefix): own for name, own in tensors.items() if name.startswith(prefix)}
+
+
+def _sealed(path: Path) -> Sealed:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Sealed(num_bytes=path.stat().st_size, sha256=digest)
+
+
+def _seal(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _random_states() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def _restore_random(states: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

@@ -1,0 +1,128 @@
+"""How training is set up: frozen records that check themselves. Torch-free."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from dora_rl.algorithms.config import AlgorithmConfig
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+NonNegative = Annotated[float, Meta(ge=0)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+
+
+class ScheduleConfig(Record, frozen=True):
+    """The learning rate over optimizer updates, as a share of its peak."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_updates: Count = 0
+    """Updates over which the rate rises linearly from zero."""
+    total_updates: Positive | None = None
+    """After which a linear or cosine rate has reached its floor."""
+    floor: Share = 0.0
+    """Where it ends, as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        if self.kind != "constant" and self.total_updates is None:
+            raise ConfigError(
+                f"a {self.kind} schedule has no end",
+                hint="set total_updates to the number of updates of the run",
+            )
+        if self.total_updates is not None and self.total_updates <= self.warmup_updates:
+            raise ConfigError(f"{self.warmup_updates} warm-up updates of {self.total_updates} leave none")
+
+
+class OptimizerConfig(Record, frozen=True):
+    """AdamW on float32 weights."""
+
+    learning_rate: NonNegative = 1e-6
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegative = 0.0
+    """Of matrices; norms and biases are left alone."""
+    max_grad_norm: PositiveFloat | None = 1.0
+    """Gradients of a larger global norm are scaled down to it."""
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class LoraConfig(Record, frozen=True):
+    """Train low-rank changes of some matrices instead of all weights."""
+
+    rank: Positive = 16
+    alpha: PositiveFloat = 32.0
+    """The change is scaled by alpha / rank."""
+    targets: tuple[str, ...] = LORA_TARGETS
+    """Published names of the matrices that change."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.targets) - set(LORA_TARGETS))
+        if unknown or not self.targets:
+            raise ConfigError(f"lora.targets {unknown or 'is empty'}", hint=f"choose of {LORA_TARGETS}")
+
+    @property
+    def scale(self) -> float:
+        """Of the product of the two factors."""
+        return self.alpha / self.rank
+
+
+class CriticConfig(Record, frozen=True):
+    """A value head on the policy's hidden states."""
+
+    loss_weight: PositiveFloat = 0.5
+    """Of the value loss beside the policy's."""
+    trains_trunk: bool = True
+    """Whether the value loss reaches the layers below its head."""
+
+
+class GapConfig(Record, frozen=True):
+    """When the gap between recorded and recomputed logprobs is worth a warning."""
+
+    max_mean: PositiveFloat = 0.05
+    """Mean absolute gap, nats a token."""
+    max_growth: PositiveFloat = 3.0
+    """Against its own running level."""
+
+
+class TrainerConfig(Record, frozen=True):
+    """A trainer, but for its model and devices."""
+
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    updates: Positive = 1
+    """Optimizer updates a train step makes, each on its share of the groups."""
+    micro_batch_tokens: Positive = 16_384
+    """Most tokens of one forward and backward pass; a longer trajectory has one to itself."""
+    serving_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of a published version, and of the weights the forward pass multiplies with."""
+    is_checkpointed: bool = False
+    """Compute layers again in the backward pass: less memory, a third more work."""
+    is_fused: bool | None = None
+    """Run layers through the compiler; left out, on GPUs only."""
+    is_head_fused: bool | None = None
+    """Take gradients from the logits while they are there; left out, on GPUs only."""
+    attention: Literal["auto", "varlen", "flex", "packed"] = "auto"
+    lora: LoraConfig | None = None
+    critic: CriticConfig | None = None
+    kept_versions: Count = 0
+    """Latest versions whose weights stay in memory, to compute again the logprobs of what they generated. A
+    correction needs them: one more than the staleness that may come."""
+    gap: GapConfig = field(default_factory=GapConfig)
+    seed: Count = 0
+    """Of what training draws: fresh LoRA factors."""
+
+    def __post_init__(self) -> None:
+        if self.algorithm.correction is not None and not self.kept_versions:
+            raise ConfigError(
+                "a correction compares engine and trainer under the version that generated, and none is kept",
+                hint="set kept_versions to the staleness bound plus one, or leave the correction out",
+            )
+        if self.algorithm.advantage.needs_critic and self.critic is None:
+            raise ConfigError("this advantage needs a critic", hint="set critic")

@@ -1,0 +1,179 @@
+"""Trajectories made ready for the loss: masked, weighed and with an advantage for every token. On the CPU.
+
+What a micro-batch needs of a trajectory is decided here once, from its group and its batch, so that micro-
+batches can be cut anywhere. Token weights are relative: they lack the one factor that depends on the whole
+mini-batch (`batch_scale`), which is applied to the gradient when the mini-batch is complete.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dora_rl.algorithms.advantages import outcome_advantages
+from dora_rl.algorithms.aggregation import BatchCounts, token_weights
+from dora_rl.algorithms.config import AdvantageConfig, AggregationConfig, AlgorithmConfig, GaeConfig
+from dora_rl.algorithms.gae import gae, normalised, rewards_at_ends
+from dora_rl.algorithms.overlong import MASKED_OVERLONG, is_masked, rewards_less_overlong
+from dora_rl.algorithms.regularisers import kl_terms, rewards_less_kl
+from dora_rl.trainer.records import Group, Trajectory
+
+NAN_REWARD = "masked: nan reward"
+EMPTY_RESPONSE = "masked: empty response"
+ZERO_WEIGHT = "masked: zero weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What was computed about a trajectory's policy tokens before its loss, under frozen weights."""
+
+    reference_P: Tensor | None = None
+    proximal_P: Tensor | None = None
+    recomputed_P: Tensor | None = None
+    """Logprobs as the trainer computes them under the version that generated."""
+    values_P: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One trajectory that is trained on; P counts its policy tokens."""
+
+    trajectory: Trajectory
+    place: int
+    """Of its group among those it was prepared with."""
+    advantages_P: Tensor
+    weights_P: Tensor
+    scores: Scores
+    returns_P: Tensor | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """The examples of some groups, and what was left out of the loss, by name."""
+
+    examples: list[Example] = field(default_factory=list)
+    masked: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> BatchCounts:
+        """Of what is trained on."""
+        return BatchCounts(
+            num_tokens=sum(len(each.weights_P) for each in self.examples),
+            num_trajectories=len(self.examples),
+        )
+
+
+def mask_of(trajectory: Trajectory, algorithm: AlgorithmConfig) -> str | None:
+    """Why a trajectory has no token in the loss, or None where it has."""
+    if not math.isfinite(trajectory.reward):
+        return NAN_REWARD
+    if not trajectory.num_policy_tokens:
+        return EMPTY_RESPONSE
+    if trajectory.loss_weight == 0:
+        return f"masked: {trajectory.label}" if trajectory.label else ZERO_WEIGHT
+    is_cut_N = torch.tensor([trajectory.is_truncated])
+    return MASKED_OVERLONG if bool(is_masked(is_cut_N, algorithm.overlong)) else None
+
+
+def prepared(
+    groups: Sequence[Group],
+    scores: Sequence[Scores],
+    algorithm: AlgorithmConfig,
+    *,
+    max_response_tokens: int | None = None,
+) -> Prepared:
+    """Examples of whole groups; `scores` has one entry for each member, in order."""
+    members = [(place, member) for place, group in enumerate(groups) for member in group.members]
+    # A reward that is no number would make its whole group one: it is left out of every mean.
+    ranked = [i for i, (_, member) in enumerate(members) if math.isfinite(member.reward)]
+    chosen = [members[i][1] for i in ranked]
+    own_scores = [scores[i] for i in ranked]
+    rewards_N = _rewards(chosen, own_scores, algorithm, max_response_tokens)
+    group_N = torch.tensor([members[i][0] for i in ranked], dtype=torch.int64)
+    found = _advantages(chosen, own_scores, rewards_N, group_N, algorithm.advantage)
+    result = Prepared()
+    for i, own, (advantages_P, returns_P) in zip(ranked, own_scores, found, strict=True):
+        place, trajectory = members[i]
+        if mask_of(trajectory, algorithm) is None:
+            weights_P = trajectory.loss_weight * _weights(algorithm.aggregation, len(advantages_P))
+            result.examples.append(
+                Example(
+                    trajectory=trajectory,
+                    place=place,
+                    advantages_P=advantages_P,
+                    weights_P=weights_P,
+                    scores=own,
+                    returns_P=returns_P,
+                )
+            )
+    for _, member in members:
+        if (reason := mask_of(member, algorithm)) is not None:
+            result.masked[reason] = result.masked.get(reason, 0) + 1
+    return result
+
+
+def batch_scale(config: AggregationConfig, counts: BatchCounts) -> float:
+    """The factor that relative token weights lack."""
+    one_token = torch.zeros(1, dtype=torch.int64)
+    whole = token_weights(config, one_token, 1, counts)
+    return float(whole.double() / token_weights(config, one_token, 1, _ALONE).double())
+
+
+_ALONE = BatchCounts(num_tokens=1, num_trajectories=1)
+
+
+def _weights(config: AggregationConfig, num_tokens: int) -> Tensor:
+    return token_weights(config, torch.zeros(num_tokens, dtype=torch.int64), 1, _ALONE)
+
+
+def _rewards(
+    trajectories: Sequence[Trajectory],
+    scores: Sequence[Scores],
+    algorithm: AlgorithmConfig,
+    max_response_tokens: int | None,
+) -> Tensor:
+    rewards_N = torch.tensor([each.reward for each in trajectories], dtype=torch.float64)
+    if algorithm.overlong.penalty and max_response_tokens is not None:
+        tokens_N = torch.tensor([each.num_policy_tokens for each in trajectories])
+        rewards_N = rewards_less_overlong(
+            rewards_N, tokens_N, algorithm.overlong, max_tokens=max_response_tokens
+        )
+    kl = algorithm.kl
+    if kl is None or kl.into == "loss" or not trajectories:
+        return rewards_N
+    recorded_T = torch.tensor([logprob for each in trajectories for logprob in each.logprobs])
+    reference_T = torch.cat([_needed(own.reference_P) for own in scores])
+    kl_T = kl_terms(recorded_T, reference_T, kl.estimator)
+    return rewards_less_kl(rewards_N, kl_T, _owners(trajectories), coefficient=kl.coefficient)
+
+
+def _advantages(
+    trajectories: Sequence[Trajectory],
+    scores: Sequence[Scores],
+    rewards_N: Tensor,
+    group_N: Tensor,
+    config: AdvantageConfig | GaeConfig,
+) -> list[tuple[Tensor, Tensor | None]]:
+    """The advantage of every policy token of each trajectory, and its return where there is a critic."""
+    counts = [each.num_policy_tokens for each in trajectories]
+    if isinstance(config, AdvantageConfig):
+        advantages_N = outcome_advantages(rewards_N, group_N, config)
+        return [(own.expand(count), None) for own, count in zip(advantages_N, counts, strict=True)]
+    trajectory_T = _owners(trajectories)
+    values_T = torch.cat([_needed(own.values_P) for own in scores])
+    rewards_T = rewards_at_ends(rewards_N.float(), trajectory_T)
+    estimate = gae(rewards_T, values_T, trajectory_T, config)
+    advantages_T = normalised(estimate.advantages_T, config.epsilon) if config.normalise else estimate[0]
+    return list(zip(advantages_T.split(counts), estimate.returns_T.split(counts), strict=True))
+
+
+def _owners(trajectories: Sequence[Trajectory]) -> Tensor:
+    counts = torch.tensor([each.num_policy_tokens for each in trajectories], dtype=torch.int64)
+    return torch.repeat_interleave(counts)
+
+
+def _needed(values_P: Tensor | None) -> Tensor:
+    assert values_P is not None, "the algorithm needs scores that were not computed"
+    return values_P

@@ -1,0 +1,55 @@
+"""The latest versions' weights, kept to compute again what the version behind a trajectory says of it.
+
+Each is a model of its own in the serving dtype, whole on every rank.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.varlen import AttentionKind
+from dora_rl.trainer.policy import Policy
+from dora_rl.trainer.records import Trajectory
+
+
+class KeptVersions:
+    """At most `num_versions`; the oldest goes first."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        num_versions: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        attention: AttentionKind = "auto",
+    ) -> None:
+        self._model = model
+        self._num_versions = num_versions
+        self._device, self._dtype = device, dtype
+        self._attention: AttentionKind = attention
+        self._policies: dict[int, Policy] = {}
+
+    def __getitem__(self, version: int) -> Policy:
+        return self._policies[version]
+
+    def keep(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy a version's weights."""
+        decoder = Decoder.empty(self._model, device=self._device, dtype=self._dtype).requires_grad_(False)
+        parameters = dict(decoder.named_parameters())
+        for name, tensor in tensors:
+            parameters[name].copy_(tensor)
+        self._policies[version] = Policy(decoder, attention=self._attention)
+        for old in sorted(self._policies)[: -self._num_versions]:
+            del self._policies[old]
+
+    def by_version(self, members: Sequence[Trajectory]) -> Mapping[int, list[int]]:
+        """Indices of the members that a kept version generated, by that version."""
+        found: dict[int, list[int]] = {}
+        for index, member in enumerate(members):
+            if member.version in self._policies:
+                found.setdefault(member.version, []).append(index)
+        return dict(sorted(found.items()))

@@ -1,0 +1,154 @@
+"""Low-rank training: two thin factors for each of some matrices, merged into them at every update.
+
+The forward pass multiplies with `round(base + scale * B A)`, exactly what is published; rounding counts as no
+change to the gradient. A merged matrix's gradient G gives those of its factors, `scale * B^T G` and
+`scale * G A^T`, and is dropped at once. So engine and trainer agree bit for bit on the weights, and what is
+saved is the optimizer's memory, not the arithmetic of G.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.model.layout import Piece, pieces
+from dora_rl.trainer.config import LoraConfig
+from dora_rl.trainer.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """The change of one published matrix: `scale * B A`."""
+
+    piece: Piece
+    a_RI: Tensor
+    b_OR: Tensor
+
+    @property
+    def module(self) -> str:
+        """The published name of the layer, for example `model.layers.0.self_attn.q_proj`."""
+        return self.piece.name.removesuffix(".weight")
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the masters."""
+        return f"{self.module}.lora_A.weight", f"{self.module}.lora_B.weight"
+
+
+class LoraWeights:
+    """Only factors, and a critic's head where there is one, are trained; on one device."""
+
+    is_sharded = False
+    num_averaged = 1
+
+    def __init__(
+        self, policy: Policy, serving_dtype: torch.dtype, config: LoraConfig, *, seed: int = 0
+    ) -> None:
+        self.policy = policy
+        self.config = config
+        self._own = [(f"value_head.{name}", own) for name, own in _value_parameters(policy)]
+        self._forward = dict(policy.decoder.named_parameters())
+        self.factors = list(_fresh_factors(policy, config, seed))
+        if not self.factors:
+            raise ConfigError("none of lora.targets is a matrix of this model")
+        self._bases = {each.piece.parameter: self._base(each) for each in self.factors}
+        policy.decoder.to(serving_dtype)
+        for name, used in self._forward.items():
+            used.requires_grad_(name in self._bases)
+            if name in self._bases:
+                used.register_post_accumulate_grad_hook(self._absorber(name))
+        self.masters = dict(self._named_masters())
+        self._sums: dict[str, Tensor] = {}
+        self.refresh()
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """The factors."""
+        return frozenset(name for each in self.factors for name in each.names)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Of the factors, and of the critic's head."""
+        own = {name: used.grad for name, used in self._own if used.grad is not None}
+        return self._sums | own
+
+    def forget(self) -> None:
+        """Drop them."""
+        self._sums = {}
+        for _, used in self._own:
+            used.grad = None
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Merge the factors into the matrices and round."""
+        merged = {name: base.clone() for name, base in self._bases.items()}
+        for each in self.factors:
+            target = each.piece.of(merged[each.piece.parameter])
+            target.addmm_(each.b_OR, each.a_RI, alpha=self.config.scale)
+        for name, tensor in merged.items():
+            self._forward[name].copy_(tensor)
+
+    def served(self) -> Iterator[tuple[str, Tensor]]:
+        """The merged tensors."""
+        for name, used in self._forward.items():
+            yield name, used.detach()
+
+    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Copies on the CPU."""
+        return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+
+    @torch.no_grad()
+    def restore(self, name: str, whole: Tensor, into: Tensor) -> None:
+        """All of it."""
+        into.copy_(whole)
+
+    def _base(self, factors: Factors) -> Tensor:
+        return self._forward[factors.piece.parameter].detach().clone()
+
+    def _named_masters(self) -> Iterator[tuple[str, Tensor]]:
+        for each in self.factors:
+            yield from zip(each.names, (each.a_RI, each.b_OR), strict=True)
+        for name, used in self._own:
+            yield name, used.detach()
+
+    def _absorber(self, parameter: str):  # type: ignore[no-untyped-def]
+        """Turns a merged parameter's gradient into those of its factors."""
+        mine = [each for each in self.factors if each.piece.parameter == parameter]
+
+        @torch.no_grad()
+        def absorb(used: Tensor) -> None:
+            grad, used.grad = used.grad, None
+            assert grad is not None, "another trainer took it: a decoder belongs to one trainer"
+            for each in mine:
+                grad_OI = each.piece.of(grad).float() * self.config.scale
+                a_name, b_name = each.names
+                self._add(a_name, each.b_OR.T @ grad_OI)
+                self._add(b_name, grad_OI @ each.a_RI.T)
+
+        return absorb
+
+    def _add(self, name: str, grad: Tensor) -> None:
+        self._sums[name] = self._sums[name].add_(grad) if name in self._sums else grad
+
+
+def _fresh_factors(policy: Policy, config: LoraConfig, seed: int) -> Iterator[Factors]:
+    """A random, B zero: at birth nothing is changed."""
+    generator = torch.Generator().manual_seed(seed)
+    device = policy.decoder.norm.weight.device
+    for piece in pieces(policy.decoder.config):
+        if piece.name.removesuffix(".weight").rsplit(".", 1)[-1] not in config.targets:
+            continue
+        if piece.expert is not None or not piece.name.endswith(".weight"):
+            continue
+        num_out, num_in = piece.shape
+        a_RI = torch.empty(config.rank, num_in)
+        nn.init.kaiming_uniform_(a_RI, a=sqrt(5), generator=generator)
+        b_OR = torch.zeros(num_out, config.rank)
+        yield Factors(piece=piece, a_RI=a_RI.to(device), b_OR=b_OR.to(device))
+
+
+def _value_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
+    if policy.value_head is not None:
+        yield from policy.value_head.named_parameters()

@@ -1,0 +1,102 @@
+"""What a mini-batch looked like, summed on its device and read once.
+
+Sums by staleness of one row a quantity, so that a ratio or a clip fraction can be told apart by how old the
+data was. Nothing here makes the host wait until `totals` is asked for.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dora_rl.algorithms.tokens import LossTerms
+from dora_rl.trainer.ranks import Ranks
+from dora_rl.trainer.tensors import MAX_STALENESS, PolicyTokens
+
+QUANTITIES = (
+    "tokens",
+    "ratio",
+    "clipped_low",
+    "clipped_high",
+    "policy_kl",
+    "entropy",
+    "kl",
+    "loss",
+    "value_loss",
+    "gap",
+    "compared",
+    "corrected",
+)
+
+
+class Totals(NamedTuple):
+    """On the host."""
+
+    sums: dict[str, list[float]]
+    """Of each quantity, by staleness."""
+    max_gap: float
+    """Largest absolute difference of recorded and recomputed logprobs, where the weights are the same."""
+
+    @property
+    def is_loss_finite(self) -> bool:
+        """Whether every token's loss was a number: a gradient can be one where its loss is not."""
+        return math.isfinite(self.total("loss")) and math.isfinite(self.total("value_loss"))
+
+    def total(self, quantity: str) -> float:
+        """Over all staleness."""
+        return sum(self.sums[quantity])
+
+    def mean(self, quantity: str) -> float:
+        """Per policy token."""
+        return self.total(quantity) / max(1.0, self.total("tokens"))
+
+
+class Meters:
+    """The sums of one mini-batch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(len(QUANTITIES), MAX_STALENESS + 1, device=device, dtype=torch.float64)
+        self._max_gap = torch.zeros((), device=device)
+
+    @torch.no_grad()
+    def add_terms(
+        self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, terms: LossTerms
+    ) -> None:
+        """Count tokens, with what every policy loss has."""
+        log_ratio_P = (tokens.behaviour_P - logprobs_P).clamp(-20, 20)
+        same_weights_P = logprobs_P if tokens.recomputed_P is None else tokens.recomputed_P
+        # Chosen, not multiplied by zero: what is not compared may be no number.
+        gap_P = (same_weights_P - tokens.behaviour_P).abs().where(tokens.is_comparable_P, 0.0)
+        self.add(
+            tokens,
+            {
+                "tokens": torch.ones_like(logprobs_P),
+                "ratio": terms.ratio_T,
+                "clipped_low": terms.is_clipped_low_T,
+                "clipped_high": terms.is_clipped_high_T,
+                "policy_kl": log_ratio_P.exp() - 1 - log_ratio_P,
+                "entropy": entropy_P,
+                "gap": gap_P,
+                "compared": tokens.is_comparable_P,
+            },
+        )
+        if len(gap_P):
+            self._max_gap = torch.maximum(self._max_gap, gap_P.max())
+
+    @torch.no_grad()
+    def add(self, tokens: PolicyTokens, values: Mapping[str, Tensor]) -> None:
+        """Add up quantities of some policy tokens."""
+        values_QP = torch.stack([values_P.double() for values_P in values.values()])
+        # A product, not scattered additions: these would come in any order on a GPU.
+        levels = torch.arange(MAX_STALENESS + 1, device=values_QP.device)
+        sums_QS = values_QP @ (tokens.staleness_P[:, None] == levels).double()
+        for name, sums_S in zip(values, sums_QS, strict=True):
+            self._sums[QUANTITIES.index(name)] += sums_S
+
+    def totals(self, ranks: Ranks) -> Totals:
+        """Over all ranks, on the host."""
+        sums = ranks.reduce(self._sums.clone(), "sum").tolist()
+        max_gap = float(ranks.reduce(self._max_gap.clone(), "max"))
+        return Totals(sums=dict(zip(QUANTITIES, sums, strict=True)), max_gap=max_gap)

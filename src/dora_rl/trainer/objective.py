@@ -1,0 +1,65 @@
+"""The loss of some policy tokens: policy loss, KL to a reference, entropy bonus, weighed by token.
+
+Binds the functions of `dora_rl.algorithms` to the tokens of one micro-batch, and feeds the meters on the way.
+"""
+
+from torch import Tensor
+
+from dora_rl.algorithms.config import AlgorithmConfig
+from dora_rl.algorithms.correction import corrected
+from dora_rl.algorithms.losses import loss_of
+from dora_rl.algorithms.regularisers import kl_terms, regularised
+from dora_rl.algorithms.tokens import LossTerms, LossTokens
+from dora_rl.trainer.meters import Meters
+from dora_rl.trainer.tensors import PolicyTokens
+
+
+class Objective:
+    """The algorithm, but for the tokens."""
+
+    def __init__(self, algorithm: AlgorithmConfig, *, proximal_is_current: bool) -> None:
+        self._algorithm = algorithm
+        self._loss = loss_of(algorithm.loss)
+        self._proximal_is_current = proximal_is_current
+
+    def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: Meters) -> Tensor:
+        """Summed over tokens of whole trajectories, by their relative weights."""
+        algorithm = self._algorithm
+        terms = self._terms(tokens, self._seen_by_loss(tokens, logprobs_P), meters)
+        meters.add_terms(tokens, logprobs_P.detach(), entropy_P.detach(), terms)
+        kl_P, coefficient = None, 0.0
+        if algorithm.kl is not None and tokens.reference_P is not None:
+            kl_P = kl_terms(logprobs_P, tokens.reference_P, algorithm.kl.estimator)
+            coefficient = algorithm.kl.coefficient if algorithm.kl.into == "loss" else 0.0
+            meters.add(tokens, {"kl": kl_P})
+        loss_P = regularised(
+            terms.loss_T,
+            entropy_T=entropy_P,
+            entropy_bonus=algorithm.entropy_bonus,
+            kl_T=kl_P if coefficient else None,
+            kl_coefficient=coefficient,
+        )
+        meters.add(tokens, {"loss": loss_P * tokens.weights_P})
+        return (loss_P * tokens.weights_P).sum()
+
+    def _terms(self, tokens: PolicyTokens, seen: LossTokens, meters: Meters) -> LossTerms:
+        config = self._algorithm.correction
+        if config is None or tokens.recomputed_P is None:
+            return self._loss(seen)
+        terms, found = corrected(self._loss, seen, tokens.recomputed_P, config)
+        meters.add(tokens, {"corrected": found.is_out_T})
+        return terms
+
+    def _seen_by_loss(self, tokens: PolicyTokens, logprobs_P: Tensor) -> LossTokens:
+        proximal_P = tokens.proximal_P
+        if proximal_P is None and self._proximal_is_current:
+            proximal_P = logprobs_P.detach()
+        first = tokens.trajectory_P[:1]
+        return LossTokens(
+            logprobs_T=logprobs_P,
+            behaviour_logprobs_T=tokens.behaviour_P,
+            advantages_T=tokens.advantages_P,
+            trajectory_T=tokens.trajectory_P - first if len(first) else tokens.trajectory_P,
+            num_trajectories=max(1, len(logprobs_P)),
+            proximal_logprobs_T=proximal_P,
+        )

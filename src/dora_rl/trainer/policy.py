@@ -1,0 +1,113 @@
+"""The module that is trained: a decoder and, for algorithms with a critic, a value head.
+
+One forward pass goes from packed sequences to the loss of their policy tokens, so that all parameters are
+used inside it, whoever shards them.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dora_rl.algorithms.critic import value_loss
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.head_loss import head_loss
+from dora_rl.model.varlen import AttentionKind, attention_over
+from dora_rl.trainer.config import CriticConfig
+from dora_rl.trainer.meters import Meters
+from dora_rl.trainer.objective import Objective
+from dora_rl.trainer.tensors import MicroBatch, PolicyTokens, Sequences
+
+
+class Scored(NamedTuple):
+    """Of each policy token, without gradient."""
+
+    logprobs_P: Tensor
+    values_P: Tensor | None
+
+
+class Policy(nn.Module):
+    """What is trained."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        critic: CriticConfig | None = None,
+        attention: AttentionKind = "auto",
+        is_head_fused: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.value_head = _value_head(decoder) if critic else None
+        self._critic = critic
+        self._is_head_fused = is_head_fused
+        self._attention: AttentionKind = attention
+
+    def forward(self, work: Any) -> Any:
+        """`Training` to the summed loss of its tokens, `Sequences` to what is known of theirs."""
+        return self._loss(*work) if isinstance(work, Training) else self._scored(work)
+
+    def _hidden(self, sequences: Sequences) -> Tensor:
+        packed = sequences.packed
+        attention = attention_over(packed, self.decoder.head_VH.dtype, self._attention)
+        hidden_TH: Tensor = self.decoder(packed.tokens_T, packed.positions_T, attention)
+        # Not by indexing, whose gradient would sort the rows to add up duplicates; there are none.
+        return hidden_TH.index_select(0, sequences.predicted_at_P)
+
+    def _loss(self, batch: MicroBatch, objective: Objective, meters: Meters) -> Tensor:
+        sequences, tokens = batch.sequences, batch.tokens
+        hidden_PH = self._hidden(sequences)
+        loss = head_loss(
+            hidden_PH,
+            self.decoder.head_VH,
+            sequences.targets_P,
+            counts=sequences.counts,
+            temperature=sequences.temperature,
+            is_fused=self._is_head_fused,
+            loss_of=lambda logprobs, entropy, rows: objective.loss(tokens[rows], logprobs, entropy, meters),
+        )
+        return (
+            loss if self._critic is None else loss + self._value_loss(hidden_PH, tokens, meters, self._critic)
+        )
+
+    def _value_loss(
+        self, hidden_PH: Tensor, tokens: PolicyTokens, meters: Meters, critic: CriticConfig
+    ) -> Tensor:
+        values_P = self._values(hidden_PH if critic.trains_trunk else hidden_PH.detach())
+        if tokens.returns_P is None:
+            # Nothing to learn from, as in a rank's empty micro-batch: but all ranks' parameters take part.
+            return 0.0 * values_P.sum()
+        loss_P = critic.loss_weight * value_loss(values_P, tokens.returns_P) * tokens.weights_P
+        meters.add(tokens, {"value_loss": loss_P})
+        return loss_P.sum()
+
+    def _scored(self, sequences: Sequences) -> Scored:
+        hidden_PH = self._hidden(sequences)
+        logprobs = self.decoder.logprobs(hidden_PH, sequences.targets_P, sequences.temperature)
+        return Scored(logprobs.logprobs_T, None if self.value_head is None else self._values(hidden_PH))
+
+    def _values(self, hidden_PH: Tensor) -> Tensor:
+        assert self.value_head is not None, "there is no critic"
+        values = functional.linear(
+            hidden_PH.float(), self.value_head.weight.float(), self.value_head.bias.float()
+        )
+        return values.squeeze(-1)
+
+
+class Training(NamedTuple):
+    """A micro-batch to learn from."""
+
+    batch: MicroBatch
+    objective: Objective
+    meters: Meters
+
+
+def _value_head(decoder: Decoder) -> nn.Linear:
+    """Zero at birth: a fresh critic says nothing, rather than noise."""
+    head_VH = decoder.head_VH
+    head = nn.Linear(decoder.config.hidden_size, 1, device=head_VH.device, dtype=torch.float32)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head

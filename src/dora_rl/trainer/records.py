@@ -1,0 +1,102 @@
+"""What the trainer is given: trajectories, in groups, in batches. Plain data, torch-free.
+
+A record checks what no later stage could repair: that every policy token has the logprob it was sampled at,
+and that there is something to condition on. Rewards are not checked here: a reward that is no number is a
+fact about a trajectory, which the trainer masks and counts.
+"""
+
+import math
+from collections import Counter
+from functools import cached_property
+
+from msgspec import Struct
+
+from dora_rl.core.errors import DoraError
+from dora_rl.core.record import Record
+
+
+class TrajectoryError(DoraError):
+    """A trajectory or group contradicts itself."""
+
+
+class Trajectory(Record, frozen=True):
+    """One member of a group: what was asked, what was said, and what it was worth."""
+
+    prompt: tuple[int, ...]
+    response: tuple[int, ...]
+    """Policy and environment tokens in the order they came."""
+    logprobs: tuple[float, ...]
+    """Of the policy tokens only, as the engine recorded them: at the sampling temperature, all words."""
+    version: int
+    """That generated it; of its first token where the schedule breaks one version per trajectory."""
+    reward: float
+    is_policy: tuple[bool, ...] = ()
+    """Of each token of the response; left out where the policy wrote all of it."""
+    loss_weight: float = 1.0
+    """Zero masks it out of the loss; its reward still counts in its group."""
+    label: str | None = None
+    """Why it is masked or otherwise special, for example `overlong`: counted under this name."""
+    is_truncated: bool = False
+    """It ended at the length cap."""
+    is_cut: bool = False
+    """Its tokens were drawn from a distribution cut by top-k, top-p or min-p."""
+    temperature: float = 1.0
+    """It was sampled at."""
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise TrajectoryError("a trajectory has an empty prompt: nothing predicts its first token")
+        if self.is_policy and len(self.is_policy) != len(self.response):
+            raise TrajectoryError(f"{len(self.is_policy)} policy flags for {len(self.response)} tokens")
+        if len(self.logprobs) != self.num_policy_tokens:
+            raise TrajectoryError(f"{len(self.logprobs)} logprobs for {self.num_policy_tokens} policy tokens")
+        if not (math.isfinite(self.loss_weight) and self.loss_weight >= 0):
+            raise TrajectoryError(f"loss weight {self.loss_weight} is not a finite number of at least 0")
+        if not 0 <= self.temperature < math.inf:
+            raise TrajectoryError(f"temperature {self.temperature}")
+
+    @property
+    def num_policy_tokens(self) -> int:
+        """Tokens the policy drew."""
+        return sum(self.is_policy) if self.is_policy else len(self.response)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the whole sequence."""
+        return len(self.prompt) + len(self.response)
+
+    @property
+    def policy_positions(self) -> list[int]:
+        """Where in the whole sequence the policy's tokens are."""
+        first = len(self.prompt)
+        flags = self.is_policy or (True,) * len(self.response)
+        return [first + place for place, is_own in enumerate(flags) if is_own]
+
+
+class Group(Record, frozen=True):
+    """One prompt and its trajectories: what advantages are taken over."""
+
+    id: int
+    members: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise TrajectoryError(f"group {self.id} has no members")
+
+
+class TrainBatch(Struct, frozen=True, kw_only=True, dict=True):
+    """What one train step consumes."""
+
+    groups: tuple[Group, ...]
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise TrajectoryError("a batch without groups")
+        twice = [id for id, count in Counter(group.id for group in self.groups).items() if count > 1]
+        if twice:
+            raise TrajectoryError(f"group {twice[0]} is in the batch twice")
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Of all trajectories, prompts included."""
+        return sum(member.num_tokens for group in self.groups for member in group.members)

@@ -1,0 +1,18 @@
+"""The learning rate of an update."""
+
+import math
+
+from dora_rl.trainer.config import ScheduleConfig
+
+
+def share_of_peak(schedule: ScheduleConfig, update: int) -> float:
+    """Of the peak rate, for the update that follows `update` finished ones."""
+    if update < schedule.warmup_updates:
+        return (update + 1) / (schedule.warmup_updates + 1)
+    if schedule.kind == "constant" or schedule.total_updates is None:
+        return 1.0
+    progress = (update - schedule.warmup_updates) / (schedule.total_updates - schedule.warmup_updates)
+    left = 1 - min(progress, 1.0)
+    if schedule.kind == "cosine":
+        left = (1 - math.cos(math.pi * left)) / 2
+    return schedule.floor + (1 - schedule.floor) * left

@@ -1,0 +1,84 @@
+"""Every weight is trained, split over the ranks by torch's FSDP2.
+
+A rank keeps its rows of every float32 master and of both moments. For a layer's turn the ranks put its
+weights together in the serving dtype; its gradient is added up over ranks in float32 and split again. So the
+forward pass uses what one device would: masters rounded once.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dora_rl.trainer.policy import Policy
+
+
+class ShardedWeights:
+    """One rank's part of the weights. All ranks call the constructor and the methods that gather."""
+
+    is_sharded = True
+
+    def __init__(self, policy: Policy, serving_dtype: torch.dtype) -> None:
+        # Inputs are not cast: rotations are float32 on purpose.
+        precision = MixedPrecisionPolicy(
+            param_dtype=serving_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+        for block in policy.decoder.layers:
+            fully_shard(block, mp_policy=precision)
+        # Also the outermost: what stays put together after a pass without gradient would be out of date
+        # after the next update.
+        fully_shard(policy, mp_policy=precision, reshard_after_forward=True)
+        self.policy = policy
+        self.num_averaged = dist.get_world_size()
+        self._serving_dtype = serving_dtype
+        self._parameters = {name: _sharded(own) for name, own in policy.named_parameters()}
+        self.masters = {name: own.to_local().detach() for name, own in self._parameters.items()}
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """Matrices."""
+        return frozenset(name for name, own in self._parameters.items() if own.dim() > 1)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """This rank's rows of the mean over ranks."""
+        grads = {name: own.grad for name, own in self._parameters.items()}
+        return {name: _sharded(grad).to_local() for name, grad in grads.items() if grad is not None}
+
+    def forget(self) -> None:
+        """Drop them."""
+        for own in self._parameters.values():
+            own.grad = None
+
+    def refresh(self) -> None:
+        """Nothing: weights are rounded whenever they are put together."""
+
+    def served(self) -> Iterator[tuple[str, Tensor]]:
+        """Put together and rounded, one after the other."""
+        for name, own in self.policy.decoder.named_parameters():
+            whole: Tensor = _sharded(own).full_tensor()
+            yield name, whole.detach().to(self._serving_dtype)
+
+    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Put together from all ranks, on the CPU."""
+        return {name: self._like(name, local).full_tensor().cpu() for name, local in tensors.items()}
+
+    @torch.no_grad()
+    def restore(self, name: str, whole: Tensor, into: Tensor) -> None:
+        """This rank's rows; nothing is sent, every rank has read the whole."""
+        own = self._parameters[name]
+        part = distribute_tensor(whole.to(into.device), own.device_mesh, own.placements, src_data_rank=None)
+        into.copy_(part.to_local())
+
+    def _like(self, name: str, local: Tensor) -> DTensor:
+        own = self._parameters[name]
+        return DTensor.from_local(
+            local, own.device_mesh, own.placements, run_check=False, shape=own.shape, stride=own.stride()
+        )
+
+
+def _sharded(tensor: Tensor) -> DTensor:
+    assert isinstance(tensor, DTensor), f"a tensor of shape {tuple(tensor.shape)} is not sharded"
+    return tensor

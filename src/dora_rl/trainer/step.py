@@ -1,0 +1,63 @@
+"""One train step in progress: which groups belong to which mini-batch, and what may run already.
+
+Knows counts and tokens, no model. A mini-batch is a run of groups in the order they come; within it, examples
+wait until they fill micro-batches, or until the mini-batch is complete.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from dora_rl.core.errors import DoraError
+from dora_rl.trainer.records import Group
+
+
+class StepError(DoraError):
+    """The calls of a step do not fit together."""
+
+
+class Step:
+    """Groups of one step, dealt out to its mini-batches."""
+
+    def __init__(self, num_groups: int, num_updates: int) -> None:
+        if num_groups < num_updates:
+            raise StepError(
+                f"{num_groups} groups cannot be split into {num_updates} updates",
+                hint="lower updates, or raise the groups of a batch",
+            )
+        self._num_groups = num_groups
+        self._ends = [num_groups * (i + 1) // num_updates for i in range(num_updates)]
+        self.groups: list[Group] = []
+        self._seen: set[int] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all groups are here."""
+        return len(self.groups) == self._num_groups
+
+    @property
+    def num_missing(self) -> int:
+        """Groups still to come."""
+        return self._num_groups - len(self.groups)
+
+    @property
+    def mini_batches(self) -> list[tuple[int, int]]:
+        """The first group of each, and the one after its last."""
+        return list(zip([0, *self._ends], self._ends, strict=False))
+
+    def accept(self, groups: Sequence[Group]) -> Iterator[tuple[list[Group], bool]]:
+        """The groups by mini-batch, each part with whether it completes its mini-batch."""
+        self._check(groups)
+        rest = list(groups)
+        while rest:
+            end = next(end for end in self._ends if end > len(self.groups))
+            part = rest[: end - len(self.groups)]
+            rest = rest[len(part) :]
+            self.groups += part
+            yield part, len(self.groups) == end
+
+    def _check(self, groups: Sequence[Group]) -> None:
+        if len(groups) > self.num_missing:
+            raise StepError(f"{len(groups)} groups for a step that lacks {self.num_missing}")
+        for group in groups:
+            if group.id in self._seen:
+                raise StepError(f"group {group.id} is in this step already")
+            self._seen.add(group.id)

@@ -1,0 +1,177 @@
+"""A micro-batch on its device: sequences packed end to end, and what the loss knows of each policy token.
+
+Built on the host from whole examples and copied over without waiting. T counts all tokens, P policy tokens;
+a policy token is predicted at the token before it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dora_rl.model.packing import Packed
+from dora_rl.trainer.examples import Example
+from dora_rl.trainer.records import Trajectory
+
+MAX_STALENESS = 15
+"""Older trajectories are counted with these; tensors of counts have a fixed size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTokens:
+    """The policy tokens of some trajectories, in order, as the loss sees them."""
+
+    advantages_P: Tensor
+    weights_P: Tensor
+    behaviour_P: Tensor
+    trajectory_P: Tensor
+    staleness_P: Tensor
+    is_comparable_P: Tensor
+    """Whether the trainer's logprobs under the same weights are known, to compare with the recorded (bool)."""
+    recomputed_P: Tensor | None = None
+    """Those logprobs, where a version other than the current one had to compute them."""
+    reference_P: Tensor | None = None
+    proximal_P: Tensor | None = None
+    returns_P: Tensor | None = None
+
+    def to(self, device: torch.device) -> "PolicyTokens":
+        """The same on a device."""
+        return self._each(lambda values_P: _on(values_P, device))
+
+    def __getitem__(self, rows: slice) -> "PolicyTokens":
+        return self._each(lambda values_P: values_P[rows])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "PolicyTokens":
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        changed: dict[str, Any] = {k: None if own is None else change(own) for k, own in values.items()}
+        return PolicyTokens(**changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """Packed sequences and where in them policy tokens are predicted."""
+
+    packed: Packed
+    predicted_at_P: Tensor
+    targets_P: Tensor
+    counts: tuple[int, ...]
+    """Policy tokens of each sequence."""
+    temperature: float
+
+    def to(self, device: torch.device) -> "Sequences":
+        """The same on a device."""
+        packed = Packed(
+            tokens_T=_on(self.packed.tokens_T, device),
+            positions_T=_on(self.packed.positions_T, device),
+            lengths=self.packed.lengths,
+        )
+        return Sequences(
+            packed=packed,
+            predicted_at_P=_on(self.predicted_at_P, device),
+            targets_P=_on(self.targets_P, device),
+            counts=self.counts,
+            temperature=self.temperature,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward and backward pass."""
+
+    sequences: Sequences
+    tokens: PolicyTokens
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """The same on a device."""
+        return MicroBatch(sequences=self.sequences.to(device), tokens=self.tokens.to(device))
+
+
+def sequences_of(trajectories: Sequence[Trajectory]) -> Sequences:
+    """Whole trajectories of one temperature; without any, one token that predicts nothing."""
+    lengths = tuple(each.num_tokens for each in trajectories) or (1,)
+    tokens = [token for each in trajectories for token in (*each.prompt, *each.response)] or [0]
+    predicted_at, targets = [], []
+    first = 0
+    for each in trajectories:
+        places = each.policy_positions
+        predicted_at += [first + place - 1 for place in places]
+        targets += [each.response[place - len(each.prompt)] for place in places]
+        first += each.num_tokens
+    return Sequences(
+        packed=Packed(
+            tokens_T=torch.tensor(tokens),
+            positions_T=torch.cat([torch.arange(length) for length in lengths]),
+            lengths=lengths,
+        ),
+        predicted_at_P=torch.tensor(predicted_at, dtype=torch.int64),
+        targets_P=torch.tensor(targets, dtype=torch.int64),
+        counts=tuple(each.num_policy_tokens for each in trajectories),
+        temperature=sampled_at(trajectories[0]) if trajectories else 1.0,
+    )
+
+
+def sampled_at(trajectory: Trajectory) -> float:
+    """The temperature of its recorded logprobs: greedy ones are recorded at 1."""
+    return trajectory.temperature or 1.0
+
+
+def micro_batch_of(examples: Sequence[Example], version: int, *, is_untouched: bool) -> MicroBatch:
+    """Examples of one temperature, to be trained on by the step that trains `version`.
+
+    `is_untouched`: the step has made no update yet, so the weights are still those of the version.
+    """
+    counts = torch.tensor([len(each.weights_P) for each in examples], dtype=torch.int64)
+    staleness_N = torch.tensor([version - each.trajectory.version for each in examples], dtype=torch.int64)
+    trajectory_P = torch.repeat_interleave(counts)
+    tokens = PolicyTokens(
+        advantages_P=_joined([each.advantages_P for each in examples]),
+        weights_P=_joined([each.weights_P for each in examples]),
+        behaviour_P=torch.tensor([logprob for each in examples for logprob in each.trajectory.logprobs]),
+        trajectory_P=trajectory_P,
+        staleness_P=staleness_N.clamp(0, MAX_STALENESS)[trajectory_P],
+        is_comparable_P=_is_comparable(examples, version, is_untouched)[trajectory_P],
+        recomputed_P=_recomputed(examples),
+        reference_P=_joined_or_none([each.scores.reference_P for each in examples]),
+        proximal_P=_joined_or_none([each.scores.proximal_P for each in examples]),
+        returns_P=_joined_or_none([each.returns_P for each in examples]),
+    )
+    return MicroBatch(sequences=sequences_of([each.trajectory for each in examples]), tokens=tokens)
+
+
+def _is_comparable(examples: Sequence[Example], version: int, is_untouched: bool) -> Tensor:
+    flags = [
+        each.scores.recomputed_P is not None or (is_untouched and each.trajectory.version == version)
+        for each in examples
+    ]
+    return torch.tensor(flags, dtype=torch.bool)
+
+
+def _recomputed(examples: Sequence[Example]) -> Tensor | None:
+    """What is recorded stands for what could not be computed again: a ratio of one."""
+    if all(each.scores.recomputed_P is None for each in examples):
+        return None
+    parts = [
+        torch.tensor(each.trajectory.logprobs)
+        if each.scores.recomputed_P is None
+        else each.scores.recomputed_P
+        for each in examples
+    ]
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if parts else torch.zeros(0)
+
+
+def _joined_or_none(parts: Sequence[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known and len(known) == len(parts) else None
+
+
+def _on(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device; through pinned memory, so that the host need not wait for it."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -1,0 +1,279 @@
+"""The trainer: groups in, one version further, metrics out.
+
+    begin_step(B)     a step of B groups starts
+    add(groups)       micro-batches run when they are full, an update when its mini-batch is complete
+    finish_step()     the last update, the next version
+
+`train(batch)` is these three in a row. Gradients are summed without the one factor that depends on the whole
+mini-batch, which is applied before the update; so nothing but the order of summation depends on when groups
+came or how they were packed. Every rank is given the same groups and runs its share of the micro-batches.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dora_rl.algorithms.aggregation import BatchCounts
+from dora_rl.core.errors import ConfigError
+from dora_rl.trainer.config import TrainerConfig
+from dora_rl.trainer.examples import Example, Prepared, Scores, batch_scale, prepared
+from dora_rl.trainer.kept import KeptVersions
+from dora_rl.trainer.meters import Meters
+from dora_rl.trainer.objective import Objective
+from dora_rl.trainer.optimizer import Optimizer
+from dora_rl.trainer.policy import Policy, Training
+from dora_rl.trainer.ranks import Alone, Ranks
+from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.report import StepReport
+from dora_rl.trainer.scoring import own_share, scored
+from dora_rl.trainer.seam import Metrics
+from dora_rl.trainer.step import Step, StepError
+from dora_rl.trainer.tensors import micro_batch_of, sampled_at
+from dora_rl.trainer.warnings import Watch
+from dora_rl.trainer.weights import Weights
+
+
+class Trainer:
+    """Trains one policy. `version` is what the next step trains."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: TrainerConfig,
+        *,
+        version: int = 0,
+        reference: Policy | None = None,
+        ranks: Ranks | None = None,
+        kept: KeptVersions | None = None,
+        max_response_tokens: int | None = None,
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.ranks = ranks or Alone()
+        self.optimizer = Optimizer(weights, config.optimizer, self.ranks)
+        self.watch = Watch(config.gap)
+        self._reference = reference
+        self._max_response_tokens = max_response_tokens
+        self._device = weights.policy.decoder.norm.weight.device
+        self._objective = Objective(config.algorithm, proximal_is_current=config.updates == 1)
+        self._step: Step | None = None
+        self._kept = kept
+        self._check()
+        self.become(version)
+
+    # --- a step ---------------------------------------------------------------------------------
+
+    @property
+    def streaming_refusal(self) -> str | None:
+        """Why nothing can run before the batch is complete; None where it can."""
+        algorithm = self.config.algorithm
+        if algorithm.advantage.whole_batch_reason is not None:
+            return algorithm.advantage.whole_batch_reason
+        if algorithm.loss.needs_proximal and self.config.updates > 1:
+            return (
+                "the proximal policy is that of the step's start, and has to see all groups before an update"
+            )
+        return None
+
+    def train(self, batch: TrainBatch) -> Metrics:
+        """One whole step."""
+        self.begin_step(len(batch.groups))
+        self.add(batch.groups)
+        return self.finish_step()
+
+    def begin_step(self, num_groups: int) -> None:
+        """Start a step that takes exactly so many groups."""
+        self.check_idle()
+        self._step = Step(num_groups, self.config.updates)
+        self._report = StepReport(started_s=time.perf_counter())
+        self._begin_mini_batch()
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Take in finished groups, and run what can run."""
+        step = self._begun()
+        if self.streaming_refusal is None:
+            for part, is_last in step.accept(groups):
+                self._take_in(self._prepared(part))
+                self._advance(is_last)
+        else:
+            for _ in step.accept(groups):
+                pass
+            if step.is_complete:
+                self._run_whole(step)
+
+    def finish_step(self) -> Metrics:
+        """End the step: the next version is what the weights are now."""
+        step = self._begun()
+        if not step.is_complete:
+            raise StepError(f"step {self.version} lacks {step.num_missing} groups")
+        metrics = self._report.metrics(step.groups, version=self.version)
+        metrics |= self.watch.look(metrics, step.groups)
+        self._step = None
+        self.become(self.version + 1)
+        return metrics
+
+    def become(self, version: int) -> None:
+        """From now on the weights are those of this version."""
+        self.version = version
+        if self._kept is not None:
+            self._kept.keep(version, self.weights.served())
+
+    def check_idle(self) -> None:
+        """Refuse what may only be done between two steps."""
+        if self._step is not None:
+            raise StepError(f"step {self.version} is in progress", hint="call finish_step first")
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def served_tensors(self) -> dict[str, Tensor]:
+        """The tensors of the current version, in the serving dtype, under the Decoder's own names.
+
+        On one device these are the trainer's own: copy them before the next step changes them.
+        """
+        return dict(self.weights.served())
+
+    def behaviour_gap(self, groups: Sequence[Group], policy: Policy) -> tuple[float, float]:
+        """Mean and largest absolute difference of recorded logprobs and those of the version they are of.
+
+        `policy` holds that version's weights: this is the engine's gap alone, whatever was trained since.
+        """
+        members = [member for group in groups for member in group.members if member.num_policy_tokens]
+        logprobs, _ = self._scored(policy, members)
+        gaps = [
+            (own - torch.tensor(member.logprobs)).abs() for own, member in zip(logprobs, members, strict=True)
+        ]
+        gap_P = torch.cat(gaps)
+        return gap_P.mean().item(), gap_P.max().item()
+
+    # --- inside a step --------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        algorithm = self.config.algorithm
+        if algorithm.kl is not None and self._reference is None:
+            raise ConfigError("a KL to a reference needs a reference model")
+        if algorithm.overlong.penalty and self._max_response_tokens is None:
+            raise ConfigError(
+                "an overlong penalty needs to know the length cap", hint="give max_response_tokens"
+            )
+
+    def _begun(self) -> Step:
+        if self._step is None:
+            raise StepError("no step has begun", hint="call begin_step first")
+        return self._step
+
+    def _begin_mini_batch(self) -> None:
+        self._meters = Meters(self._device)
+        self._pending: list[Example] = []
+        self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
+
+    def _run_whole(self, step: Step) -> None:
+        """All groups are here: prepare them together, then go through the mini-batches."""
+        whole = self._prepared(step.groups)
+        self._report.masked |= whole.masked
+        for first, last in step.mini_batches:
+            self._take_in(Prepared(examples=[each for each in whole.examples if first <= each.place < last]))
+            self._advance(is_last=True)
+
+    def _take_in(self, part: Prepared) -> None:
+        self._pending += part.examples
+        self._counts = BatchCounts(
+            num_tokens=self._counts.num_tokens + part.counts.num_tokens,
+            num_trajectories=self._counts.num_trajectories + part.counts.num_trajectories,
+        )
+        for reason, count in part.masked.items():
+            self._report.masked[reason] = self._report.masked.get(reason, 0) + count
+
+    def _advance(self, is_last: bool) -> None:
+        if is_last:
+            self._run(self._pending)
+            self._update()
+        else:
+            self._run(self._full())
+
+    def _full(self) -> list[Example]:
+        """Pending examples that fill a micro-batch of every rank; taken off in the order they came."""
+        room = self.config.micro_batch_tokens * self.ranks.size
+        full: list[Example] = []
+        while sum(each.trajectory.num_tokens for each in self._pending) >= room:
+            num_tokens = num_taken = 0
+            for each in self._pending:
+                num_tokens += each.trajectory.num_tokens
+                if num_taken and num_tokens > room:
+                    break
+                num_taken += 1
+            full += self._pending[:num_taken]
+            del self._pending[:num_taken]
+        return full
+
+    def _run(self, examples: Sequence[Example]) -> None:
+        """Forward and backward of this rank's share; gradients add up."""
+        lengths = [each.trajectory.num_tokens for each in examples]
+        temperatures = [sampled_at(each.trajectory) for each in examples]
+        for members in own_share(lengths, temperatures, self.config.micro_batch_tokens, self.ranks):
+            batch = micro_batch_of(
+                [examples[i] for i in members], self.version, is_untouched=not self._report.updates
+            ).to(self._device)
+            loss = self.weights.policy(Training(batch, self._objective, self._meters))
+            loss.backward()
+            self._report.num_micro_batches += 1
+
+    def _update(self) -> None:
+        scale = batch_scale(self.config.algorithm.aggregation, self._counts)
+        totals = self._meters.totals(self.ranks)
+        update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
+        self._report.add(totals, update, scale, self._counts)
+        self._begin_mini_batch()
+
+    def _prepared(self, groups: Sequence[Group]) -> Prepared:
+        return prepared(
+            groups,
+            self._scores(groups),
+            self.config.algorithm,
+            max_response_tokens=self._max_response_tokens,
+        )
+
+    def _scores(self, groups: Sequence[Group]) -> list[Scores]:
+        """What the algorithm needs to know before the loss, of every member in order."""
+        algorithm = self.config.algorithm
+        members = [member for group in groups for member in group.members]
+        found: dict[str, Sequence[Tensor]] = {}
+        if algorithm.kl is not None and self._reference is not None:
+            found["reference_P"], _ = self._scored(self._reference, members)
+        needs_proximal = algorithm.loss.needs_proximal and self.config.updates > 1
+        if needs_proximal or algorithm.advantage.needs_critic:
+            proximal, values = self._scored(self.weights.policy, members)
+            if needs_proximal:
+                found["proximal_P"] = proximal
+            if values is not None:
+                found["values_P"] = values
+        return [
+            replace(_scores(found, i), recomputed_P=own) for i, own in enumerate(self._recomputed(members))
+        ]
+
+    def _recomputed(self, members: Sequence[Trajectory]) -> list[Tensor | None]:
+        """Logprobs of the members under the version that generated each, where it is kept."""
+        results: list[Tensor | None] = [None] * len(members)
+        if self._kept is not None:
+            for version, indices in self._kept.by_version(members).items():
+                logprobs, _ = self._scored(self._kept[version], [members[i] for i in indices])
+                for i, own in zip(indices, logprobs, strict=True):
+                    results[i] = own
+        return results
+
+    def _scored(
+        self, policy: Policy, members: Sequence[Trajectory]
+    ) -> tuple[list[Tensor], list[Tensor] | None]:
+        return scored(
+            policy,
+            members,
+            max_tokens=self.config.micro_batch_tokens,
+            ranks=self.ranks,
+            device=self._device,
+        )
+
+
+def _scores(found: Mapping[str, Sequence[Tensor]], index: int) -> Scores:
+    return Scores(**{name: values[index] for name, values in found.items()})

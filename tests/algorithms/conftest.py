@@ -1,0 +1,9 @@
+"""Tensors this small gain nothing from threads."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,51 @@
+"""Every kind of layer over Triton kernels: biases, heads without norms, experts, and layers without them."""
+
+import pytest
+from msgspec.structs import replace
+
+from dora_rl.model.config import Experts, ModelConfig
+from dora_rl.model.tiny import seeded_decoder, tiny_config
+from dora_rl.rollout.native.backend import Backend
+from dora_rl.rollout.native.cuda.backend import backend_on
+from dora_rl.rollout.native.engine import NativeEngine
+from dora_rl.rollout.native.executor import CPU
+from dora_rl.rollout.native.setup import EngineConfig
+from dora_rl.rollout.requests import Finished, Request, Sampling, Stopping, StreamKey
+from dora_rl.rollout.scheduling.limits import Limits
+from dora_rl.rollout.scheduling.stops import Stops
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+TINY = tiny_config(61)
+EXPERTS = Experts(num_experts=5, num_active=2, intermediate_size=24, is_normalised=True, dense_layers=(1,))
+MODELS = {
+    "llama": replace(TINY, family="llama", num_heads=3, num_kv_heads=3, head_dim=20),
+    "qwen2": replace(TINY, family="qwen2", has_qkv_bias=True, is_tied=False),
+    "qwen3_moe": replace(TINY, family="qwen3_moe", num_layers=3, experts=EXPERTS),
+}
+
+
+def tokens(model: ModelConfig, backend: Backend) -> dict[int, tuple[int, ...]]:
+    limits = Limits(num_blocks=40, block_size=8, max_running=3, step_tokens=16, max_positions=64)
+    engine = NativeEngine(model, EngineConfig(limits=limits, max_versions=1), Stops([]), backend=backend)
+    weights = seeded_decoder(model, seed=1).state_dict()
+    engine.load_version(0, {name: 4 * value for name, value in weights.items()})
+    for number in range(3):
+        prompt = tuple((7 * place + number) % 61 for place in range(3 + 6 * number))
+        key = StreamKey(seed=1, row=number)
+        stopping = Stopping(max_new_tokens=4)
+        engine.submit(
+            Request(
+                id=number,
+                version=0,
+                prompt=prompt,
+                key=key,
+                stopping=stopping,
+                sampling=Sampling(temperature=0.9),
+            )
+        )
+    return {event.id: event.tokens for event in engine.run() if isinstance(event, Finished)}
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+def test_tokens_are_those_of_the_cpu(device: str, model: ModelConfig) -> None:
+    assert tokens(model, backend_on(device)) == tokens(model, CPU)

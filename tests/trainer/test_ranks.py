@@ -1,0 +1,102 @@
+"""Two ranks train what one device trains: the same losses and weights, to rounding."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dora_rl.algorithms.config import AlgorithmConfig, KlConfig
+from dora_rl.algorithms.presets import PRESETS
+from dora_rl.core.errors import ConfigError
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.load import load_decoder
+from dora_rl.model.tiny import seeded_decoder
+from dora_rl.trainer.config import CriticConfig, LoraConfig, OptimizerConfig, TrainerConfig
+from dora_rl.trainer.opening import trainer_of
+from dora_rl.trainer.records import TrainBatch
+
+MakeBatch = Callable[..., TrainBatch]
+
+CONFIGS = {
+    "grpo, kl, checkpointed": TrainerConfig(
+        algorithm=AlgorithmConfig(kl=KlConfig()),
+        optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.1, max_grad_norm=0.01),
+        serving_dtype="float32",
+        micro_batch_tokens=40,
+        is_checkpointed=True,
+    ),
+    "ppo with a critic": TrainerConfig(
+        algorithm=PRESETS["ppo"],
+        critic=CriticConfig(),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+        serving_dtype="float32",
+        updates=2,
+        micro_batch_tokens=100_000,
+    ),
+    "bfloat16": TrainerConfig(
+        optimizer=OptimizerConfig(learning_rate=1e-3), serving_dtype="bfloat16", micro_batch_tokens=60
+    ),
+}
+
+
+def run_ranks(directory: Path, config: TrainerConfig, batches: list[TrainBatch], vocab_size: int) -> None:
+    work = {"config": config, "batches": batches, "vocab_size": vocab_size}
+    (directory / "work.json").write_bytes(msgspec.json.encode(work))
+    script = Path(__file__).with_name("ranks.py")
+    started = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), "2", str(directory)], stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=50)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], errors[0] + errors[1]
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in list(CONFIGS)[1:]]
+
+
+@pytest.mark.parametrize("name", [next(iter(CONFIGS)), *SLOW])
+def test_two_ranks_are_one_device(
+    model: ModelConfig, make_batch: MakeBatch, tmp_path: Path, name: str
+) -> None:
+    config = CONFIGS[name]
+    # One trajectory a group in the last batch: fewer than would fill both ranks' micro-batches evenly.
+    batches = [make_batch(seed=0), make_batch(seed=1), make_batch(seed=2, groups=3, size=1)]
+    run_ranks(tmp_path, config, batches, model.vocab_size)
+    alone = trainer_of(seeded_decoder(model, seed=0), config)
+    expected = [alone.train(batch) for batch in batches]
+    tolerance = 1e-3 if config.serving_dtype == "bfloat16" else 1e-5
+    for rank in range(2):
+        ours = json.loads((tmp_path / f"metrics_{rank}.json").read_text())
+        for one, other in zip(ours, expected, strict=True):
+            for key in ("loss", "grad_norm", "entropy", "ratio_mean", "trained/tokens"):
+                assert one[key] == pytest.approx(other[key], rel=30 * tolerance, abs=tolerance), key
+    served = load_file(tmp_path / "served")
+    exported = load_decoder(tmp_path / "exported")
+    for key, tensor in alone.served_tensors().items():
+        assert torch.equal(served[key], exported.get_parameter(key))
+        # Adam divides by the size of the gradient: where that is rounding, the direction is a coin's.
+        close = (served[key].float() - tensor.float()).abs() < 10 * tolerance
+        assert close.float().mean() > 0.999, key
+
+
+def test_lora_on_several_ranks_is_refused(decoder: object, model: ModelConfig) -> None:
+    class Two:
+        rank, size = 0, 2
+
+        def reduce(self, values: torch.Tensor, how: str) -> torch.Tensor:
+            return values
+
+    with pytest.raises(ConfigError, match="one device"):
+        trainer_of(seeded_decoder(model, seed=0), TrainerConfig(lora=LoraConfig()), ranks=Two())
