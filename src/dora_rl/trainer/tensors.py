@@ -29,7 +29,7 @@ class PolicyTokens:
     trajectory_P: Tensor
     staleness_P: Tensor
     is_comparable_P: Tensor
-    """Whether the trainer's logprobs under the same weights are known, to compare with the recorded (bool)."""
+    """Whether the trainer's logprobs under the same weights are known, for comparison (bool)."""
     recomputed_P: Tensor | None = None
     """Those logprobs, where a version other than the current one had to compute them."""
     reference_P: Tensor | None = None
