@@ -27,7 +27,7 @@ def train(
     import os
 
     # Micro-batches differ in size; segments that can grow keep the cache from being cut into pieces.
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     import msgspec
 
     from dora_rl.observe.terminal import stdout
