@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from dora_rl.algorithms.critic import value_loss
 from dora_rl.model.decoder import Decoder
@@ -92,10 +91,8 @@ class Policy(nn.Module):
 
     def _values(self, hidden_PH: Tensor) -> Tensor:
         assert self.value_head is not None, "there is no critic"
-        values = functional.linear(
-            hidden_PH.float(), self.value_head.weight.float(), self.value_head.bias.float()
-        )
-        return values.squeeze(-1)
+        values_P1: Tensor = self.value_head(hidden_PH.float())
+        return values_P1.squeeze(-1)
 
 
 class _Picked(torch.autograd.Function):
