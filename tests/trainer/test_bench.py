@@ -43,11 +43,12 @@ def test_ours_and_the_baseline_have_the_same_loss() -> None:
 
 def test_the_command_prints_a_table_or_json() -> None:
     arguments = ["bench", "train", "--device", "cpu", "--shapes", "tiny", "--sequences", "4", "--steps", "1"]
-    as_json = CliRunner().invoke(app, [*arguments, "--no-baseline", "--json"])
+    as_json = CliRunner().invoke(app, [*arguments, "--no-baseline", "--json", "--profile"])
     assert as_json.exit_code == 0
     (row,) = json.loads(as_json.output)["rows"]
     assert row["name"] == "dora"
     assert row["failure"] is None
+    assert row["kernels"][0]["total_s"] > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
