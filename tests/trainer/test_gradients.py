@@ -153,6 +153,21 @@ def test_streaming_gives_the_gradient_of_the_whole_batch(
         assert_equal(one, other)
 
 
+def test_streaming_gives_the_same_bits_where_micro_batches_are_the_same(
+    model: ModelConfig, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(groups=5)
+    # One token is exceeded by every trajectory: each is a micro-batch of its own, in the order they came.
+    whole, streamed = (make_trainer(model, micro_batch_tokens=1) for _ in range(2))
+    whole.train(batch)
+    streamed.begin_step(5)
+    for group in batch.groups:
+        streamed.add([group])
+    streamed.finish_step()
+    for name, master in whole.weights.masters.items():
+        assert torch.equal(master, streamed.weights.masters[name]), name
+
+
 def test_micro_batches_run_while_the_batch_is_collected(model: ModelConfig, make_batch: MakeBatch) -> None:
     batch = make_batch(groups=6)
     trainer = make_trainer(model, micro_batch_tokens=30)

@@ -6,7 +6,7 @@ change to the gradient. A merged matrix's gradient G gives those of its factors,
 saved is the optimizer's memory, not the arithmetic of G.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 
@@ -113,7 +113,7 @@ class LoraWeights:
         for name, used in self._own:
             yield name, used.detach()
 
-    def _absorber(self, parameter: str):  # type: ignore[no-untyped-def]
+    def _absorber(self, parameter: str) -> Callable[[Tensor], None]:
         """Turns a merged parameter's gradient into those of its factors."""
         mine = [each for each in self.factors if each.piece.parameter == parameter]
 

@@ -13,12 +13,12 @@ def packed_into(lengths: Sequence[int], max_tokens: int, *, multiple: int = 1) -
     """Indices of `lengths` in bins of at most `max_tokens`; a longer one has a bin to itself.
 
     As few bins as an even spread allows, a multiple of `multiple`; where there are fewer trajectories than
-    that, some are empty. Within a bin, indices are in order.
+    that, some are empty. Indices are in order within a bin, and bins in the order of their first.
     """
     num_bins = _rounded_up(_fewest(lengths, max_tokens), multiple)
     while (bins := _spread(lengths, max_tokens, num_bins)) is None:
         num_bins += multiple
-    return [sorted(members) for members in bins]
+    return sorted((sorted(members) for members in bins), key=lambda members: members or [len(lengths)])
 
 
 def _fewest(lengths: Sequence[int], max_tokens: int) -> int:
