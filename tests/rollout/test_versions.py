@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dora_rl.model.delta import Change
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import save_tiny, seeded_decoder, tiny_config
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
@@ -14,7 +15,6 @@ from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.engine import NativeEngine
 from dora_rl.rollout.native.opening import open_engine
 from dora_rl.rollout.native.setup import EngineConfig
-from dora_rl.rollout.native.versions import Change
 from dora_rl.rollout.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.stops import Stops
