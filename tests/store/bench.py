@@ -2,8 +2,8 @@
 
     python tests/store/bench.py [DIRECTORY]
 
-Each commit holds 100 inputs and 1 MB of tokens and logprobs: as many trajectories as make that up, complete at
-once, or in chunks of 64 tokens with completion when they are whole.
+Each commit holds 100 inputs and 1 MB of tokens and logprobs: as many trajectories as make that up, complete
+at once, or in chunks of 64 tokens with completion when they are whole.
 """
 
 import statistics
