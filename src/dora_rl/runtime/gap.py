@@ -1,4 +1,4 @@
-"""How far the trainer's log-probabilities are from those the engine recorded, for the same tokens and weights.
+"""How far the log-probabilities of trainer and engine are apart, for the same tokens and weights.
 
 Both run one decoder; what differs is the order of sums, and in bfloat16 where they are rounded. The gap is
 what an importance ratio of a trajectory just generated differs from one by.
