@@ -2,8 +2,8 @@
 
     python tests/store/bench.py [DIRECTORY]
 
-Each commit holds 100 inputs and 1 MB of tokens and logprobs: as many trajectories as make that up, complete at
-once, or in chunks of 64 tokens with completion when they are whole.
+Each commit holds 100 inputs and 1 MB of tokens and logprobs: as many trajectories as make that up, complete
+at once, or in chunks of 64 tokens with completion when they are whole.
 """
 
 import statistics
@@ -121,7 +121,7 @@ def measure_reading(journal: Journal, directory: Path) -> None:
     journal.append([(LoadReport(at=0.0, instance=0, clock=0.0, kv_tokens=0, step_s=0.01), [take])])
     journal.append([(Published(at=1.0, version=1, train_s=1.0), [])])
     began = time.perf_counter()
-    (batch,) = journal.batches_after(0)
+    (_,) = journal.batches_after(0)
     print(f"; a batch of {len(groups) * GROUP_SIZE:,} read in {time.perf_counter() - began:.2f} s", end="")
     journal.covered(1)
     began = time.perf_counter()
