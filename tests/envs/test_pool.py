@@ -3,6 +3,8 @@
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,15 +14,16 @@ from dora_rl.core.errors import DoraError, UserError
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.scoring.pool import ScorerPool
 
-from .scored import answers, asked, item, scoring
+from .scored import USER, answers, asked, item, scoring
 
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
         return False
-    return True
+    # Dead, if not yet buried by whoever inherited it.
+    return state != "Z"
 
 
 def test_every_request_is_answered_once_by_several_processes() -> None:
@@ -146,6 +149,36 @@ def test_closing_ends_the_processes_even_those_that_hang() -> None:
         pool.poll(0.2)
         pids = pool.pids
     assert not any(is_alive(pid) for pid in pids)
+
+
+PARENT = """
+import sys
+from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.scoring.messages import Item, ScoreRequest
+from dora_rl.envs.scoring.pool import ScorerPool
+pool = ScorerPool(ScoringConfig(rewards=(RewardConfig(function=sys.argv[1]),), processes=1))
+pool.wait_ready()
+item = Item(row=Row(row=0, prompt="?", columns={}), text="slow", token_ids=())
+pool.submit(ScoreRequest(request=0, per="trajectory", items=(item,)))
+pool.poll(0.2)
+print(*pool.pids, flush=True)
+pool.poll(60)
+"""
+
+
+def test_when_the_run_is_killed_its_processes_end_even_those_that_hang() -> None:
+    command = [sys.executable, "-c", PARENT, f"{USER}:hangs_on_slow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        parent.wait()
+    until = time.monotonic() + 10
+    while is_alive(pid):
+        assert time.monotonic() < until, f"{pid} outlives its parent"
+        time.sleep(0.02)
 
 
 def test_what_cannot_be_imported_stops_the_run_with_file_and_line(tmp_path: Path) -> None:

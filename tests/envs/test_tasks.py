@@ -16,6 +16,7 @@ from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Item, Needs
 from dora_rl.envs.scoring.scorer import Scorer
 from dora_rl.envs.tasks import TASKS, Task, load_task
+from dora_rl.envs.tasks.packing import packed, unpacked
 from dora_rl.model.characters import character_tokenizer
 
 from .scored import asked
@@ -57,8 +58,9 @@ def test_its_own_solutions_earn_everything(task: Task) -> None:
 
 def test_corrupted_solutions_earn_less(task: Task) -> None:
     rows = task.train
-    swapped = [row.columns["solution"].replace("1", "7").replace("0", "3") + "5" for row in rows]
-    for reward in (rewards(task, rows, swapped), rewards(task, rows, [""] * len(rows))):
+    wrong = str.maketrans("0123456789", "1234567890")
+    shifted = [row.columns["solution"].translate(wrong) for row in rows]
+    for reward in (rewards(task, rows, shifted), rewards(task, rows, [""] * len(rows))):
         assert all(value is not None and 0 <= value < 1 for value in reward)
 
 
@@ -135,6 +137,29 @@ def test_a_file_that_is_not_gsm8k_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({"question": "x", "answer": "no mark"}))
     with pytest.raises(UserError, match="row 0 has no 'question' and 'answer'"):
         load_task("gsm8k", seed=0, options={"path": str(path)})
+
+
+def test_packing_keeps_tuples_and_keys() -> None:
+    value = {"a": (1, [2, (3,)]), 4: None, (5, "x"): {"dict": [1], "tuple": (True, 0.5)}}
+    plain = packed(value)
+    assert unpacked(json.loads(json.dumps(plain))) == value
+
+
+@pytest.mark.parametrize("junk", ["", "<answer>", "((((", "<answer>1/0</answer>", "\x00", "1e999", "nan"])
+@pytest.mark.parametrize("name", ["countdown", "rearc", "sudoku", "game_of_life", "prime_factorization"])
+def test_reasoning_gym_scorers_take_junk_for_wrong(name: str, junk: str) -> None:
+    pytest.importorskip("reasoning_gym")
+    task = load_task(f"reasoning_gym:{name}", seed=0, options={"rows": 2, "held_out_rows": 1})
+    assert rewards(task, task.train, [row.columns["solution"] for row in task.train]) == [1.0, 1.0]
+    assert all(value is not None and value < 1 for value in rewards(task, task.train, [junk] * 2))
+
+
+def test_a_lenient_reader_takes_the_last_number() -> None:
+    pytest.importorskip("reasoning_gym")
+    for lenient in (True, False):
+        task = load_task("reasoning_gym:chain_sum", seed=0, options={"rows": 3, "lenient": lenient})
+        texts = [f"I think it is {row.columns['entry']['dict'][1][1]}." for row in task.train]
+        assert [value == 1.0 for value in rewards(task, task.train, texts)] == [lenient] * 3
 
 
 @pytest.mark.parametrize("chat", [False, True])
