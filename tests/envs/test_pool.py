@@ -201,6 +201,16 @@ def test_processes_that_die_while_they_import_stop_the_run(tmp_path: Path) -> No
         pool.wait_ready()
 
 
+def test_processes_that_never_finish_importing_stop_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "endless.py"
+    path.write_text("import time\ntime.sleep(60)\n")
+    with (
+        ScorerPool(scoring(RewardConfig(function=f"{path}:f"), start_limit_s=0.3)) as pool,
+        pytest.raises(DoraError, match=r"said nothing for 0.3 s"),
+    ):
+        pool.wait_ready()
+
+
 def test_missing_columns_are_known_before_the_first_score() -> None:
     with ScorerPool(scoring("strict")) as pool:
         pool.wait_ready(["answer"])

@@ -16,6 +16,7 @@ from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Item, Needs
 from dora_rl.envs.scoring.scorer import Scorer
 from dora_rl.envs.tasks import TASKS, Task, load_task
+from dora_rl.envs.tasks.count import SYMBOLS, count_reward
 from dora_rl.envs.tasks.packing import packed, unpacked
 from dora_rl.model.characters import character_tokenizer
 
@@ -99,6 +100,24 @@ def test_a_character_model_can_read_and_write_all_of_it(family: str, tmp_path: P
     assert tokenizer.unk_token_id not in [i for row in ids for i in row]
 
 
+def test_a_count_goes_down_to_zero_in_both_notations() -> None:
+    for row in load_task("count", seed=5, options={}).train:
+        numbers = [SYMBOLS.index(character) for character in str(row.prompt) + row.columns["solution"]]
+        assert numbers == list(range(row.columns["n"], -1, -1))
+    for row in load_task("count", seed=5, options={"notation": "decimal", "max_n": 300}).train:
+        assert f"from {row.columns['n']} to 0" in row.prompt
+        numbers = [int(word) for word in row.columns["solution"].split(" ")]
+        assert numbers == list(range(row.columns["n"], -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("given", "reward"),
+    [("3210", 1.0), ("32109", 0.9), ("321", 0.675), ("3", 0.225), ("2210", 0.0), ("", 0.0)],
+)
+def test_counting_further_earns_more(given: str, reward: float) -> None:
+    assert count_reward([given], ["3210"]) == [pytest.approx(reward)]
+
+
 def test_the_lengths_of_count_have_a_long_tail() -> None:
     lengths = sorted(len(row.columns["solution"]) for row in load_task("count", seed=0, options={}).train)
     median, longest = lengths[len(lengths) // 2], lengths[-1]
@@ -122,6 +141,9 @@ def test_a_source_that_names_a_task_brings_its_own_held_out_rows_and_reward() ->
         ("count", {"medain": 3}, "no option 'medain'", "did you mean 'median'?"),
         ("gsm8k", {}, "needs the option 'path'", "options: {path: ...}"),
         ("count:5", {}, "no option 'name'", "it takes"),
+        ("count", {"max_n": 62}, "too few for max_n = 62", "at most 61"),
+        ("count", {"median": 50.0}, "cannot draw", "median <= max_n"),
+        ("count", {"notation": "roman"}, "no notation 'roman'", "'characters' or 'decimal'"),
         ("arithmetic", {"signs": ["-"]}, "no sign '-'", "signs: +, *"),
     ],
 )
