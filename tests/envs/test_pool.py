@@ -1,6 +1,7 @@
 """Real processes that hang, raise and die: every request comes back exactly once."""
 
 import os
+import random
 import select
 import signal
 import subprocess
@@ -136,10 +137,10 @@ def test_the_descriptor_says_when_there_is_something_to_poll() -> None:
 
 
 def test_a_request_larger_than_the_pipe_gets_through() -> None:
-    text = "x" * 3_000_000
+    text = "x" * 1_000_000
     with ScorerPool(scoring("length")) as pool:
         pool.submit(asked(0, item(text)))
-        assert answers(pool, 1)[0].scores[0].values == (3e6,)
+        assert answers(pool, 1)[0].scores[0].values == (1e6,)
 
 
 def test_closing_ends_the_processes_even_those_that_hang() -> None:
@@ -149,6 +150,21 @@ def test_closing_ends_the_processes_even_those_that_hang() -> None:
         pool.poll(0.2)
         pids = pool.pids
     assert not any(is_alive(pid) for pid in pids)
+
+
+def test_whatever_happens_to_some_every_request_is_answered_once_and_the_others_are_scored() -> None:
+    moods = ["fine"] * 24 + ["dies"] * 2 + ["hangs"] * 2 + ["raises"] * 4
+    random.Random(0).shuffle(moods)
+    with ScorerPool(scoring("moody", processes=3, time_limit_s=1.0)) as pool:
+        for n, mood in enumerate(moods):
+            pool.submit(asked(n, item(mood, row=n)))
+        results = answers(pool, len(moods))
+    reasons = {"dies": "process died", "hangs": "time limit", "raises": "raised"}
+    for n, mood in enumerate(moods):
+        found = [(failure.row, failure.reason) for failure in results[n].failures]
+        assert found == ([] if mood == "fine" else [(n, reasons[mood])])
+        assert bool(results[n].scores) == (mood == "fine")
+    assert pool.num_restarts == 2 * 2 + 2
 
 
 PARENT = """
