@@ -394,6 +394,14 @@ def test_a_restarted_trainer_is_given_what_its_checkpoint_does_not_hold(journal:
     assert group == journal.group(1)
 
 
+def test_a_group_that_is_not_finished_is_not_given_out(journal: Journal) -> None:
+    admit(journal, 0)
+    with pytest.raises(JournalError, match="group 0 is not finished"):
+        journal.group(0)
+    with pytest.raises(JournalError, match="knows no group 9"):
+        journal.group(9)
+
+
 def test_the_batch_of_a_lost_step_is_taken_again_or_another(journal: Journal) -> None:
     admit(journal, 0, 1)
     finish(journal, 0)
