@@ -3,13 +3,16 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from dora_rl.core.errors import ConfigError
-from dora_rl.model.config import Experts, ModelConfig
-from dora_rl.model.tiny import tiny_config
+from dora_rl.model.config import Experts
+from dora_rl.model.experts import ExpertMlp
+from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.rollout.native.engine import NativeEngine
+from dora_rl.rollout.native.experts import TiledExperts
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.requests import Event, Request, Sampling, Stopping, StreamKey
 from dora_rl.rollout.scheduling.limits import Limits
@@ -88,12 +91,54 @@ def test_bits_do_not_depend_on_a_move(make_engine: MakeEngine, alone: dict[int, 
     assert {each.id: each for each in (*here.run(), *there.run())} == alone
 
 
-def test_experts_are_refused() -> None:
-    dense = tiny_config(50)
-    experts = Experts(num_experts=4, num_active=2, intermediate_size=8, is_normalised=True)
-    sparse = ModelConfig(
-        **{name: getattr(dense, name) for name in dense.__struct_fields__} | {"experts": experts}
+def sparse_engine(dtype: str, **limits: int) -> NativeEngine:
+    experts = Experts(num_experts=6, num_active=2, intermediate_size=24, is_normalised=True)
+    model = replace(tiny_config(103), family="qwen3_moe", experts=experts)
+    sizes = {"num_blocks": 100, "block_size": 8, "max_running": 8, "max_positions": 256} | limits
+    config = EngineConfig(limits=Limits(**sizes), is_batch_invariant=True, dtype=dtype)  # type: ignore[arg-type]
+    engine = NativeEngine(model, config, Stops([2]))
+    for version in range(3):
+        decoder = seeded_decoder(model, version)
+        for parameter in decoder.parameters():
+            parameter.data *= 4
+        engine.load_version(version, decoder.to(config.torch_dtype).state_dict())
+    return engine
+
+
+@pytest.fixture(scope="module")
+def sparse_alone(dtype: str) -> dict[int, Event]:
+    engine = sparse_engine(dtype, max_running=1)
+    return {number: outcomes(engine, [number])[number] for number in range(8)}
+
+
+@given(
+    numbers=st.lists(st.integers(0, 7), min_size=1, unique=True),
+    block_size=st.integers(3, 9),
+    num_host_blocks=st.sampled_from([0, 30]),
+    step_tokens=st.integers(8, 50),
+)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bits_do_not_depend_on_who_shares_an_expert(
+    numbers: list[int],
+    block_size: int,
+    num_host_blocks: int,
+    step_tokens: int,
+    sparse_alone: dict[int, Event],
+    dtype: str,
+) -> None:
+    engine = sparse_engine(
+        dtype,
+        num_blocks=-(-75 // block_size),
+        block_size=block_size,
+        num_host_blocks=num_host_blocks,
+        step_tokens=step_tokens,
     )
-    config = EngineConfig(limits=Limits(num_blocks=4, max_positions=64), is_batch_invariant=True)
-    with pytest.raises(ConfigError, match="not possible with experts"):
-        NativeEngine(sparse, config, Stops([2]))
+    assert outcomes(engine, numbers) == {number: sparse_alone[number] for number in numbers}
+
+
+def test_tiled_experts_are_the_experts() -> None:
+    experts = ExpertMlp(16, Experts(num_experts=5, num_active=3, intermediate_size=8, is_normalised=True))
+    for parameter in experts.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(parameter.numel()))
+    rows = torch.randn(16, 16, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(TiledExperts(experts)(rows), experts(rows), rtol=1e-4, atol=1e-4)

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dora_rl.rollout.errors import RequestError
 from dora_rl.rollout.native.engine import NativeEngine
 from dora_rl.rollout.native.transfer import Exported
-from dora_rl.rollout.requests import Finished, Request, Sampling, Stopping, StreamKey
+from dora_rl.rollout.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
 
 MakeEngine = Callable[..., NativeEngine]
 
@@ -139,3 +140,37 @@ def test_an_import_without_room_changes_nothing(make_engine: MakeEngine) -> None
         there.import_request(exported)
     there.check_integrity()
     assert there.load().num_waiting == 0
+
+
+def test_an_import_that_does_not_belong_here_is_refused_alone(make_engine: MakeEngine) -> None:
+    here, there = make_engine(), make_engine(num_host_blocks=100)
+    there.submit(request(1))
+    here.submit(request(4))
+    here.step()
+    sent = here.export_request(4)
+    assert sent.kv is not None
+    unknown = replace(sent.header, request=replace(sent.header.request, version=9))
+    for foreign, message in (
+        (Exported(header=unknown, kv=sent.kv), "version 9 is not resident"),
+        (Exported(header=sent.header, kv=sent.kv[:, :, :-1]), "is not of"),
+        (Exported(header=sent.header, kv=sent.kv[:1]), "is not of"),
+        (Exported(header=sent.header, kv=sent.kv.bfloat16()), "is not of"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            there.import_request(foreign)
+    there.check_integrity()
+    there.import_request(sent)
+    assert ended(there).keys() == {1, 4}
+
+
+def test_resuming_beyond_the_limit_fails_alone_and_keeps_the_turn(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit(request(3, holds_turn=True))
+    assert ended(engine)[3].is_held
+    engine.submit(request(4))
+    engine.resume(3, (5,) * 600)
+    failed = [each for each in engine.run() if isinstance(each, Failed)]
+    assert [each.id for each in failed] == [3]
+    assert "leave none to generate" in failed[0].message
+    engine.resume(3, (5, 6))
+    assert ended(engine)[3].tokens

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Change
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import save_tiny, seeded_decoder, tiny_config
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
-from dora_rl.rollout.errors import OutOfMemory, VersionError
+from dora_rl.rollout.errors import EngineError, OutOfMemory, VersionError
 from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.engine import NativeEngine
+from dora_rl.rollout.native.executor import CpuExecutor
 from dora_rl.rollout.native.opening import open_engine
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
@@ -120,16 +122,94 @@ def test_a_corrupt_or_foreign_checkpoint_leaves_all_as_it_was(
         (tmp_path / file.name).write_bytes(file.read_bytes()[: 5000 if "safetensors" in file.name else None])
     foreign = tmp_path / "foreign"
     save_decoder(seeded_decoder(tiny_config(90), 0), foreign)
-    for weights, message in ((tmp_path, "damaged"), (foreign, "another model"), ({}, "Missing key")):
+    whole = {name: tensor.clone() for name, tensor in engine.decoder(0).state_dict().items()}
+    misshapen = whole | {"norm.weight": torch.ones(65)}
+    for weights, message in (
+        (tmp_path, "damaged"),
+        (foreign, "another model"),
+        (tmp_path / "absent", "absent"),
+        ({}, "Missing key"),
+        (misshapen, "size mismatch"),
+        (whole | {"more": torch.ones(1)}, "Unexpected key"),
+    ):
         with pytest.raises(VersionError, match=message):
             engine.load_version(3, weights)
-    wrong = {"norm.weight": Change(indices_N=torch.tensor([64]), values_N=torch.tensor([1.0]))}
-    with pytest.raises(VersionError, match="reaches beyond"):
-        engine.adopt_version(3, 0, wrong)
     assert engine.ledger.free("device") == free
     assert engine.load().versions == (0, 1, 2)
     (event,) = engine.run()
     assert isinstance(event, Finished)
+
+
+NORM = "norm.weight"
+
+
+def change(indices: list[int], values: list[float], dtype: torch.dtype = torch.float32) -> Change:
+    return Change(indices_N=torch.tensor(indices), values_N=torch.tensor(values, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("base", "delta", "message"),
+    [
+        (9, {}, "version 9 is not resident"),
+        (1, {"nowhere": change([0], [1.0])}, "does not have"),
+        (1, {NORM: change([64], [1.0])}, "reaches beyond"),
+        (1, {NORM: change([-1], [1.0])}, "reaches beyond"),
+        (1, {NORM: change([0, 1], [1.0])}, "do not belong together"),
+        (1, {NORM: Change(indices_N=torch.tensor([0.0]), values_N=torch.ones(1))}, "do not belong together"),
+        (1, {NORM: change([0], [1.0], torch.bfloat16)}, "the engine's is torch.float32"),
+        (1, {NORM: change([0], [float("nan")])}, "no number"),
+    ],
+)
+def test_a_wrong_delta_changes_nothing(
+    base: int, delta: dict[str, Change], message: str, make_engine: MakeEngine
+) -> None:
+    engine = make_engine()
+    expected, free = tokens(engine, request(1, version=1)), engine.ledger.free("device")
+    engine.submit(request(2, version=0))
+    engine.step()
+    good = {"embed.weight": change([3], [9.0])}
+    with pytest.raises(VersionError, match=message):
+        engine.adopt_version(7, base, good | delta)
+    assert engine.load().versions == (0, 1, 2)
+    assert engine.ledger.free("device") == free
+    (event,) = engine.run()
+    assert isinstance(event, Finished)
+    assert tokens(engine, request(3, version=1)) == expected
+
+
+def test_a_change_that_cannot_be_served_is_undone(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    expected, delta = tokens(engine, request(1, version=0)), delta_between(engine, 0, 2)
+    prepare = CpuExecutor.prepare
+
+    def refuse(device: CpuExecutor, version: int, decoder: Decoder) -> None:
+        if version == 7:
+            raise EngineError("not this one")
+        prepare(device, version, decoder)
+
+    monkeypatch.setattr(CpuExecutor, "prepare", refuse)
+    with pytest.raises(VersionError, match="not this one"):
+        engine.adopt_version(7, 0, delta)
+    assert engine.load().versions == (0, 1, 2)
+    assert tokens(engine, request(2, version=0)) == expected
+
+
+def test_a_full_cache_delays_and_fails_nobody(make_engine: MakeEngine) -> None:
+    """Many times more than fits, in a cache that holds three requests to their end."""
+    roomy, tight = make_engine(), make_engine(num_blocks=7, max_running=16)
+    for engine in (roomy, tight):
+        for number in range(30):
+            engine.submit(request(number, version=number % 3, prompt=tuple(range(3, 6 + number % 5))))
+    expected = {event.id: event for event in roomy.run()}
+    events = {event.id: event for event in tight.run()}
+    assert tight.load().num_preempted > 0
+    assert events.keys() == expected.keys()
+    for number, event in events.items():
+        assert isinstance(event, Finished)
+        assert event.tokens == expected[number].tokens  # type: ignore[union-attr]
+    assert tight.load().num_running == tight.load().num_waiting == 0
 
 
 def test_more_versions_than_there_is_room_for_are_refused(

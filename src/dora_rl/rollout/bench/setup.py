@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -37,6 +38,10 @@ class BenchSetup:
     repeats: int
     steps_ahead: int
     step_tokens: int
+    directory: Path | None = None
+    """The model of the section `cpu`; SmolLM2-135M-Instruct out of its package where there is none."""
+    cpu_tail: Workload | None = None
+    """Its workload, if not its own."""
 
     @property
     def model(self) -> ModelConfig:

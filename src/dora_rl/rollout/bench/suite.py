@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dora_rl.core.errors import ConfigError, DoraError
 from dora_rl.rollout.bench.figures import Figures, Say
+from dora_rl.rollout.bench.sections.cpu import cpu
 from dora_rl.rollout.bench.sections.host import host
 from dora_rl.rollout.bench.sections.invariant import invariant
 from dora_rl.rollout.bench.sections.migrate import migrate
@@ -21,6 +22,7 @@ SECTIONS: dict[str, Section] = {
     "weights": weights,
     "migrate": migrate,
     "host": host,
+    "cpu": cpu,
 }
 
 

@@ -7,6 +7,7 @@ setup     its configuration, checked against memory before anything is allocated
 backend   what it asks of a device
 executor  carries out a plan on the CPU
 packed    a version laid out for products of few rows
+experts   experts in batch-invariant mode
 passes    from a plan to calls of the decoder
 tables    where the sequence of each slot lies
 paged     keys and values in blocks, and attention over them
@@ -14,4 +15,5 @@ sampling  draws and their log-probabilities
 philox    keyed noise in integer operations
 versions  resident weight sets
 transfer  a live request as tensors or bytes
+shared    a live request in memory that two processes share
 """

@@ -89,7 +89,7 @@ class CpuExecutor:
 
     def prepare(self, version: int, decoder: Decoder) -> None:
         """Pack a version."""
-        prepared = prepare(decoder)
+        prepared = prepare(decoder, has_tiles=self._is_batch_invariant)
         if self._is_batch_invariant:
             self._workers.submit(self._check_invariance, prepared).result()
         self._versions[version] = prepared

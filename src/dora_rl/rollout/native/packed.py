@@ -15,6 +15,8 @@ from torch.nn import functional
 
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.experts import ExpertMlp
+from dora_rl.rollout.native.experts import TiledExperts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +70,16 @@ def _packs_well() -> bool:
 
 
 @torch.no_grad()
-def prepare(decoder: Decoder) -> Prepared:
-    """A decoder over the same parameters, every matrix packed."""
+def prepare(decoder: Decoder, *, has_tiles: bool = False) -> Prepared:
+    """A decoder over the same parameters, every matrix packed; for tiles of a fixed size if `has_tiles`."""
     # The memo stands for the copies of the parameters: modules are copied, parameters shared.
     served = deepcopy(decoder, {id(parameter): parameter for parameter in decoder.parameters()})
     for module in list(served.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear) and child is not served.head:
                 setattr(module, name, PackedLinear(child.weight.detach(), _detached(child.bias)))
+            elif has_tiles and isinstance(child, ExpertMlp):
+                setattr(module, name, TiledExperts(child))
     return Prepared(decoder=served, head=PackedLinear(served.head_VH.detach().float(), None))
 
 

@@ -54,11 +54,6 @@ def check_support(model: ModelConfig, config: EngineConfig) -> None:
         raise ConfigError(
             f"sequences of {config.limits.max_positions} tokens; the model takes {model.max_positions}"
         )
-    if config.is_batch_invariant and model.experts is not None:
-        raise ConfigError(
-            "batch_invariant is not possible with experts: how many rows an expert gets depends on the batch",
-            hint="turn batch_invariant off for this model",
-        )
 
 
 def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:

@@ -20,7 +20,7 @@ from dora_rl.rollout.scheduling.lanes import Priority
 from dora_rl.rollout.scheduling.sequence import Sequence
 
 FORMAT = 1
-_HEADER = "dora_rl.request"
+HEADER_KEY = "dora_rl.request"
 
 
 class Header(Record, frozen=True):
@@ -56,13 +56,13 @@ class Exported:
     def to_bytes(self) -> bytes:
         """For another process."""
         tensors = {} if self.kv is None else {"kv": self.kv.contiguous()}
-        return save(tensors, {_HEADER: msgspec.json.encode(self.header).decode()})
+        return save(tensors, {HEADER_KEY: msgspec.json.encode(self.header).decode()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Exported":
         """What `to_bytes` wrote, checked."""
         try:
-            header = msgspec.json.decode(_metadata(data)[_HEADER], type=Header)
+            header = msgspec.json.decode(_metadata(data)[HEADER_KEY], type=Header)
             kv = load(data).get("kv")
         except (SafetensorError, msgspec.DecodeError, KeyError, ValueError) as error:
             raise RequestError(f"these bytes are no exported request: {error}") from error

@@ -14,7 +14,7 @@ from torch import Tensor
 from dora_rl.core.errors import DoraError
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.delta import Delta
+from dora_rl.model.delta import Change, Delta
 from dora_rl.model.load import load_decoder
 from dora_rl.rollout.errors import VersionError
 from dora_rl.rollout.memory import MemoryLedger
@@ -70,10 +70,7 @@ class Versions(Mapping[int, Decoder]):
         self._check(delta, self._decoders[base])
         if in_place:
             self._check_new(version)
-            self._ledger.rename("device", _name(base), _name(version))
-            self._device.forget(base)
-            decoder = self._decoders[version] = _changed(self._decoders.pop(base), delta)
-            self._device.prepare(version, decoder)
+            self._change(version, base, delta)
         else:
             parameters = self._decoders[base].state_dict()
             self._admit(version, lambda: _changed(self._from_tensors(parameters), delta))
@@ -96,6 +93,19 @@ class Versions(Mapping[int, Decoder]):
             self._ledger.release("device", _name(version))
             raise VersionError(f"version {version} cannot be loaded: {error}") from error
         self._decoders[version] = decoder
+
+    def _change(self, version: int, base: int, delta: Delta) -> None:
+        """Turn one version into another, or turn it back if the device cannot serve what came out."""
+        decoder = self._decoders[base]
+        undone = _inverse(decoder, delta)
+        self._device.forget(base)
+        try:
+            self._device.prepare(version, _changed(decoder, delta))
+        except (DoraError, RuntimeError) as error:
+            self._device.prepare(base, _changed(decoder, undone))
+            raise VersionError(f"version {version} cannot be served: {error}") from error
+        self._ledger.rename("device", _name(base), _name(version))
+        self._decoders[version] = self._decoders.pop(base)
 
     def _reserve(self, version: int) -> None:
         self._check_new(version)
@@ -129,11 +139,20 @@ class Versions(Mapping[int, Decoder]):
         for name, change in delta.items():
             if name not in parameters:
                 raise VersionError(f"the delta changes '{name}', which the model does not have")
-            indices_N, size = change.indices_N, parameters[name].numel()
-            if indices_N.shape != change.values_N.shape or change.values_N.dtype != self._dtype:
-                raise VersionError(f"indices and values of '{name}' do not match each other or {self._dtype}")
-            if len(indices_N) and not 0 <= int(indices_N.min()) <= int(indices_N.max()) < size:
-                raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
+            _check_change(name, change, parameters[name])
+
+
+def _check_change(name: str, change: Change, parameter: Tensor) -> None:
+    """Refuse a change that cannot be applied to a parameter, or would spoil it."""
+    indices_N, values_N, size = change.indices_N, change.values_N, parameter.numel()
+    if indices_N.shape != values_N.shape or indices_N.ndim != 1 or indices_N.dtype != torch.int64:
+        raise VersionError(f"indices and values of '{name}' do not belong together")
+    if values_N.dtype != parameter.dtype:
+        raise VersionError(f"the delta of '{name}' is {values_N.dtype}, the engine's is {parameter.dtype}")
+    if len(indices_N) and not 0 <= int(indices_N.min()) <= int(indices_N.max()) < size:
+        raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
+    if not bool(values_N.isfinite().all()):
+        raise VersionError(f"the delta makes values of '{name}' infinite or no number")
 
 
 @torch.no_grad()
@@ -145,6 +164,18 @@ def _changed(decoder: Decoder, delta: Delta) -> Decoder:
         indices_N, values_N = (each.to(parameter.device) for each in (change.indices_N, change.values_N))
         parameter.view(-1).index_copy_(0, indices_N, values_N)
     return decoder
+
+
+def _inverse(decoder: Decoder, delta: Delta) -> Delta:
+    """The change that undoes a change."""
+    parameters = dict(decoder.named_parameters())
+    return {
+        name: Change(
+            indices_N=change.indices_N,
+            values_N=parameters[name].detach().view(-1)[change.indices_N.to(parameters[name].device)],
+        )
+        for name, change in delta.items()
+    }
 
 
 def _name(version: int) -> str:

@@ -16,18 +16,16 @@ from torch import Tensor
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Block, Decoder, Mlp
 from dora_rl.model.experts import ExpertMlp
+from dora_rl.rollout.native.cuda.kernels import linear, tiled
 from dora_rl.rollout.native.cuda.kernels.activation import gated
 from dora_rl.rollout.native.cuda.kernels.embed import embed
 from dora_rl.rollout.native.cuda.kernels.experts import expert_linear, sort_by_expert
 from dora_rl.rollout.native.cuda.kernels.fixed import fixed_linear
-from dora_rl.rollout.native.cuda.kernels.linear import linear
 from dora_rl.rollout.native.cuda.kernels.norm import add_norm
-from dora_rl.rollout.native.cuda.kernels.tiled import NUM_PARTS, tiled_linear
 
 Way = Literal["few", "some", "many", "fixed"]
 Attend = Callable[[int, Tensor, Tensor], None]
 """Layer, fused queries, keys and values, and where the mixed values go."""
-_FEW_ROWS, _SOME_ROWS = 16, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +43,10 @@ class Tokens:
 
 def way_for(num_rows: int, model: ModelConfig) -> Way:
     """What measured best for so many decoded tokens."""
-    if model.experts is not None or num_rows > _SOME_ROWS:
+    if model.experts is not None or num_rows > tiled.MAX_ROWS:
         return "many"
-    return "few" if num_rows <= _FEW_ROWS else "some"
+    most_inputs = max(model.hidden_size, model.q_size, model.intermediate_size)
+    return "few" if num_rows <= linear.MAX_ROWS and most_inputs <= linear.MAX_INPUTS else "some"
 
 
 class Trunk:
@@ -62,7 +61,7 @@ class Trunk:
 
         self._residual, self._normed, self._change = (empty(model.hidden_size) for _ in range(3))
         self._qkv, self._mixed = empty(model.q_size + 2 * model.kv_size), empty(model.q_size)
-        parts_size = (NUM_PARTS, min(num_tokens, _SOME_ROWS), model.hidden_size)
+        parts_size = (tiled.NUM_PARTS, min(num_tokens, tiled.MAX_ROWS), model.hidden_size)
         self._parts = torch.zeros(parts_size, device=device)
         self._gate_up, self._gated = empty(2 * model.intermediate_size), empty(model.intermediate_size)
 
@@ -95,11 +94,13 @@ class Trunk:
         )
         attention = block.attention
         norm, eps = block.attention_norm.weight, block.attention_norm.eps
-        linear(residual, attention.qkv.weight, qkv, bias_O=attention.qkv.bias, norm_I=norm, eps=eps)
+        linear.linear(residual, attention.qkv.weight, qkv, bias_O=attention.qkv.bias, norm_I=norm, eps=eps)
         attend(layer, qkv, mixed)
-        linear(mixed, attention.out.weight, residual, bias_O=attention.out.bias, residual_TO=residual)
-        linear(residual, mlp.gate_up.weight, inner, norm_I=block.mlp_norm.weight, eps=eps, is_gated=True)
-        linear(inner, mlp.down.weight, residual, residual_TO=residual)
+        linear.linear(mixed, attention.out.weight, residual, bias_O=attention.out.bias, residual_TO=residual)
+        linear.linear(
+            residual, mlp.gate_up.weight, inner, norm_I=block.mlp_norm.weight, eps=eps, is_gated=True
+        )
+        linear.linear(inner, mlp.down.weight, residual, residual_TO=residual)
 
     def _some(
         self, layer: int, block: Block, mlp: Mlp, num: int, attend: Attend, change: Tensor | None
@@ -108,15 +109,17 @@ class Trunk:
             each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._gated)
         )
         # As many rows as there are, not a stretch of more: parts lie end to end.
-        parts = self._parts.view(-1)[: NUM_PARTS * num * residual.shape[1]].view(NUM_PARTS, num, -1)
+        parts = self._parts.view(-1)[: tiled.NUM_PARTS * num * residual.shape[1]].view(
+            tiled.NUM_PARTS, num, -1
+        )
         attention, eps = block.attention, block.attention_norm.eps
         add_norm(residual, change, block.attention_norm.weight, eps, normed)
-        tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)
+        tiled.tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)
         attend(layer, qkv, mixed)
-        tiled_linear(mixed, attention.out.weight, parts, bias_O=attention.out.bias)
+        tiled.tiled_linear(mixed, attention.out.weight, parts, bias_O=attention.out.bias)
         add_norm(residual, parts, block.mlp_norm.weight, eps, normed)
-        tiled_linear(normed, mlp.gate_up.weight, inner, is_gated=True)
-        tiled_linear(inner, mlp.down.weight, parts)
+        tiled.tiled_linear(normed, mlp.gate_up.weight, inner, is_gated=True)
+        tiled.tiled_linear(inner, mlp.down.weight, parts)
         return parts
 
     def _many(

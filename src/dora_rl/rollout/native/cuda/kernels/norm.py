@@ -45,7 +45,10 @@ def _norm(
 def add_norm(
     residual_TH: Tensor, change: Tensor | None, weight_H: Tensor, eps: float, out_TH: Tensor
 ) -> None:
-    """Add the change, or its parts `[parts, tokens, width]`, to the residual in place; give the norm of the sum."""
+    """Add the change, or its parts `[parts, tokens, width]`, to the residual in place.
+
+    Give the norm of the sum.
+    """
     num_tokens, width = out_TH.shape
     block = triton.next_power_of_2(width)
     does_overlap = overlaps(out_TH)

@@ -1,7 +1,7 @@
 """Products of some dozens of rows: too many for registers, too few for the library to occupy a GPU.
 
-A matrix with few outputs leaves most processors idle, so its inputs are split too; the parts are left as they are, for
-the norm that follows to add up. Weights are on their way before the input is ready.
+A matrix with few outputs leaves most processors idle, so its inputs are split too; the parts are left as they
+are, for the norm that follows to add up. Weights are on their way before the input is ready.
 """
 
 from dataclasses import dataclass
@@ -63,8 +63,8 @@ def _tiled(
     inside = (rows < num_rows)[:, None] & (outputs < NUM_OUTPUTS)[None, :]
     dtype = out.dtype.element_ty
     if HAS_BIAS:
-        if part == 0:
-            sums += tl.load(bias + outputs, mask=outputs < NUM_OUTPUTS, other=0.0).to(tl.float32)[None, :]
+        is_added = (outputs < NUM_OUTPUTS) & (part == 0)
+        sums += tl.load(bias + outputs, mask=is_added, other=0.0).to(tl.float32)[None, :]
     result = sums.to(dtype)
     if IS_GATED:
         result = gate(result, sums_up.to(dtype))
@@ -84,7 +84,15 @@ class Tile:
 
 NUM_PARTS = 4
 """That the inputs of a matrix with few outputs are split into."""
-_TILE = Tile(outputs=32, inputs=128, warps=4, stages=4)
+MAX_ROWS = 64
+"""One tile: the smallest that the matrix units take whole."""
+
+
+def tile_for(*, is_gated: bool) -> Tile:
+    """What measured best."""
+    if is_gated:
+        return Tile(outputs=32, inputs=128, warps=4, stages=4)
+    return Tile(outputs=32, inputs=256, warps=4, stages=3)
 
 
 def tiled_linear(
@@ -94,12 +102,14 @@ def tiled_linear(
     *,
     bias_O: Tensor | None = None,
     is_gated: bool = False,
-    tile: Tile = _TILE,
+    tile: Tile | None = None,
 ) -> None:
     """`inputs @ weight.T + bias` to `out [rows, outputs]`, or its parts to `out [parts, rows, outputs]`."""
     num_rows, num_inputs = inputs_TI.shape
     num_outputs = out.shape[-1]
     num_parts = out.shape[0] if out.dim() == 3 else 1
+    assert num_rows <= MAX_ROWS, f"{num_rows} rows"
+    tile = tile or tile_for(is_gated=is_gated)
     does_overlap = overlaps(inputs_TI)
     _tiled[(triton.cdiv(num_outputs, tile.outputs), num_parts)](
         inputs_TI,
@@ -112,7 +122,7 @@ def tiled_linear(
         HAS_BIAS=bias_O is not None,
         IS_GATED=is_gated,
         PARTS=num_parts,
-        BLOCK_M=max(16, triton.next_power_of_2(num_rows)),
+        BLOCK_M=MAX_ROWS,
         BLOCK_N=tile.outputs,
         BLOCK_K=min(tile.inputs, max(16, triton.next_power_of_2(num_inputs))),
         STAGES=tile.stages,
