@@ -21,8 +21,11 @@ from dora_rl.rollout.bench.workloads import Workload, long_tail, parse_workload,
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, Figures]:
-    setup = make_setup(device="cpu", shape="tiny", rows=("2x4", "3xtail"), repeats=1)
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figures]:
+    lengths = tmp_path_factory.mktemp("lengths") / "lengths.json"
+    lengths.write_text("[3, 20, 9]")
+    rows = ("2x4", "3xtail")
+    setup = make_setup(device="cpu", shape="tiny", rows=rows, lengths=lengths, repeats=1)
     lines: list[str] = []
     names = [name for name in SECTIONS if name != "cpu"]
     figures = dict(zip(names, run_sections(names, setup, lines.append), strict=True))
