@@ -116,7 +116,6 @@ class TrainStep(Message, frozen=True):
     """Train on these groups, in this order, beside those that were added; then publish."""
 
     batch: int
-    num_groups: int
     groups: tuple[Group, ...]
     is_replay: bool = False
     """The version this gives is public already: train again, publish nothing."""
@@ -262,3 +261,12 @@ class CheckpointWritten(Message, frozen=True):
 
 
 TrainerWord = Broken | Alive | TrainerReady | StepTrained | CheckpointWritten
+
+# --- said by whoever reads the rows -------------------------------------------------------------
+
+
+class PromptsWritten(Message, frozen=True):
+    """The table of prompts is where it was wanted."""
+
+
+PromptsWord = Broken | Alive | PromptsWritten
