@@ -15,6 +15,8 @@ from dora_rl.model.varlen import attention_over
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # The compiler warns about parts of torch that it uses itself.
+    pytest.mark.filterwarnings("ignore"),
 ]
 
 SHAPE = ModelConfig(

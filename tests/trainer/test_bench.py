@@ -1,7 +1,13 @@
 """The benchmark runs on a CPU, counts what it says, and gives both sides the same loss."""
 
-import pytest
+import json
 
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from dora_rl.cli.main import app
+from dora_rl.core.errors import ConfigError
 from dora_rl.trainer.bench.run import Scope, run_bench
 from dora_rl.trainer.bench.workload import SHAPES, Lengths, train_flops
 
@@ -33,3 +39,21 @@ def test_ours_and_the_baseline_have_the_same_loss() -> None:
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
     assert ours.tokens_per_s > 0
     assert {"forward", "head", "backward", "optimizer"} <= ours.phases_s.keys()
+
+
+def test_the_command_prints_a_table_or_json() -> None:
+    arguments = ["bench", "train", "--device", "cpu", "--shapes", "tiny", "--sequences", "4", "--steps", "1"]
+    as_json = CliRunner().invoke(app, [*arguments, "--no-baseline", "--json", "--profile"])
+    assert as_json.exit_code == 0
+    (row,) = json.loads(as_json.output)["rows"]
+    assert row["name"] == "dora"
+    assert row["failure"] is None
+    assert row["kernels"][0]["total_s"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        Scope(device="cuda")
+    with pytest.raises(ConfigError, match="unknown shape '7B'"):
+        Scope(device="cpu", shapes=("7B",))

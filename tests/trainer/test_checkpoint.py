@@ -38,6 +38,7 @@ KINDS: dict[str, dict[str, object]] = {
     "bfloat16": {"serving_dtype": "bfloat16"},
     "float32": {"serving_dtype": "float32"},
     "lora": {"lora": LoraConfig(rank=4)},
+    "lora and critic": {"lora": LoraConfig(rank=2), "critic": CriticConfig(), "algorithm": PRESETS["ppo"]},
     "critic": {"critic": CriticConfig(), "algorithm": PRESETS["ppo"]},
 }
 

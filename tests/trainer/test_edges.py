@@ -165,7 +165,7 @@ def test_metrics_tell_staleness_apart(model: ModelConfig) -> None:
 def recorded(trainer: Trainer, *responses: tuple[int, ...], shift: float = 0.0) -> TrainBatch:
     """A group whose recorded logprobs are the trainer's own, less a shift."""
     blank = batch_of(tuple(member(own, float(i), version=trainer.version) for i, own in enumerate(responses)))
-    logprobs, _ = trainer._scored(trainer.weights.policy, blank.groups[0].members)
+    logprobs, _ = trainer._scorer.score(trainer.weights.policy, blank.groups[0].members)
     return batch_of(
         tuple(
             member(own, float(i), version=trainer.version, logprobs=tuple((found - shift).tolist()))
@@ -269,6 +269,17 @@ def test_a_step_takes_exactly_its_groups(model: ModelConfig, make_batch: MakeBat
         trainer.begin_step(2)
     trainer.add(groups[1:2])
     assert trainer.finish_step()["updates/made"] == 1
+
+
+def test_an_abandoned_step_leaves_no_trace(model: ModelConfig, make_batch: MakeBatch) -> None:
+    trainer, untouched = (make_trainer(model, micro_batch_tokens=10) for _ in range(2))
+    trainer.begin_step(4)
+    trainer.add(make_batch(seed=3).groups[:3])
+    assert trainer.weights.gradients()
+    trainer.abandon_step()
+    for each in (trainer, untouched):
+        each.train(make_batch())
+    assert same(weights_of(trainer), weights_of(untouched))
 
 
 @pytest.mark.parametrize(

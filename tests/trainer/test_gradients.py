@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.algorithms.advantages import outcome_advantages
@@ -19,7 +20,7 @@ from dora_rl.algorithms.config import (
 )
 from dora_rl.algorithms.presets import PRESETS
 from dora_rl.model.attention import PackedAttention
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.config import CriticConfig, TrainerConfig
@@ -152,6 +153,21 @@ def test_streaming_gives_the_gradient_of_the_whole_batch(
         assert_equal(one, other)
 
 
+def test_streaming_gives_the_same_bits_where_micro_batches_are_the_same(
+    model: ModelConfig, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(groups=5)
+    # One token is exceeded by every trajectory: each is a micro-batch of its own, in the order they came.
+    whole, streamed = (make_trainer(model, micro_batch_tokens=1) for _ in range(2))
+    whole.train(batch)
+    streamed.begin_step(5)
+    for group in batch.groups:
+        streamed.add([group])
+    streamed.finish_step()
+    for name, master in whole.weights.masters.items():
+        assert torch.equal(master, streamed.weights.masters[name]), name
+
+
 def test_micro_batches_run_while_the_batch_is_collected(model: ModelConfig, make_batch: MakeBatch) -> None:
     batch = make_batch(groups=6)
     trainer = make_trainer(model, micro_batch_tokens=30)
@@ -191,6 +207,26 @@ def test_streaming_is_refused_with_a_reason(
 def test_checkpointed_layers_give_the_same_gradient(model: ModelConfig, make_batch: MakeBatch) -> None:
     plain, again = (gradient(model, make_batch(), is_checkpointed=flag) for flag in (False, True))
     assert_equal(again, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+# The compiler warns about parts of torch that it uses itself.
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_layers_give_the_same_gradient(model: ModelConfig, make_batch: MakeBatch) -> None:
+    plain, compiled = (gradient(model, make_batch(), is_fused=flag) for flag in (False, True))
+    assert_equal(compiled, plain)
+
+
+def test_experts_and_an_untied_head_are_indifferent_to_packing(
+    model: ModelConfig, make_batch: MakeBatch
+) -> None:
+    experts = Experts(num_experts=4, num_active=2, intermediate_size=24, is_normalised=True)
+    sparse = replace(model, family="qwen3_moe", experts=experts, is_tied=False)
+    one_by_one, together = (
+        gradient(sparse, make_batch(), micro_batch_tokens=tokens) for tokens in (1, 100_000)
+    )
+    assert_equal(one_by_one, together)
 
 
 def test_bfloat16_weights_are_rounded_masters_and_gradients_are_near(

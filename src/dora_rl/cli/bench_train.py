@@ -21,13 +21,14 @@ def train(
     steps: Annotated[int, typer.Option(min=1, help="Timed steps of each row.")] = 2,
     baseline: Annotated[bool, typer.Option(help="Also run transformers.")] = True,
     variants: Annotated[bool, typer.Option(help="Also run the alternatives to the default.")] = False,
+    profile: Annotated[bool, typer.Option(help="Also list the kernels that take longest.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Whole train steps on random weights and lengths with a long tail, beside the same in transformers."""
     import os
 
     # Micro-batches differ in size; segments that can grow keep the cache from being cut into pieces.
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     import msgspec
 
     from dora_rl.observe.terminal import stdout
@@ -42,6 +43,7 @@ def train(
         steps=steps,
         has_baseline=baseline,
         has_variants=variants,
+        is_profiled=profile,
     )
     report = run_bench(scope, tell=lambda row: None if as_json else _tell(row))
     if as_json:
@@ -55,6 +57,8 @@ def _tell(row: "Measured") -> None:
     phases = "  ".join(f"{phase} {1e3 * seconds:.0f} ms" for phase, seconds in row.phases_s.items())
     speed = f"{row.tokens_per_s:,.0f} tokens/s, {row.flops_per_s / 1e12:.1f} TFLOP/s"
     typer.echo(f"{row.shape} {row.name}: {row.failure or f'{speed}; {phases}'}", err=True)
+    for kernel in row.kernels:
+        typer.echo(f"  {1e3 * kernel.total_s:8.2f} ms {kernel.count:6} x {kernel.name[:110]}", err=True)
 
 
 def _table(report: "Report") -> "Table":

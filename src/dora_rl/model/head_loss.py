@@ -94,6 +94,8 @@ class _HeadLoss(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 change_VH = float_product(grad_BV.T, hidden_BH)
                 grad_head_VH = change_VH if grad_head_VH is None else grad_head_VH.add_(change_VH)
+            # Gigabytes each: gone before the next block's are made.
+            del logits_BV, grad_BV
         ctx.save_for_backward(grad_hidden_PH, grad_head_VH)
         return loss
 

@@ -28,6 +28,7 @@ class HalfPrecisionLogprobs(torch.autograd.Function):
             logits = float_product(hidden_TH[rows], head_VH.T)
             found = vocabulary.statistics(logits, targets_T[rows], temperature)
             logsumexp_T[rows], logprobs_T[rows], entropy_T[rows] = found
+            del logits
         ctx.save_for_backward(hidden_TH, head_VH, targets_T, logsumexp_T, entropy_T)
         ctx.temperature = temperature
         return logprobs_T, entropy_T
@@ -54,6 +55,7 @@ class HalfPrecisionLogprobs(torch.autograd.Function):
             torch.mm(grad, head_VH, out=grad_hidden_TH[rows])
             if grad_head_VH is not None:
                 grad_head_VH += float_product(grad.T, hidden_TH[rows])
+            del grad
         return grad_hidden_TH, grad_head_VH, None, None
 
 

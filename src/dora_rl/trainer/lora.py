@@ -4,9 +4,11 @@ The forward pass multiplies with `round(base + scale * B A)`, exactly what is pu
 change to the gradient. A merged matrix's gradient G gives those of its factors, `scale * B^T G` and
 `scale * G A^T`, and is dropped at once. So engine and trainer agree bit for bit on the weights, and what is
 saved is the optimizer's memory, not the arithmetic of G.
+
+Over several ranks each holds the whole model, and the factors' gradients are added up before an update.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 
@@ -17,6 +19,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.model.layout import Piece, pieces
 from dora_rl.trainer.config import LoraConfig
 from dora_rl.trainer.policy import Policy
+from dora_rl.trainer.ranks import Alone, Ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +42,22 @@ class Factors:
 
 
 class LoraWeights:
-    """Only factors, and a critic's head where there is one, are trained; on one device."""
+    """Only factors, and a critic's head where there is one, are trained; every rank has all of them."""
 
     is_sharded = False
     num_averaged = 1
 
     def __init__(
-        self, policy: Policy, serving_dtype: torch.dtype, config: LoraConfig, *, seed: int = 0
+        self,
+        policy: Policy,
+        serving_dtype: torch.dtype,
+        config: LoraConfig,
+        *,
+        seed: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.policy = policy
+        self._ranks = ranks or Alone()
         self.config = config
         self._own = [(f"value_head.{name}", own) for name, own in _value_parameters(policy)]
         self._forward = dict(policy.decoder.named_parameters())
@@ -70,9 +80,16 @@ class LoraWeights:
         return frozenset(name for each in self.factors for name in each.names)
 
     def gradients(self) -> dict[str, Tensor]:
-        """Of the factors, and of the critic's head."""
+        """Of the factors, and of the critic's head; to be asked for once an update."""
         own = {name: used.grad for name, used in self._own if used.grad is not None}
-        return self._sums | own
+        found = self._sums | own
+        if self._ranks.size > 1 and found:
+            # In the masters' order, which all ranks share, and in one message.
+            names = [name for name in self.masters if name in found]
+            summed = self._ranks.reduce(torch.cat([found[name].flatten() for name in names]), "sum")
+            parts = summed.split([found[name].numel() for name in names])
+            found = {name: part.view_as(found[name]) for name, part in zip(names, parts, strict=True)}
+        return found
 
     def forget(self) -> None:
         """Drop them."""
@@ -113,7 +130,7 @@ class LoraWeights:
         for name, used in self._own:
             yield name, used.detach()
 
-    def _absorber(self, parameter: str):  # type: ignore[no-untyped-def]
+    def _absorber(self, parameter: str) -> Callable[[Tensor], None]:
         """Turns a merged parameter's gradient into those of its factors."""
         mine = [each for each in self.factors if each.piece.parameter == parameter]
 

@@ -5,49 +5,40 @@ depend on any of this; only its order of summation does.
 """
 
 from collections.abc import Sequence
+from heapq import heapreplace
 from math import ceil
 
 
 def packed_into(lengths: Sequence[int], max_tokens: int, *, multiple: int = 1) -> list[list[int]]:
     """Indices of `lengths` in bins of at most `max_tokens`; a longer one has a bin to itself.
 
-    As few bins as longest-first filling finds, then a multiple of `multiple`; where there are fewer
-    trajectories than that, some bins are empty. Within a bin, indices are in order.
+    As few bins as an even spread allows, a multiple of `multiple`; where there are fewer trajectories than
+    that, some are empty. Indices are in order within a bin, and bins in the order of their first.
     """
-    num_bins = _rounded_up(max(len(_first_fit(lengths, max_tokens)), 1), multiple)
-    while (bins := _balanced(lengths, max_tokens, num_bins)) is None:
+    num_bins = _rounded_up(_fewest(lengths, max_tokens), multiple)
+    while (bins := _spread(lengths, max_tokens, num_bins)) is None:
         num_bins += multiple
-    return [sorted(members) for members in bins]
+    return sorted((sorted(members) for members in bins), key=lambda members: members or [len(lengths)])
+
+
+def _fewest(lengths: Sequence[int], max_tokens: int) -> int:
+    """Fewer cannot do: by the sum, and because no two long ones share a bin."""
+    num_long = sum(2 * length > max_tokens for length in lengths)
+    return max(1, num_long, ceil(sum(lengths) / max_tokens) if max(lengths, default=0) <= max_tokens else 1)
 
 
 def _rounded_up(value: int, multiple: int) -> int:
     return ceil(value / multiple) * multiple
 
 
-def _longest_first(lengths: Sequence[int]) -> list[int]:
-    return sorted(range(len(lengths)), key=lambda index: -lengths[index])
-
-
-def _first_fit(lengths: Sequence[int], max_tokens: int) -> list[int]:
-    """Tokens of each bin when the longest that is left goes into the first bin it fits."""
-    loads: list[int] = []
-    for index in _longest_first(lengths):
-        place = next((i for i, load in enumerate(loads) if load + lengths[index] <= max_tokens), None)
-        if place is None:
-            loads.append(lengths[index])
-        else:
-            loads[place] += lengths[index]
-    return loads
-
-
-def _balanced(lengths: Sequence[int], max_tokens: int, num_bins: int) -> list[list[int]] | None:
+def _spread(lengths: Sequence[int], max_tokens: int, num_bins: int) -> list[list[int]] | None:
     """The longest that is left goes into the emptiest bin; None where one then holds too much."""
     bins: list[list[int]] = [[] for _ in range(num_bins)]
-    loads = [0] * num_bins
-    for index in _longest_first(lengths):
-        place = loads.index(min(loads))
-        if loads[place] and loads[place] + lengths[index] > max_tokens:
+    emptiest = [(0, place) for place in range(num_bins)]
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        load, place = emptiest[0]
+        if load and load + lengths[index] > max_tokens:
             return None
         bins[place].append(index)
-        loads[place] += lengths[index]
+        heapreplace(emptiest, (load + lengths[index], place))
     return bins

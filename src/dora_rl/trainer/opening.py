@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-from dora_rl.core.errors import ConfigError
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
 from dora_rl.trainer.config import TrainerConfig
@@ -67,9 +66,7 @@ def _kept(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> Kept
 def _weights(policy: Policy, config: TrainerConfig, serving: torch.dtype, ranks: Ranks) -> Weights:
     if config.lora is None:
         return FullWeights(policy, serving) if ranks.size == 1 else ShardedWeights(policy, serving)
-    if ranks.size > 1:
-        raise ConfigError("lora is trained on one device", hint="leave lora out, or use one rank")
-    return LoraWeights(policy, serving, config.lora, seed=config.seed)
+    return LoraWeights(policy, serving, config.lora, seed=config.seed, ranks=ranks)
 
 
 def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:

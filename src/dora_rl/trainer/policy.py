@@ -4,11 +4,12 @@ One forward pass goes from packed sequences to the loss of their policy tokens, 
 used inside it, whoever shards them.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.autograd.function import once_differentiable
 
 from dora_rl.algorithms.critic import value_loss
 from dora_rl.model.decoder import Decoder
@@ -53,8 +54,8 @@ class Policy(nn.Module):
         packed = sequences.packed
         attention = attention_over(packed, self.decoder.head_VH.dtype, self._attention)
         hidden_TH: Tensor = self.decoder(packed.tokens_T, packed.positions_T, attention)
-        # Not by indexing, whose gradient would sort the rows to add up duplicates; there are none.
-        return hidden_TH.index_select(0, sequences.predicted_at_P)
+        picked: Callable[..., Tensor] = _Picked.apply
+        return picked(hidden_TH, sequences.predicted_at_P)
 
     def _loss(self, batch: MicroBatch, objective: Objective, meters: Meters) -> Tensor:
         sequences, tokens = batch.sequences, batch.tokens
@@ -90,10 +91,25 @@ class Policy(nn.Module):
 
     def _values(self, hidden_PH: Tensor) -> Tensor:
         assert self.value_head is not None, "there is no critic"
-        values = functional.linear(
-            hidden_PH.float(), self.value_head.weight.float(), self.value_head.bias.float()
-        )
-        return values.squeeze(-1)
+        values_P1: Tensor = self.value_head(hidden_PH.float())
+        return values_P1.squeeze(-1)
+
+
+class _Picked(torch.autograd.Function):
+    """Rows at distinct places. Their gradient is copied to its places, where indexing would add it up."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_TH: Tensor, places_P: Tensor) -> Tensor:
+        ctx.save_for_backward(places_P)
+        ctx.num_rows = len(hidden_TH)
+        return hidden_TH.index_select(0, places_P)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_PH: Tensor) -> tuple[Tensor, None]:
+        (places_P,) = ctx.saved_tensors
+        grad_TH = grad_PH.new_zeros(ctx.num_rows, grad_PH.shape[1])
+        return grad_TH.index_copy_(0, places_P, grad_PH), None
 
 
 class Training(NamedTuple):

@@ -1,7 +1,7 @@
 """What a run asks of a trainer: plain data in and out, torch-free. Weights are the publisher's matter."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from dora_rl.trainer.records import Group, TrainBatch
 
@@ -39,4 +39,12 @@ class Streams(Protocol):
 
     def finish_step(self) -> Metrics:
         """End the step: the next version is what the weights are now."""
+        ...
+
+
+class Publishes(Protocol):
+    """Where a version's weights come from."""
+
+    def served_tensors(self) -> Mapping[str, Any]:
+        """Every parameter in the serving dtype under the Decoder's own name; copied before the next step."""
         ...

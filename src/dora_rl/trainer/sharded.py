@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -26,11 +27,15 @@ class ShardedWeights:
         precision = MixedPrecisionPolicy(
             param_dtype=serving_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
+        mesh = init_device_mesh(policy.decoder.norm.weight.device.type, (dist.get_world_size(),))
         for block in policy.decoder.layers:
-            fully_shard(block, mp_policy=precision)
+            fully_shard(block, mesh=mesh, mp_policy=precision)
+        if policy.value_head is not None:
+            # A critic is float32 throughout.
+            fully_shard(policy.value_head, mesh=mesh)
         # Also the outermost: what stays put together after a pass without gradient would be out of date
         # after the next update.
-        fully_shard(policy, mp_policy=precision, reshard_after_forward=True)
+        fully_shard(policy, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
         self.policy = policy
         self.num_averaged = dist.get_world_size()
         self._serving_dtype = serving_dtype

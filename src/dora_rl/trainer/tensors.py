@@ -29,7 +29,7 @@ class PolicyTokens:
     trajectory_P: Tensor
     staleness_P: Tensor
     is_comparable_P: Tensor
-    """Whether the trainer's logprobs under the same weights are known, to compare with the recorded."""
+    """Whether the trainer's logprobs under the same weights are known, for comparison (bool)."""
     recomputed_P: Tensor | None = None
     """Those logprobs, where a version other than the current one had to compute them."""
     reference_P: Tensor | None = None
@@ -92,21 +92,20 @@ def sequences_of(trajectories: Sequence[Trajectory]) -> Sequences:
     """Whole trajectories of one temperature; without any, one token that predicts nothing."""
     lengths = tuple(each.num_tokens for each in trajectories) or (1,)
     tokens = [token for each in trajectories for token in (*each.prompt, *each.response)] or [0]
-    predicted_at, targets = [], []
+    predicted_at: list[int] = []
     first = 0
     for each in trajectories:
-        places = each.policy_positions
-        predicted_at += [first + place - 1 for place in places]
-        targets += [each.response[place - len(each.prompt)] for place in places]
+        predicted_at += [first + place - 1 for place in each.policy_positions]
         first += each.num_tokens
+    tokens_T, predicted_at_P = torch.tensor(tokens), torch.tensor(predicted_at, dtype=torch.int64)
     return Sequences(
         packed=Packed(
-            tokens_T=torch.tensor(tokens),
+            tokens_T=tokens_T,
             positions_T=torch.cat([torch.arange(length) for length in lengths]),
             lengths=lengths,
         ),
-        predicted_at_P=torch.tensor(predicted_at, dtype=torch.int64),
-        targets_P=torch.tensor(targets, dtype=torch.int64),
+        predicted_at_P=predicted_at_P,
+        targets_P=tokens_T[predicted_at_P + 1],
         counts=tuple(each.num_policy_tokens for each in trajectories),
         temperature=sampled_at(trajectories[0]) if trajectories else 1.0,
     )

@@ -10,8 +10,7 @@ came or how they were packed. Every rank is given the same groups and runs its s
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,16 +18,17 @@ from torch import Tensor
 from dora_rl.algorithms.aggregation import BatchCounts
 from dora_rl.core.errors import ConfigError
 from dora_rl.trainer.config import TrainerConfig
-from dora_rl.trainer.examples import Example, Prepared, Scores, batch_scale, prepared
+from dora_rl.trainer.examples import Example, Prepared, batch_scale, prepared
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.meters import Meters
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import Policy, Training
 from dora_rl.trainer.ranks import Alone, Ranks
-from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.records import Group, TrainBatch
 from dora_rl.trainer.report import StepReport
-from dora_rl.trainer.scoring import own_share, scored
+from dora_rl.trainer.scorer import Scorer
+from dora_rl.trainer.scoring import own_share
 from dora_rl.trainer.seam import Metrics
 from dora_rl.trainer.step import Step, StepError
 from dora_rl.trainer.tensors import micro_batch_of, sampled_at
@@ -55,13 +55,15 @@ class Trainer:
         self.ranks = ranks or Alone()
         self.optimizer = Optimizer(weights, config.optimizer, self.ranks)
         self.watch = Watch(config.gap)
-        self._reference = reference
         self._max_response_tokens = max_response_tokens
         self._device = weights.policy.decoder.norm.weight.device
         self._objective = Objective(config.algorithm, proximal_is_current=config.updates == 1)
-        self._step: Step | None = None
         self._kept = kept
-        self._check()
+        self._scorer = Scorer(
+            weights.policy, config, reference=reference, kept=kept, ranks=self.ranks, device=self._device
+        )
+        self._step: Step | None = None
+        self._check(reference)
         self.become(version)
 
     # --- a step ---------------------------------------------------------------------------------
@@ -115,6 +117,16 @@ class Trainer:
         self.become(self.version + 1)
         return metrics
 
+    def abandon_step(self) -> None:
+        """Forget a step that has made no update yet, as if it had not begun."""
+        self._begun()
+        if self._report.updates:
+            raise StepError(
+                f"step {self.version} has updated the weights already", hint="load the last checkpoint"
+            )
+        self.weights.forget()
+        self._step = None
+
     def become(self, version: int) -> None:
         """From now on the weights are those of this version."""
         self.version = version
@@ -141,7 +153,7 @@ class Trainer:
         `policy` holds that version's weights: this is the engine's gap alone, whatever was trained since.
         """
         members = [member for group in groups for member in group.members if member.num_policy_tokens]
-        logprobs, _ = self._scored(policy, members)
+        logprobs, _ = self._scorer.score(policy, members)
         gaps = [
             (own - torch.tensor(member.logprobs)).abs() for own, member in zip(logprobs, members, strict=True)
         ]
@@ -150,9 +162,9 @@ class Trainer:
 
     # --- inside a step --------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    def _check(self, reference: Policy | None) -> None:
         algorithm = self.config.algorithm
-        if algorithm.kl is not None and self._reference is None:
+        if algorithm.kl is not None and reference is None:
             raise ConfigError("a KL to a reference needs a reference model")
         if algorithm.overlong.penalty and self._max_response_tokens is None:
             raise ConfigError(
@@ -230,50 +242,7 @@ class Trainer:
     def _prepared(self, groups: Sequence[Group]) -> Prepared:
         return prepared(
             groups,
-            self._scores(groups),
+            self._scorer.scores_of(groups),
             self.config.algorithm,
             max_response_tokens=self._max_response_tokens,
         )
-
-    def _scores(self, groups: Sequence[Group]) -> list[Scores]:
-        """What the algorithm needs to know before the loss, of every member in order."""
-        algorithm = self.config.algorithm
-        members = [member for group in groups for member in group.members]
-        found: dict[str, Sequence[Tensor]] = {}
-        if algorithm.kl is not None and self._reference is not None:
-            found["reference_P"], _ = self._scored(self._reference, members)
-        needs_proximal = algorithm.loss.needs_proximal and self.config.updates > 1
-        if needs_proximal or algorithm.advantage.needs_critic:
-            proximal, values = self._scored(self.weights.policy, members)
-            if needs_proximal:
-                found["proximal_P"] = proximal
-            if values is not None:
-                found["values_P"] = values
-        return [
-            replace(_scores(found, i), recomputed_P=own) for i, own in enumerate(self._recomputed(members))
-        ]
-
-    def _recomputed(self, members: Sequence[Trajectory]) -> list[Tensor | None]:
-        """Logprobs of the members under the version that generated each, where it is kept."""
-        results: list[Tensor | None] = [None] * len(members)
-        if self._kept is not None:
-            for version, indices in self._kept.by_version(members).items():
-                logprobs, _ = self._scored(self._kept[version], [members[i] for i in indices])
-                for i, own in zip(indices, logprobs, strict=True):
-                    results[i] = own
-        return results
-
-    def _scored(
-        self, policy: Policy, members: Sequence[Trajectory]
-    ) -> tuple[list[Tensor], list[Tensor] | None]:
-        return scored(
-            policy,
-            members,
-            max_tokens=self.config.micro_batch_tokens,
-            ranks=self.ranks,
-            device=self._device,
-        )
-
-
-def _scores(found: Mapping[str, Sequence[Tensor]], index: int) -> Scores:
-    return Scores(**{name: values[index] for name, values in found.items()})

@@ -5,7 +5,7 @@ adds up gradients in float32 whatever their own dtype, and hands both to the opt
 `sharded` and `lora` are other ways to answer the same questions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -117,7 +117,7 @@ class FullWeights:
         """All of it."""
         into.copy_(whole)
 
-    def _absorber(self, name: str):  # type: ignore[no-untyped-def]
+    def _absorber(self, name: str) -> Callable[[Tensor], None]:
         """Moves a parameter's gradient into its float32 sum as soon as it is there, and frees it."""
 
         def absorb(used: Tensor) -> None:

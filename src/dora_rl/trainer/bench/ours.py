@@ -7,6 +7,7 @@ from dora_rl.core.record import Record
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.trainer.bench.clock import Clock, forget_peak, peak_bytes, synchronised_s, timed
+from dora_rl.trainer.bench.kernels import Kernel, kernels_of
 from dora_rl.trainer.bench.workload import batch_of, train_flops
 from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.opening import trainer_of
@@ -31,6 +32,8 @@ class Measured(Record, frozen=True):
     peak_bytes: int = 0
     phases_s: dict[str, float] = msgspec.field(default_factory=dict)
     loss: float = 0.0
+    kernels: tuple[Kernel, ...] = ()
+    """Of one more step, where asked for."""
     failure: str | None = None
 
 
@@ -61,7 +64,14 @@ def variants(base: TrainerConfig) -> list[Variant]:
 
 
 def measure(
-    shape: str, model: ModelConfig, variant: Variant, lengths: list[int], device: torch.device, *, steps: int
+    shape: str,
+    model: ModelConfig,
+    variant: Variant,
+    lengths: list[int],
+    device: torch.device,
+    *,
+    steps: int,
+    is_profiled: bool = False,
 ) -> Measured:
     """The mean of `steps` whole train steps after two that warm up."""
     trainer = trainer_of(random_decoder(model, device), variant.config)
@@ -77,6 +87,7 @@ def measure(
     metrics = [trainer.train(batch) for _ in range(steps)]
     clock.mark("end")
     step_s = (synchronised_s(device) - started_s) / steps
+    phases_s = {phase: seconds / steps for phase, seconds in clock.phases().items()}
     return Measured(
         shape=shape,
         name=variant.name,
@@ -84,8 +95,9 @@ def measure(
         flops_per_s=train_flops(model, lengths) / step_s,
         step_s=step_s,
         peak_bytes=peak_bytes(device),
-        phases_s={phase: seconds / steps for phase, seconds in clock.phases().items()},
+        phases_s=phases_s,
         loss=metrics[0]["loss"],
+        kernels=kernels_of(lambda: trainer.train(batch), device) if is_profiled else (),
     )
 
 

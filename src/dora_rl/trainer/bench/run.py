@@ -25,6 +25,8 @@ class Scope(Record, frozen=True):
     steps: int = 2
     has_baseline: bool = True
     has_variants: bool = False
+    is_profiled: bool = False
+    """Also say which kernels the time goes to."""
 
     def __post_init__(self) -> None:
         unknown = [shape for shape in self.shapes if shape not in SHAPES]
@@ -69,7 +71,16 @@ def _measured(scope: Scope, lengths: list[int], device: torch.device) -> Iterato
     for shape in scope.shapes:
         model = SHAPES[shape]
         for variant in (Variant(name="dora", config=base), *(variants(base) if scope.has_variants else ())):
-            run = partial(measure, shape, model, variant, lengths, device, steps=scope.steps)
+            run = partial(
+                measure,
+                shape,
+                model,
+                variant,
+                lengths,
+                device,
+                steps=scope.steps,
+                is_profiled=scope.is_profiled,
+            )
             yield _tried(run, shape, variant.name, device)
         for budget in scope.baseline_tokens if scope.has_baseline else ():
             run = partial(measure_baseline, shape, model, lengths, device, budget=budget, steps=scope.steps)

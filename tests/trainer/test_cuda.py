@@ -1,0 +1,61 @@
+"""On a GPU in bfloat16 a step is that of the CPU in float32, as far as bfloat16 goes."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import torch
+
+from dora_rl.model.config import DefaultRope, ModelConfig
+from dora_rl.model.tiny import seeded_decoder
+from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.trainer.opening import trainer_of
+from dora_rl.trainer.records import TrainBatch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # The compiler warns about parts of torch that it uses itself.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+# Wide enough for the flash kernel, whose heads have a multiple of eight dimensions.
+MODEL = ModelConfig(
+    family="qwen3",
+    vocab_size=61,
+    hidden_size=128,
+    intermediate_size=256,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    max_positions=512,
+    norm_eps=1e-6,
+    rope=DefaultRope(theta=1e4),
+    is_tied=True,
+)
+CONFIG = TrainerConfig(
+    optimizer=OptimizerConfig(learning_rate=1e-4),
+    serving_dtype="float32",
+    micro_batch_tokens=60,
+    gap=GapConfig(max_mean=1e3),
+)
+
+
+def test_a_step_on_the_gpu_is_the_step_on_the_cpu(make_batch: Callable[..., TrainBatch]) -> None:
+    cpu = trainer_of(seeded_decoder(MODEL, seed=0), CONFIG)
+    fast = msgspec.structs.replace(CONFIG, serving_dtype="bfloat16")
+    gpu = trainer_of(seeded_decoder(MODEL, seed=0).cuda(), fast)
+    for seed in range(2):
+        expected, ours = (each.train(make_batch(seed=seed)) for each in (cpu, gpu))
+        for name in ("loss", "entropy", "ratio_mean", "grad_norm"):
+            assert ours[name] == pytest.approx(expected[name], rel=0.05, abs=0.01), name
+
+
+def test_the_head_may_be_computed_again_instead(make_batch: Callable[..., TrainBatch]) -> None:
+    metrics = []
+    for is_head_fused in (True, False):
+        config = msgspec.structs.replace(CONFIG, serving_dtype="bfloat16", is_head_fused=is_head_fused)
+        metrics.append(trainer_of(seeded_decoder(MODEL, seed=0).cuda(), config).train(make_batch()))
+    assert metrics[0]["loss"] == pytest.approx(metrics[1]["loss"], rel=1e-3, abs=1e-5)
+    assert metrics[0]["grad_norm"] == pytest.approx(metrics[1]["grad_norm"], rel=1e-2)
