@@ -16,6 +16,8 @@ from dora_rl.core.recipe.simulation import Simulation
 from dora_rl.core.recipe.task import Task
 from dora_rl.core.recipe.trainer import TrainerSettings
 
+BUILT_IN_MODELS = ("tiny", "smollm2")
+
 
 class Recipe(Section, frozen=True):
     """A whole set-up."""
