@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dora_rl import __version__
-from dora_rl.cli import bench, model, plan, simulate
+from dora_rl.cli import bench, doctor, init, model, plan, simulate
 from dora_rl.core.errors import DoraError, UserError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 app.add_typer(simulate.app, name="simulate")
+app.command()(doctor.doctor)
+app.command()(init.init)
 app.command()(plan.plan)
 
 EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
