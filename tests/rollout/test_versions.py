@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.delta import Change
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import save_tiny, seeded_decoder, tiny_config
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
@@ -16,7 +17,6 @@ from dora_rl.rollout.native.engine import NativeEngine
 from dora_rl.rollout.native.executor import CpuExecutor
 from dora_rl.rollout.native.opening import open_engine
 from dora_rl.rollout.native.setup import EngineConfig
-from dora_rl.rollout.native.versions import Change
 from dora_rl.rollout.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.stops import Stops

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dora_rl.cli import bench_train
+from dora_rl.cli import bench_gap, bench_train
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +25,7 @@ class Device(StrEnum):
 
 
 app.command(name="train")(bench_train.train)
+app.command(name="gap")(bench_gap.gap)
 
 
 @app.command()

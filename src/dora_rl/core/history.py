@@ -32,25 +32,42 @@ Event = tuple[Input, list[Decision]]
 _Line = tuple[int, dict[str, Any]]
 
 
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_header(recipe: Recipe) -> bytes:
+    """The first line."""
+    return _encode({"history": SCHEMA, "recipe": to_dict(recipe)}) + b"\n"
+
+
+def encode_event(seq: int, event: Input, decisions: list[Decision]) -> bytes:
+    """The lines of one event."""
+    lines = [b'{"seq":%d,"decisions":%d,%b\n' % (seq, len(decisions), _encode(event)[1:])]
+    lines += [b'{"seq":%d,"at":%b,%b\n' % (seq, _encode(event.at), _encode(d)[1:]) for d in decisions]
+    return b"".join(lines)
+
+
 class HistoryWriter:
     """Writes one run; `watch` has the form of a simulation's watcher."""
 
-    def __init__(self, path: Path, recipe: Recipe) -> None:
+    def __init__(self, path: Path, recipe: Recipe, *, num_written: int | None = None) -> None:
+        """Begin a log, or go on with one that holds exactly `num_written` whole events."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb")
+            self._file = path.open("wb" if num_written is None else "ab")
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}", hint="choose another place") from error
-        self._encode = msgspec.json.Encoder().encode
-        self._seq = 0
-        self._file.write(self._encode({"history": SCHEMA, "recipe": to_dict(recipe)}) + b"\n")
+        self._seq = num_written or 0
+        if num_written is None:
+            self._file.write(encode_header(recipe))
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
-        seq, encode = self._seq, self._encode
+        self._file.write(encode_event(self._seq, event, decisions))
         self._seq += 1
-        self._file.write(b'{"seq":%d,"decisions":%d,%b\n' % (seq, len(decisions), encode(event)[1:]))
-        for decision in decisions:
-            self._file.write(b'{"seq":%d,"at":%b,%b\n' % (seq, encode(event.at), encode(decision)[1:]))
+
+    def flush(self) -> None:
+        """Let readers of a live run see what was written so far."""
+        self._file.flush()
 
     def __enter__(self) -> Self:
         return self

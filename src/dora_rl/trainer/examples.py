@@ -6,6 +6,7 @@ mini-batch (`batch_scale`), which is applied to the gradient when the mini-batch
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -85,33 +86,41 @@ def prepared(
     max_response_tokens: int | None = None,
 ) -> Prepared:
     """Examples of whole groups; `scores` has one entry for each member, in order."""
-    members = [(place, member) for place, group in enumerate(groups) for member in group.members]
+    places = [place for place, group in enumerate(groups) for _ in group.members]
+    members = [member for group in groups for member in group.members]
     # A reward that is no number would make its whole group one: it is left out of every mean.
-    ranked = [i for i, (_, member) in enumerate(members) if math.isfinite(member.reward)]
-    chosen = [members[i][1] for i in ranked]
-    own_scores = [scores[i] for i in ranked]
-    rewards_N = _rewards(chosen, own_scores, algorithm, max_response_tokens)
-    group_N = torch.tensor([members[i][0] for i in ranked], dtype=torch.int64)
-    found = _advantages(chosen, own_scores, rewards_N, group_N, algorithm.advantage)
-    result = Prepared()
-    for i, own, (advantages_P, returns_P) in zip(ranked, own_scores, found, strict=True):
-        place, trajectory = members[i]
-        if mask_of(trajectory, algorithm) is None:
-            weights_P = trajectory.loss_weight * _weights(algorithm.aggregation, len(advantages_P))
-            result.examples.append(
-                Example(
-                    trajectory=trajectory,
-                    place=place,
-                    advantages_P=advantages_P,
-                    weights_P=weights_P,
-                    scores=own,
-                    returns_P=returns_P,
-                )
-            )
-    for _, member in members:
-        if (reason := mask_of(member, algorithm)) is not None:
-            result.masked[reason] = result.masked.get(reason, 0) + 1
-    return result
+    ranked = [i for i, member in enumerate(members) if math.isfinite(member.reward)]
+    known = [members[i] for i in ranked], [scores[i] for i in ranked]
+    rewards_N = _rewards(*known, algorithm, max_response_tokens)
+    group_N = torch.tensor([places[i] for i in ranked], dtype=torch.int64)
+    found = dict(zip(ranked, _advantages(*known, rewards_N, group_N, algorithm.advantage), strict=True))
+    reasons = [mask_of(member, algorithm) for member in members]
+    return Prepared(
+        examples=[
+            _example(members[i], places[i], scores[i], found[i], algorithm.aggregation)
+            for i, reason in enumerate(reasons)
+            if reason is None
+        ],
+        masked=dict(Counter(reason for reason in reasons if reason is not None)),
+    )
+
+
+def _example(
+    trajectory: Trajectory,
+    place: int,
+    scores: Scores,
+    found: tuple[Tensor, Tensor | None],
+    aggregation: AggregationConfig,
+) -> Example:
+    advantages_P, returns_P = found
+    return Example(
+        trajectory=trajectory,
+        place=place,
+        advantages_P=advantages_P,
+        weights_P=trajectory.loss_weight * _weights(aggregation, len(advantages_P)),
+        scores=scores,
+        returns_P=returns_P,
+    )
 
 
 def batch_scale(config: AggregationConfig, counts: BatchCounts) -> float:

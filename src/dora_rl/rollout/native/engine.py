@@ -12,13 +12,14 @@ from torch import Tensor
 from dora_rl.core.errors import DoraError
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.delta import Delta
 from dora_rl.rollout.errors import RequestError, VersionError
 from dora_rl.rollout.native.backend import Backend
 from dora_rl.rollout.native.executor import CPU
 from dora_rl.rollout.native.intake import Intake
 from dora_rl.rollout.native.setup import EngineConfig, check_support, checked_ledger
 from dora_rl.rollout.native.transfer import Exported, header_of, sequence_of
-from dora_rl.rollout.native.versions import Delta, Versions, Weights
+from dora_rl.rollout.native.versions import Versions, Weights
 from dora_rl.rollout.requests import Event, Failed, Request
 from dora_rl.rollout.scheduling.plan import Launched, Plan
 from dora_rl.rollout.scheduling.scheduler import Scheduler

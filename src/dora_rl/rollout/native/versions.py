@@ -5,7 +5,6 @@ written, so a failed load or delta leaves everything as it was.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,25 +14,15 @@ from torch import Tensor
 from dora_rl.core.errors import DoraError
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.delta import Change, Delta
 from dora_rl.model.load import load_decoder
 from dora_rl.rollout.errors import VersionError
 from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.backend import Backend, Device
 from dora_rl.rollout.native.setup import EngineConfig
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """New values of one parameter, at flat indices."""
-
-    indices_N: Tensor
-    values_N: Tensor
-
-
 Weights = Path | Mapping[str, Tensor]
 """A Hugging Face directory, or every parameter under the Decoder's own names."""
-Delta = Mapping[str, Change]
-"""By the Decoder's own names; parameters not named stay as they are."""
 
 
 class Versions(Mapping[int, Decoder]):

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import torch
 
+from dora_rl.model.delta import Change, Delta
 from dora_rl.rollout.bench.figures import Figures, Say
 from dora_rl.rollout.bench.hardware import synchronise
 from dora_rl.rollout.bench.setup import BenchSetup
-from dora_rl.rollout.native.versions import Change, Delta
 
 CHANGED_SHARE = 0.02
 

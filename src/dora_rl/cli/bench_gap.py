@@ -1,0 +1,45 @@
+"""`dora bench gap`: engine and trainer on the same tokens."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Device(StrEnum):
+    """Where both run."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def gap(
+    device: Annotated[Device, typer.Option(help="Where engine and trainer run.")] = Device.CPU,
+    shape: Annotated[str, typer.Option(help="qwen3-0.6b, smollm2-135m or tiny, random weights.")] = "tiny",
+    requests: Annotated[int, typer.Option(min=1, help="Trajectories to compare.")] = 16,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each.")] = 128,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list and nothing else.")] = False,
+) -> None:
+    """Log-probabilities of the same tokens under the same weights, from the engine and from the trainer."""
+    import msgspec
+    from rich.table import Table
+
+    from dora_rl.observe.terminal import stdout
+    from dora_rl.runtime.gap import gaps
+
+    found = gaps(device.value, shape, num_requests=requests, num_tokens=tokens)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found)))
+        return
+    table = Table(title=f"engine against trainer, {shape}, {device.value}")
+    for column in ("dtype", "tokens", "mean gap", "largest gap", "mean logprob"):
+        table.add_column(column, justify="right")
+    for each in found:
+        table.add_row(
+            each.dtype,
+            f"{each.num_tokens:,}",
+            f"{each.mean:.2e}",
+            f"{each.max:.2e}",
+            f"{each.mean_logprob:.2f}",
+        )
+    stdout().print(table)

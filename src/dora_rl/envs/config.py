@@ -1,0 +1,107 @@
+"""Where rows come from and what judges a trajectory, as frozen records that check themselves. Torch-free."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Count, Positive, PositiveFloat, Section
+
+ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class SourceConfig(Section, frozen=True):
+    """One table of rows."""
+
+    name: str
+    """A built-in task, a file (.jsonl, .json, .parquet), `module:object`, `file.py:object`, or a Hugging Face
+    data set (`owner/name`, or `hf:name`)."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Names given to columns: `{prompt: question}` reads the column `question` as the prompt."""
+    subset: str | None = None
+    """Configuration of a Hugging Face data set."""
+    split: str = "train"
+    """Split of a Hugging Face data set."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What a built-in task, or a function that returns rows, is called with."""
+
+
+class DataConfig(Section, frozen=True):
+    """The rows trained on, the rows held out, and how a row becomes a prompt."""
+
+    train: SourceConfig
+    held_out: SourceConfig | None = None
+    """Rows for evaluation; left out, a share of the training rows, or the task's own."""
+    held_out_share: ShareBelowOne = 0.0
+    """Share of the training rows kept for evaluation, drawn by the seed."""
+    seed: int = 0
+    max_prompt_tokens: Positive | None = None
+    """No prompt is longer."""
+    overlong_prompts: Literal["error", "skip"] = "error"
+    """What happens to one that is: the run does not start, or the row is left out and counted."""
+    wrap_in_chat: bool = False
+    """Give a prompt that is a plain string to the chat template, as a user's message."""
+    system_prompt: str | None = None
+    """Put before every chat that has no system message of its own."""
+    template_options: dict[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template, such as `enable_thinking`."""
+
+    def __post_init__(self) -> None:
+        if self.held_out is not None and self.held_out_share:
+            raise ConfigError(
+                "data.held_out and data.held_out_share both say which rows are held out",
+                hint="give one of them",
+            )
+
+
+class RewardConfig(Section, frozen=True):
+    """One reward function and its part in the sum."""
+
+    function: str
+    """A built-in name, `module:function` (or `module.function`), or `file.py:function`."""
+    weight: float = 1.0
+    """What its value is multiplied with."""
+    per: Literal["trajectory", "group"] = "trajectory"
+    """Called for each trajectory as it ends, with lists of length one, or for a whole group at once."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments it always gets, beside the columns."""
+    name: str | None = None
+    """Its name in metrics; left out, the function's own."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight):
+            raise ConfigError(
+                f"the weight of reward '{self.function}' is {self.weight}", hint="give a number"
+            )
+
+    @property
+    def label(self) -> str:
+        """The name that metrics and failures carry."""
+        return self.name or self.function.replace(":", ".").rpartition(".")[2]
+
+
+class ScoringConfig(Section, frozen=True):
+    """All the reward functions of a run, and the processes they run in."""
+
+    rewards: tuple[RewardConfig, ...]
+    processes: Positive = 2
+    """Processes that score."""
+    time_limit_s: PositiveFloat = 60.0
+    """A call of one function that takes longer is a failure; a process that does not give way is replaced."""
+    start_limit_s: PositiveFloat = 120.0
+    """A process that has not imported its functions by then is replaced."""
+    max_concurrent: Positive = 64
+    """Requests a process works on at a time if one of its functions is asynchronous; otherwise it is one."""
+    retries: Count = 1
+    """How often a request is tried again after the process that had it died."""
+
+    def __post_init__(self) -> None:
+        if not self.rewards:
+            raise ConfigError(
+                "rewards is empty: nothing would judge a trajectory", hint="name a reward function"
+            )
+        labels = [reward.label for reward in self.rewards]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ConfigError(f"two rewards are called '{label}'", hint="give one of them a 'name'")

@@ -1,0 +1,103 @@
+"""A row: a prompt and free columns, as plain data with a number that never changes.
+
+The number is the row's place in its source. Randomness is keyed by it, so leaving rows out or reordering
+them changes no other row's draws.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from dora_rl.core.errors import UserError
+from dora_rl.core.record import Record
+from dora_rl.envs.named import did_you_mean
+
+Messages = list[dict[str, Any]]
+"""A chat as OpenAI writes it."""
+Prompt = str | Messages
+
+RESERVED = ("prompts", "completions", "completion_ids", "log_metric")
+"""What a reward function is called with beside the columns."""
+
+
+class Row(Record, frozen=True):
+    row: int
+    prompt: Prompt
+    columns: dict[str, Any]
+    """Everything else, by the name a reward function gets it under."""
+
+    @property
+    def is_conversational(self) -> bool:
+        return not isinstance(self.prompt, str)
+
+
+def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> list[Row]:
+    """Every row of a table, its columns renamed as `{new: old}` says."""
+    rows = [_row(number, raw, columns, source) for number, raw in enumerate(table)]
+    if not rows:
+        raise UserError(f"{source} has no rows")
+    return rows
+
+
+def _row(number: int, raw: Mapping[str, Any], columns: Mapping[str, str], source: str) -> Row:
+    where = f"{source}, row {number}"
+    if not isinstance(raw, Mapping):
+        raise UserError(f"{where} is not a mapping of columns: {raw!r:.80}")
+    values = _renamed(raw, columns, where)
+    if "prompt" not in values:
+        known = [str(name) for name in raw]
+        raise UserError(
+            f"{where} has no column 'prompt' (its columns: {', '.join(known)})",
+            hint="map the column that holds it: columns: {prompt: NAME}",
+        )
+    for name in RESERVED:
+        if name in values:
+            raise UserError(
+                f"{where} has a column '{name}', which a reward function gets from the run",
+                hint=f"give it another name: columns: {{{name}_column: {name}}}",
+            )
+    plain = {name: _plain(value, f"{where}, column '{name}'") for name, value in values.items()}
+    return Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain)
+
+
+def _renamed(raw: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Any]:
+    for new, old in columns.items():
+        if old not in raw:
+            known = [str(name) for name in raw]
+            raise UserError(
+                f"{where} has no column '{old}' to read as '{new}'",
+                hint=did_you_mean(old, known, "its columns"),
+            )
+    taken = set(columns.values())
+    kept = {str(name): value for name, value in raw.items() if name not in taken and name not in columns}
+    return kept | {new: raw[old] for new, old in columns.items()}
+
+
+def _plain(value: Any, where: str) -> Any:
+    """The value as it will reach a reward function in another process."""
+    if isinstance(value, str | int | float | None):
+        return value
+    try:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"{where} is not plain data: {error}", hint="use numbers, strings, lists and mappings"
+        ) from error
+
+
+def _prompt(value: Any, where: str) -> Prompt:
+    if isinstance(value, str):
+        return value
+    is_chat = (
+        isinstance(value, list)
+        and value
+        and all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in value)
+    )
+    if not is_chat:
+        raise UserError(
+            f"{where}: the prompt is neither a string nor a list of messages: {value!r:.80}",
+            hint="a message is {role: user, content: ...}",
+        )
+    messages: Messages = value
+    return messages

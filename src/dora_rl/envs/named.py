@@ -1,0 +1,108 @@
+"""A Python object by its written name: `package.module:object`, `package.module.object`, or `file.py:object`.
+
+Code that cannot be imported is the user's mistake, and the error says in which file and line.
+"""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from difflib import get_close_matches
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dora_rl.core.errors import UserError
+
+
+def load_named(name: str) -> Any:
+    """The object; a UserError where there is none."""
+    place, _, attribute = name.rpartition(":" if ":" in name else ".")
+    if not place or not attribute:
+        raise UserError(
+            f"'{name}' does not name a Python object", hint="write module:object or file.py:object"
+        )
+    module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
+    return _attribute(module, attribute, place)
+
+
+def optional_module(name: str, *, needed_for: str, install: str) -> Any:
+    """A module of an optional package; a UserError that says how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"{needed_for} needs the package '{install}': {error}", hint=f"pip install {install}"
+        ) from error
+
+
+def did_you_mean(name: str, known: list[str], kind: str) -> str:
+    """A hint with the nearest of the known names, or all of them."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"{kind}: {', '.join(known) or 'none'}"
+
+
+def _named_module(name: str) -> ModuleType:
+    # The working directory is where a user's own modules are, also in a process started with -m.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"there is no module '{name}'", hint="check the name, or give a path: file.py:object"
+            ) from error
+        raise _import_error(name, error) from error
+    except Exception as error:  # whatever the user's module raises
+        raise _import_error(name, error) from error
+
+
+def _file_module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UserError(f"there is no file {path}", hint="check the path")
+    name = f"dora_user_{path.resolve().as_posix().encode().hex()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, f"{path} ends with .py"
+    return _executed(spec, path)
+
+
+def _executed(spec: ModuleSpec, path: Path) -> ModuleType:
+    module = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None, f"{path} has source"
+    # Files beside it can be imported, but shadow nothing.
+    sys.path.append(str(path.resolve().parent))
+    # Registered before it runs, as an import does: dataclasses and pickling look their module up.
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises
+        del sys.modules[spec.name]
+        raise _import_error(str(path), error) from error
+    return module
+
+
+def _import_error(name: str, error: Exception) -> UserError:
+    return UserError(f"{name} cannot be imported: {_where(error)}{type(error).__name__}: {error}")
+
+
+def _where(error: Exception) -> str:
+    """`file, line n: ` of the innermost line of the user's own code."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}: "
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+
+
+def _attribute(module: ModuleType, name: str, place: str) -> Any:
+    if not hasattr(module, name):
+        known = [word for word in vars(module) if not word.startswith("_")]
+        raise UserError(f"{place} has no '{name}'", hint=did_you_mean(name, known, "it has"))
+    return getattr(module, name)

@@ -1,0 +1,115 @@
+"""Rows as token ids: the chat template is applied once, and nothing is tokenized again afterwards.
+
+Knows a tokenizer only by the three calls it needs.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from dora_rl.core.errors import UserError
+from dora_rl.core.record import Record
+from dora_rl.envs.config import DataConfig
+from dora_rl.envs.data.rows import Messages, Prompt, Row
+from dora_rl.envs.scoring.messages import Item
+
+
+class Tokenizer(Protocol):
+    """What is used of a Hugging Face tokenizer."""
+
+    chat_template: Any
+
+    def __call__(self, text: str) -> Any: ...
+
+    def apply_chat_template(self, conversation: Messages, **options: Any) -> Any: ...
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> Any: ...
+
+
+class TokenizedPrompt(Record, frozen=True):
+    """A row that is ready to start."""
+
+    row: Row
+    """With the prompt as the reward functions will see it."""
+    token_ids: tuple[int, ...]
+
+
+class PromptSet(Record, frozen=True):
+    """All the prompts of a run, in the order of their rows."""
+
+    prompts: tuple[TokenizedPrompt, ...]
+    num_overlong: int
+    """Rows left out because their prompts are too long."""
+
+    @property
+    def longest_tokens(self) -> int:
+        return max(len(prompt.token_ids) for prompt in self.prompts)
+
+
+def tokenize_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConfig) -> PromptSet:
+    """Every row's prompt as token ids; what is over-long is an error or left out, as the config says."""
+    tokenized = [_tokenized(row, tokenizer, config) for row in rows]
+    limit = config.max_prompt_tokens
+    kept = [prompt for prompt in tokenized if limit is None or len(prompt.token_ids) <= limit]
+    num_overlong = len(tokenized) - len(kept)
+    if num_overlong and (config.overlong_prompts == "error" or not kept):
+        raise _overlong(tokenized, num_overlong, config)
+    return PromptSet(prompts=tuple(kept), num_overlong=num_overlong)
+
+
+def _tokenized(row: Row, tokenizer: Tokenizer, config: DataConfig) -> TokenizedPrompt:
+    prompt = _as_chat(row.prompt, config)
+    if isinstance(prompt, str):
+        token_ids = tokenizer(prompt)["input_ids"]
+    else:
+        token_ids = _chat_ids(prompt, row.row, tokenizer, config)
+    if not token_ids:
+        raise UserError(f"the prompt of row {row.row} has no tokens", hint="every prompt needs at least one")
+    return TokenizedPrompt(
+        row=Row(row=row.row, prompt=prompt, columns=row.columns), token_ids=tuple(token_ids)
+    )
+
+
+def _as_chat(prompt: Prompt, config: DataConfig) -> Prompt:
+    if isinstance(prompt, str):
+        if not config.wrap_in_chat:
+            return prompt
+        prompt = [{"role": "user", "content": prompt}]
+    if config.system_prompt is not None and prompt[0]["role"] != "system":
+        return [{"role": "system", "content": config.system_prompt}, *prompt]
+    return prompt
+
+
+def _chat_ids(messages: Messages, row: int, tokenizer: Tokenizer, config: DataConfig) -> list[int]:
+    if tokenizer.chat_template is None:
+        raise UserError(
+            f"the prompt of row {row} is a chat, but the tokenizer has no chat template",
+            hint="use a chat model, or prompts that are strings",
+        )
+    # A chat that ends with the assistant's words is to be continued, not answered.
+    is_begun = messages[-1]["role"] == "assistant"
+    encoded = tokenizer.apply_chat_template(
+        messages,
+        tokenize=True,
+        return_dict=True,
+        add_generation_prompt=not is_begun,
+        continue_final_message=is_begun,
+        **config.template_options,
+    )
+    ids: list[int] = encoded["input_ids"]
+    return ids
+
+
+def _overlong(tokenized: list[TokenizedPrompt], num_overlong: int, config: DataConfig) -> UserError:
+    longest = max(tokenized, key=lambda prompt: len(prompt.token_ids))
+    return UserError(
+        f"{num_overlong} of {len(tokenized)} prompts have more than max_prompt_tokens = "
+        f"{config.max_prompt_tokens} tokens; "
+        f"the longest, row {longest.row.row}, has {len(longest.token_ids)}",
+        hint="raise max_prompt_tokens, or leave such rows out with overlong_prompts: skip",
+    )
+
+
+def completion_item(prompt: TokenizedPrompt, token_ids: Sequence[int], tokenizer: Tokenizer) -> Item:
+    """A finished completion as the reward functions get it: its words without special tokens, and its ids."""
+    text = tokenizer.decode(list(token_ids), skip_special_tokens=True)
+    return Item(row=prompt.row, text=text, token_ids=tuple(token_ids))

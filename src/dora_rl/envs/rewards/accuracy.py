@@ -1,0 +1,70 @@
+"""Is the answer right? By math-verify where it is installed, else by exact comparison of numbers.
+
+The comparison without math-verify knows the last `\\boxed{...}`, `#### answer` and the last number of a text
+(`numbers.py`), and compares rational numbers exactly; other mathematics it compares as text.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from dora_rl.envs.named import optional_module
+from dora_rl.envs.rewards.numbers import answer_in, is_same_answer
+from dora_rl.envs.rewards.texts import Completion, text_of
+
+Verify = Callable[[str, str], float | None]
+
+
+def accuracy_reward(
+    completions: Sequence[Completion],
+    solution: Sequence[Any],
+    *,
+    checker: Literal["auto", "math-verify", "numbers"] = "auto",
+    **columns: Any,
+) -> list[float | None]:
+    """1 for the answer of `solution`, 0 for another or none; None where the solution holds no answer."""
+    verify = _checker(checker)
+    return [
+        verify(text_of(completion), str(expected))
+        for completion, expected in zip(completions, solution, strict=True)
+    ]
+
+
+def _checker(name: str) -> Verify:
+    if name == "numbers" or (name == "auto" and find_spec("math_verify") is None):
+        return by_numbers
+    return _math_verify()
+
+
+def by_numbers(text: str, solution: str) -> float | None:
+    """The comparison that needs no package."""
+    # A solution that is a bare answer (`72`, `x+1`) is its own answer.
+    expected = answer_in(solution, is_lenient=False) or solution.strip()
+    if not expected:
+        return None
+    given = answer_in(text)
+    return float(given is not None and is_same_answer(given, expected))
+
+
+@cache
+def _math_verify() -> Verify:
+    package = optional_module(
+        "math_verify", needed_for="accuracy_reward with checker math-verify", install="math-verify"
+    )
+
+    def verify(text: str, solution: str) -> float | None:
+        # Its own time limits use signals; here a call's time is limited from outside.
+        expected = package.parse(_marked(solution), parsing_timeout=None)
+        if not expected:
+            return None
+        given = package.parse(text, parsing_timeout=None)
+        return float(package.verify(expected, given, timeout_seconds=None))
+
+    return verify
+
+
+def _marked(solution: str) -> str:
+    """The bare answer of a worked solution, so that no number on the way is taken for it."""
+    answer = answer_in(solution, is_lenient=False)
+    return solution if answer is None else f"\\boxed{{{answer}}}"

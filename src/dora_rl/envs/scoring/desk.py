@@ -1,0 +1,84 @@
+"""One process and the requests it has: may it get more, and whose time is up? Waits for nothing."""
+
+import math
+from typing import Any
+
+from msgspec import Struct
+
+from dora_rl.envs.config import ScoringConfig
+from dora_rl.envs.scoring.messages import Began, ScoreRequest
+from dora_rl.envs.scoring.process import WorkerProcess
+
+_GRACE_S = 2.0
+"""What an asynchronous call gets beyond its limit, which its own process enforces."""
+
+
+class Task(Struct, kw_only=True, eq=False):
+    """A request on its way."""
+
+    request: ScoreRequest
+    num_deaths: int = 0
+    """How many processes died while they worked on it."""
+    call: Began | None = None
+    """The function that is being called; None before the first."""
+    called_at: float = 0.0
+
+    def due_at(self, time_limit_s: float) -> float:
+        """When the call in progress has had its time."""
+        if self.call is None:
+            return math.inf
+        return self.called_at + time_limit_s + (_GRACE_S if self.call.is_async else 0.0)
+
+
+class Desk:
+    """A process, from its start to its end."""
+
+    def __init__(self, config: ScoringConfig, now: float) -> None:
+        self._config = config
+        self._started_at = now
+        self.process = WorkerProcess(config)
+        self.capacity = 0
+        self.tasks: dict[int, Task] = {}
+
+    @property
+    def is_ready(self) -> bool:
+        return self.capacity > 0
+
+    @property
+    def room(self) -> int:
+        return self.capacity - len(self.tasks)
+
+    @property
+    def descriptors(self) -> list[Any]:
+        """What becomes readable when it speaks or dies."""
+        pidfd = self.process.pidfd
+        return [self.process.pipe] if pidfd is None else [self.process.pipe, pidfd]
+
+    @property
+    def due_at(self) -> float:
+        """When it will have been silent for too long."""
+        if not self.is_ready:
+            return self._started_at + self._config.start_limit_s
+        limit_s = self._config.time_limit_s
+        return min((task.due_at(limit_s) for task in self.tasks.values()), default=math.inf)
+
+    def open(self, *, is_concurrent: bool) -> None:
+        """The functions are imported."""
+        self.capacity = self._config.max_concurrent if is_concurrent else 1
+
+    def give(self, task: Task) -> None:
+        task.call = None
+        self.tasks[task.request.request] = task
+        self.process.send(task.request)
+
+    def begin(self, call: Began, now: float) -> None:
+        task = self.tasks[call.request]
+        task.call, task.called_at = call, now
+
+    def overdue(self, now: float) -> Task | None:
+        """The call that holds this process up, if one does."""
+        if self.process.is_answering:
+            return None
+        limit_s = self._config.time_limit_s
+        late = [task for task in self.tasks.values() if task.due_at(limit_s) <= now]
+        return min(late, key=lambda task: task.due_at(limit_s), default=None)

@@ -1,0 +1,117 @@
+"""Reward functions by name, and what each can be called with.
+
+A function gets every column and everything in `RESERVED` by keyword; one without `**kwargs` gets what it
+names. What it cannot do without is known before the first call, so a misspelt column is an error at the
+start and not at the first score.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from msgspec import Struct
+
+from dora_rl.core.errors import UserError
+from dora_rl.envs.config import RewardConfig
+from dora_rl.envs.data.rows import RESERVED
+from dora_rl.envs.named import did_you_mean, load_named
+from dora_rl.envs.rewards import BUILT_IN
+from dora_rl.envs.scoring.messages import Needs
+
+
+class RewardFunction(Struct, frozen=True, kw_only=True):
+    """A reward function, ready to be called."""
+
+    config: RewardConfig
+    call: Callable[..., Any]
+    is_async: bool
+    accepted: frozenset[str] | None
+    """The keywords it takes; None where it takes all."""
+    required: tuple[str, ...]
+    """The columns it cannot be called without."""
+
+    @property
+    def label(self) -> str:
+        return self.config.label
+
+    def arguments(self, offered: Mapping[str, Any]) -> dict[str, Any]:
+        """What it is called with."""
+        given = {**offered, **self.config.options}
+        return {
+            name: value for name, value in given.items() if self.accepted is None or name in self.accepted
+        }
+
+
+def load_function(config: RewardConfig) -> RewardFunction:
+    """Import it and read its signature."""
+    call = load_named(BUILT_IN.get(config.function, config.function)) if _is_name(config) else None
+    if not callable(call):
+        raise UserError(
+            f"the reward '{config.function}' is not a function", hint="name a function or a callable"
+        )
+    accepted, required = _keywords(call, config)
+    _check_options(config, accepted)
+    return RewardFunction(
+        config=config,
+        call=call,
+        is_async=inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__),
+        accepted=accepted,
+        required=required,
+    )
+
+
+def check_columns(needs: Iterable[Needs], columns: Iterable[str]) -> None:
+    """A UserError where a function needs a column the rows do not have."""
+    known = list(columns)
+    for need in needs:
+        for name in need.columns:
+            if name not in known:
+                raise UserError(
+                    f"the reward '{need.function}' needs a column '{name}', which the rows do not have",
+                    hint=_column_hint(name, known),
+                )
+
+
+def _column_hint(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    if not near:
+        return did_you_mean(name, known, "the rows have")
+    return f"did you mean '{near[0]}'? Then map it: columns: {{{name}: {near[0]}}}"
+
+
+def _is_name(config: RewardConfig) -> bool:
+    if config.function in BUILT_IN or ":" in config.function or "." in config.function:
+        return True
+    raise UserError(
+        f"there is no built-in reward '{config.function}'",
+        hint=did_you_mean(config.function, list(BUILT_IN), "built in"),
+    )
+
+
+def _keywords(
+    call: Callable[..., Any], config: RewardConfig
+) -> tuple[frozenset[str] | None, tuple[str, ...]]:
+    parameters = inspect.signature(call).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UserError(
+                f"the reward '{config.function}' takes '{parameter.name}' by position only",
+                hint="reward functions are called with keywords",
+            )
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    offered = {*RESERVED, *config.options}
+    required = tuple(p.name for p in named if p.default is p.empty and p.name not in offered)
+    return None if takes_all else frozenset(p.name for p in named), required
+
+
+def _check_options(config: RewardConfig, accepted: frozenset[str] | None) -> None:
+    for name in config.options:
+        if name in RESERVED:
+            raise UserError(f"the option '{name}' of reward '{config.label}' is what the run gives it")
+        if accepted is not None and name not in accepted:
+            raise UserError(
+                f"the reward '{config.label}' has no option '{name}'",
+                hint=did_you_mean(name, sorted(accepted - set(RESERVED)), "it takes"),
+            )

@@ -1,0 +1,118 @@
+"""Trajectories and groups become rewards.
+
+Asks for a trajectory's own functions as soon as it ended and for the group's when all its members have,
+and gives each trajectory's judgement once, when everything that concerns it is known. Knows the pool by
+two calls.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from dora_rl.core.record import Record
+from dora_rl.envs.config import RewardConfig
+from dora_rl.envs.scoring.messages import Item, Metric, Per, RewardFailure, ScoreRequest, ScoreResult
+
+NO_REWARD = "no reward: no function applied"
+"""The label of a trajectory to which every function said None."""
+
+
+class Scoring(Protocol):
+    """What scores: a ScorerPool."""
+
+    def submit(self, request: ScoreRequest) -> None: ...
+
+    def poll(self, timeout_s: float = 0.0) -> list[ScoreResult]: ...
+
+
+class Judgement(Record, frozen=True):
+    """All that was said about one trajectory."""
+
+    trajectory: int
+    reward: float | None
+    """The weighted sum; None where no function applied, or one failed."""
+    values: dict[str, float | None]
+    """Each function's own value, without its weight."""
+    failures: tuple[RewardFailure, ...]
+    metrics: tuple[Metric, ...]
+    """What functions logged; of a group's functions, with its first member only."""
+
+    @property
+    def label(self) -> str | None:
+        """What a trajectory without a reward is counted under."""
+        if self.failures:
+            return self.failures[0].label
+        return NO_REWARD if self.reward is None else None
+
+
+class _Case(Struct, kw_only=True):
+    """A trajectory that waits for its judgement."""
+
+    trajectory: int
+    item: Item
+    num_waiting: int
+    values: dict[str, float | None] = field(default_factory=dict)
+    failures: list[RewardFailure] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+
+
+class Judge:
+    """The rewards of a run."""
+
+    def __init__(self, scoring: Scoring, rewards: Sequence[RewardConfig]) -> None:
+        self._scoring = scoring
+        self._weights = {reward.label: reward.weight for reward in rewards}
+        self._kinds: set[Per] = {reward.per for reward in rewards}
+        self._num_requests = 0
+        self._asked: dict[int, list[_Case]] = {}
+        self._groups: dict[int, list[_Case]] = {}
+
+    def trajectory_ended(self, trajectory: int, group: int, item: Item) -> None:
+        case = _Case(trajectory=trajectory, item=item, num_waiting=len(self._kinds))
+        self._groups.setdefault(group, []).append(case)
+        if "trajectory" in self._kinds:
+            self._ask("trajectory", [case])
+
+    def group_ended(self, group: int) -> None:
+        """No further member of this group will come."""
+        cases = self._groups.pop(group, [])
+        if "group" in self._kinds and cases:
+            # By number, so that the order in which they ended is nothing a reward can depend on.
+            self._ask("group", sorted(cases, key=lambda case: case.trajectory))
+
+    def poll(self, timeout_s: float = 0.0) -> list[Judgement]:
+        """The trajectories that are now judged."""
+        judged = [case for result in self._scoring.poll(timeout_s) for case in self._heard(result)]
+        return [self._judgement(case) for case in judged]
+
+    def _ask(self, per: Per, cases: list[_Case]) -> None:
+        self._asked[self._num_requests] = cases
+        items = tuple(case.item for case in cases)
+        self._scoring.submit(ScoreRequest(request=self._num_requests, per=per, items=items))
+        self._num_requests += 1
+
+    def _heard(self, result: ScoreResult) -> list[_Case]:
+        cases = self._asked.pop(result.request)
+        cases[0].metrics += result.metrics
+        for position, case in enumerate(cases):
+            case.values |= {scores.function: scores.values[position] for scores in result.scores}
+            case.failures += result.failures
+            case.num_waiting -= 1
+        return [case for case in cases if case.num_waiting == 0]
+
+    def _judgement(self, case: _Case) -> Judgement:
+        return Judgement(
+            trajectory=case.trajectory,
+            reward=None if case.failures else weighted_sum(case.values, self._weights),
+            values=case.values,
+            failures=tuple(case.failures),
+            metrics=tuple(case.metrics),
+        )
+
+
+def weighted_sum(values: dict[str, float | None], weights: dict[str, float]) -> float | None:
+    """The sum over the functions that apply; None where none does."""
+    # In the order of the weights, whatever order they answered in: floating-point sums depend on it.
+    terms = [weight * value for name, weight in weights.items() if (value := values.get(name)) is not None]
+    return sum(terms) if terms else None

@@ -1,0 +1,25 @@
+"""What a built-in task is."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dora_rl.core.record import Record
+from dora_rl.envs.config import RewardConfig
+from dora_rl.envs.data.rows import Row, read_rows
+
+
+class Task(Record, frozen=True):
+    """Rows and what goes with them; a recipe may say otherwise."""
+
+    name: str
+    train: list[Row]
+    held_out: list[Row]
+    rewards: tuple[RewardConfig, ...]
+    """The default judgement: 1 at best, if these are the only rewards."""
+    max_new_tokens: int
+    """Enough for every solution; characters count as tokens where the task is made for character models."""
+
+
+def numbered(table: Iterable[Mapping[str, Any]], source: str) -> list[Row]:
+    """Rows from 0 on; held-out rows have numbers of their own kind and are never mixed with the others."""
+    return read_rows(table, {}, source)

@@ -1,0 +1,107 @@
+"""Files and directories that are there whole or not at all, whenever the machine stops.
+
+Content is flushed before it gets its name, and the name is flushed before the call returns.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dora_rl.store.errors import DiskFull
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Make `path` hold `content`; a crash leaves what was there before, or all of this."""
+    temporary = _beside(path)
+    with full_disk_named(path):
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_path(path.parent)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Fill the directory that is given; it gets the name `path` when the block ends well.
+
+    FileExistsError if there is something else than an empty directory by then.
+    """
+    temporary = _beside(path)
+    with full_disk_named(path):
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            for inner in (*temporary.rglob("*"), temporary):
+                sync_path(inner)
+            _rename_to_new(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Flush a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_free_space(path: Path, num_bytes: int) -> None:
+    """Raise DiskFull unless `num_bytes` are free where `path` is, or will be."""
+    place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    free_bytes = shutil.disk_usage(place).free
+    if free_bytes < num_bytes:
+        raise DiskFull(
+            f"{path} needs {_in_words(num_bytes)}, and {_in_words(free_bytes)} are free",
+            hint="free some space, or choose another disk",
+        )
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Turn the system's word for a full disk into DiskFull."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise DiskFull(f"no space is left to write {path}", hint="free some space and resume") from error
+
+
+def _rename_to_new(source: Path, target: Path) -> None:
+    """Renaming replaces an empty directory and nothing else, so nothing is ever overwritten."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, "exists already", str(target)) from error
+        raise
+
+
+def _beside(path: Path) -> Path:
+    """A name of its own in the same directory, so that renaming is one step."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+
+
+def _in_words(num_bytes: int) -> str:
+    size = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"

@@ -1,0 +1,184 @@
+"""The journal: what a run was told and decided, and the tokens and rewards behind it; the truth about it.
+
+The orchestrator decides, writes, acts: what came in goes through the control plane, `append` makes it durable
+together with the decisions and the payloads that belong to it, and only then are the decisions carried out.
+So nothing is ever in the world that the journal does not know, and replaying `events()` through a fresh
+control plane gives the state the run was in.
+
+One writer at a time (the run directory's lock sees to it), any number of readers.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from dora_rl.core.decisions import AnyDecision
+from dora_rl.core.history import Event
+from dora_rl.core.inputs import AnyInput
+from dora_rl.core.loading import build, to_dict
+from dora_rl.core.recipe import Recipe
+from dora_rl.store.books import Books
+from dora_rl.store.database import create_database, named_errors, open_database, transaction
+from dora_rl.store.errors import Contradiction, JournalError
+from dora_rl.store.payloads import Payloads
+from dora_rl.store.reading import Reader
+from dora_rl.store.records import AnyPayload, FinishedGroup, Summary, TakenBatch, Unfinished, WholeTrajectory
+from dora_rl.store.tables import Tables
+
+_PAGE = 4096
+"""Events read at a time."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_input = msgspec.msgpack.Decoder(AnyInput).decode
+_decode_decisions = msgspec.msgpack.Decoder(tuple[AnyDecision, ...]).decode
+
+
+class Journal:
+    """One run's journal, open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db = open_database(path)
+        self._tables = Tables(self._db)
+        with named_errors(path):
+            self.recipe = build(Recipe, msgspec.msgpack.decode(self._setting("recipe")), str(path))
+            found = self._tables.one("SELECT max(seq) + 1 FROM events")
+        self.num_inputs = int(found[0] or 0) if found else 0
+        """How many were ever appended: the `seq` of the next."""
+        self._payloads = Payloads(self._tables, mixes_versions=self.recipe.control.schedule == "partial")
+        self._books = Books(self._tables, group_size=self.recipe.batch.group_size)
+        self._reader = Reader(self._tables, seed=self.recipe.seed)
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe) -> Self:
+        """A new journal for a run of this recipe."""
+        create_database(path, {"recipe": _encode(to_dict(recipe)), "covered": _encode(0)})
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A journal that exists: every `append` that returned, and perhaps one more that had no time to."""
+        return cls(path)
+
+    # --- writing ---
+
+    def append(self, events: Sequence[Event], payloads: Sequence[AnyPayload] = ()) -> None:
+        """Make inputs, what was decided about them, and payloads durable, as one transaction.
+
+        If it raises, nothing of it is recorded, and after DiskFull it may be tried again.
+        """
+        first = self.num_inputs
+        with transaction(self._db, self.path):
+            # Decisions of this append may rest on its payloads: a batch on rewards that came with it.
+            for payload in payloads:
+                self._payloads.record(payload)
+            rows = [(first + i, _encode(told), _encode(decided)) for i, (told, decided) in enumerate(events)]
+            self._tables.do_all("INSERT INTO events VALUES (?, ?, ?)", rows)
+            for told, decided in events:
+                self._books.record(told)
+                for decision in decided:
+                    self._books.record(decision)
+        self.num_inputs = first + len(events)
+
+    def covered(self, step: int) -> None:
+        """A durable checkpoint holds version `step`: earlier batches will not be asked for again."""
+        with transaction(self._db, self.path):
+            if step > (newest := self._tables.newest_version()):
+                raise Contradiction(f"a checkpoint of version {step}, where {newest} is the newest")
+            covered = max(step, self.covered_step)
+            self._tables.do("UPDATE settings SET value = ? WHERE name = 'covered'", _encode(covered))
+
+    def prune(self) -> int:
+        """Drop prompts and tokens of covered batches; rewards and lengths stay. Returns how many batches."""
+        rows = self._tables.each(
+            "SELECT number FROM batches WHERE number < ? AND NOT is_pruned ORDER BY number", self.covered_step
+        )
+        numbers = [number for (number,) in rows]
+        for number in numbers:
+            with transaction(self._db, self.path):
+                self._prune_batch(number)
+        return len(numbers)
+
+    # --- reading ---
+
+    @property
+    def covered_step(self) -> int:
+        """The version of the last checkpoint that was reported; 0 is the initial model."""
+        with named_errors(self.path):
+            return int(msgspec.msgpack.decode(self._setting("covered")))
+
+    @property
+    def newest_version(self) -> int:
+        """The newest that was published."""
+        with named_errors(self.path):
+            return self._tables.newest_version()
+
+    def events(self, first: int = 0) -> Iterator[Event]:
+        """Inputs with the decisions they led to, in order, from number `first` on."""
+        for start in range(first, self.num_inputs, _PAGE):
+            with named_errors(self.path):
+                rows = self._tables.each(
+                    "SELECT input, decisions FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", start, _PAGE
+                )
+            for told, decided in rows:
+                yield _decode_input(told), list(_decode_decisions(decided))
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Trajectories that were being generated, with the tokens they had."""
+        return self._reader.unfinished()
+
+    def unscored(self) -> Iterator[WholeTrajectory]:
+        """Trajectories that ended and whose reward is not known."""
+        return self._reader.unscored()
+
+    def group(self, group: int) -> FinishedGroup:
+        """One finished group with its tokens and rewards."""
+        return self._reader.group(group)
+
+    def batches_after(self, step: int) -> Iterator[TakenBatch]:
+        """What a trainer that starts from a checkpoint of version `step` trains on, in order."""
+        if step < self.covered_step:
+            raise JournalError(
+                f"batches after version {step} were given up: version {self.covered_step} has a checkpoint",
+                hint="start from that checkpoint or a later one",
+            )
+        return self._reader.batches_after(step)
+
+    def summaries(self) -> Iterator[Summary]:
+        """Every trajectory that ever started or was closed: version, length, rewards, outcome."""
+        return self._reader.summaries()
+
+    # --- ending ---
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside ---
+
+    def _setting(self, name: str) -> bytes:
+        row = self._tables.one("SELECT value FROM settings WHERE name = ?", name)
+        assert row is not None, f"a journal has the setting {name} from the start"
+        value: bytes = row[0]
+        return value
+
+    def _prune_batch(self, number: int) -> None:
+        self._tables.do(
+            "DELETE FROM responses WHERE trajectory IN (SELECT t.id FROM trajectories t"
+            " JOIN groups g ON g.id = group_id WHERE batch = ?)",
+            number,
+        )
+        self._tables.do(
+            "DELETE FROM prompts WHERE group_id IN (SELECT id FROM groups WHERE batch = ?)", number
+        )
+        self._tables.do("UPDATE batches SET is_pruned = 1 WHERE number = ?", number)

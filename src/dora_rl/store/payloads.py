@@ -1,0 +1,145 @@
+"""Payloads into the tables: tokens as they come, complete responses, rewards.
+
+A payload of an attempt that is over, or of a trajectory that was closed, is left out: words that were under
+way when control decided. Anything else that does not fit is a Contradiction.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from msgspec import msgpack
+
+from dora_rl.store.errors import Contradiction
+from dora_rl.store.packing import pack_logprobs, pack_tokens
+from dora_rl.store.records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
+from dora_rl.store.responses import Chunk, cut_chunks, join_chunks
+from dora_rl.store.tables import Tables
+
+_encode = msgpack.Encoder().encode
+
+
+class _Trajectory(NamedTuple):
+    """What decides whether a payload is in order."""
+
+    group: int
+    version: int
+    attempt: int
+    state: str
+    num_tokens: int
+    is_evaluation: bool
+
+
+class Payloads:
+    """Records payloads, one after the other."""
+
+    def __init__(self, tables: Tables, *, mixes_versions: bool) -> None:
+        self._tables = tables
+        self._mixes_versions = mixes_versions
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            PromptTokens: self._prompt,
+            Progress: self._progress,
+            Rewound: self._rewound,
+            Completed: self._completed,
+            Rewarded: self._rewarded,
+        }
+
+    def record(self, payload: AnyPayload) -> None:
+        self._handlers[type(payload)](payload)
+
+    def _prompt(self, payload: PromptTokens) -> None:
+        if self._tables.one("SELECT 1 FROM groups WHERE id = ?", payload.group):
+            raise Contradiction(f"the prompt of group {payload.group} comes after its start")
+        self._tables.do("INSERT INTO prompts VALUES (?, ?)", payload.group, pack_tokens(payload.tokens))
+
+    def _progress(self, payload: Progress) -> None:
+        found = self._live(payload, "running")
+        if found is None or not payload.tokens:
+            return
+        self._check_progress(payload, found)
+        chunk = Chunk(
+            trajectory=payload.trajectory,
+            start=payload.start,
+            version=payload.version,
+            tokens=pack_tokens(payload.tokens),
+            logprobs=pack_logprobs(payload.logprobs),
+            cut_logprobs=pack_logprobs(payload.cut_logprobs),
+        )
+        self._tables.insert_chunk(chunk)
+        self._set_num_tokens(payload.trajectory, payload.start + len(payload.tokens))
+
+    def _check_progress(self, payload: Progress, found: _Trajectory) -> None:
+        if payload.start != found.num_tokens:
+            raise Contradiction(
+                f"trajectory {payload.trajectory}: tokens from {payload.start} on, "
+                f"where {found.num_tokens} are recorded"
+            )
+        if payload.version not in (None, found.version) and not self._mixes_versions:
+            raise Contradiction(
+                f"trajectory {payload.trajectory} is pinned to version {found.version}, "
+                f"its tokens were drawn under {payload.version}"
+            )
+
+    def _rewound(self, payload: Rewound) -> None:
+        found = self._live(payload, "running")
+        if found is None:
+            return
+        if not 0 <= payload.num_tokens <= found.num_tokens:
+            raise Contradiction(
+                f"trajectory {payload.trajectory}: back to {payload.num_tokens} tokens of {found.num_tokens}"
+            )
+        chunks = self._tables.chunks(payload.trajectory)
+        self._tables.drop_chunks(payload.trajectory)
+        for chunk in cut_chunks(chunks, payload.num_tokens):
+            self._tables.insert_chunk(chunk)
+        self._set_num_tokens(payload.trajectory, payload.num_tokens)
+
+    def _completed(self, payload: Completed) -> None:
+        found, key = self._live(payload, "running"), payload.trajectory
+        if found is None:
+            return
+        if payload.num_tokens != found.num_tokens:
+            raise Contradiction(
+                f"trajectory {key} is complete with {payload.num_tokens} tokens, "
+                f"where {found.num_tokens} are recorded"
+            )
+        joined = join_chunks(self._tables.chunks(key))
+        self._tables.drop_chunks(key)
+        self._tables.do("INSERT INTO responses VALUES (?, ?, ?, ?, ?)", key, *joined)
+        self._tables.do(
+            "UPDATE trajectories SET state = 'ended', is_truncated = ? WHERE id = ?",
+            payload.is_truncated,
+            key,
+        )
+
+    def _rewarded(self, payload: Rewarded) -> None:
+        found, key = self._live(payload, "ended"), payload.trajectory
+        if found is None:
+            return
+        score = _encode((payload.reward, payload.values))
+        self._tables.do("UPDATE trajectories SET state = 'scored', score = ? WHERE id = ?", score, key)
+        if found.is_evaluation:  # Nobody trains on it.
+            self._tables.drop_response(key)
+            self._tables.drop_prompt(found.group)
+
+    def _live(self, payload: Progress | Rewound | Completed | Rewarded, state: str) -> _Trajectory | None:
+        """The trajectory a payload speaks of, in the state it must be in; None if that attempt is over."""
+        key = payload.trajectory
+        row = self._tables.one(
+            "SELECT group_id, t.version, attempt, state, num_tokens, is_evaluation"
+            " FROM trajectories t JOIN groups g ON g.id = group_id WHERE t.id = ?",
+            key,
+        )
+        if row is None:
+            raise Contradiction(f"trajectory {key} was never started")
+        found = _Trajectory(*row)
+        if payload.attempt < found.attempt or found.state == "closed":
+            return None
+        if payload.attempt > found.attempt or found.state != state:
+            raise Contradiction(
+                f"trajectory {key}: {type(payload).__name__} of attempt {payload.attempt}, "
+                f"while attempt {found.attempt} is {found.state}"
+            )
+        return found
+
+    def _set_num_tokens(self, trajectory: int, num_tokens: int) -> None:
+        self._tables.do("UPDATE trajectories SET num_tokens = ? WHERE id = ?", num_tokens, trajectory)

@@ -1,0 +1,74 @@
+"""A response as it is kept: in chunks while it grows, in one piece once it is complete. Bytes; no tables."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import msgpack
+
+from dora_rl.store.packing import unpack_logprobs, unpack_tokens
+from dora_rl.store.records import Response, Stretch
+
+_TOKEN_BYTES = 4
+_encode = msgpack.Encoder().encode
+_decode = msgpack.Decoder(tuple[tuple[int, int | None], ...]).decode
+
+
+class Chunk(NamedTuple):
+    """Tokens that came together, in the order of the table's columns."""
+
+    trajectory: int
+    start: int
+    version: int | None
+    tokens: bytes
+    logprobs: bytes
+    cut_logprobs: bytes
+
+
+class Joined(NamedTuple):
+    """A whole response, in the order of the table's columns."""
+
+    stretches: bytes
+    tokens: bytes
+    logprobs: bytes
+    cut_logprobs: bytes
+
+
+def join_chunks(chunks: Sequence[Chunk]) -> Joined:
+    """Chunks that follow one another, in one piece."""
+    stretches = [
+        (chunk.start, chunk.version)
+        for before, chunk in zip([None, *chunks], chunks, strict=False)
+        if before is None or before.version != chunk.version
+    ]
+    return Joined(
+        stretches=_encode(stretches),
+        tokens=b"".join(chunk.tokens for chunk in chunks),
+        logprobs=b"".join(chunk.logprobs for chunk in chunks),
+        cut_logprobs=b"".join(chunk.cut_logprobs for chunk in chunks),
+    )
+
+
+def cut_chunks(chunks: Sequence[Chunk], num_tokens: int) -> list[Chunk]:
+    """What holds the first `num_tokens` tokens of these chunks."""
+    kept = []
+    for chunk in chunks:
+        num_bytes = _TOKEN_BYTES * max(0, num_tokens - chunk.start)
+        if num_bytes:
+            kept.append(
+                chunk._replace(
+                    tokens=chunk.tokens[:num_bytes],
+                    logprobs=chunk.logprobs[:num_bytes],
+                    cut_logprobs=chunk.cut_logprobs[:num_bytes],
+                )
+            )
+    return kept
+
+
+def to_response(joined: Joined) -> Response:
+    """The numbers behind the bytes."""
+    return Response(
+        tokens=unpack_tokens(joined.tokens),
+        logprobs=unpack_logprobs(joined.logprobs),
+        cut_logprobs=unpack_logprobs(joined.cut_logprobs),
+        stretches=tuple(Stretch(start=start, version=v) for start, v in _decode(joined.stretches)),
+    )

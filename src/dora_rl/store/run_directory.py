@@ -1,0 +1,134 @@
+"""A run's directory: where everything is, who may write it, and whether the run is over.
+
+    recipe.yaml      the resolved recipe          checkpoints/   Hugging Face directories
+    journal.sqlite   what must survive            versions/      published weights
+    events.jsonl     inputs and decisions         logs/          what processes said
+    metrics/         what trackers write          finished.json  there once the run is over
+
+It comes into being whole, and is never made over an earlier run. Whoever only reads needs a `RunLayout`;
+whoever runs holds a `RunDirectory`, and with it the lock.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from dora_rl.core.history import encode_header
+from dora_rl.core.loading import build, load_yaml, to_yaml
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.record import Record
+from dora_rl.store.durable import new_directory, write_atomically
+from dora_rl.store.errors import RunError
+from dora_rl.store.journal import Journal
+from dora_rl.store.lock import RunLock
+
+
+class RunLayout(Record, frozen=True):
+    """The names of what a run leaves behind."""
+
+    root: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.root / "recipe.yaml"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.sqlite"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def versions(self) -> Path:
+        return self.root / "versions"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def finished(self) -> Path:
+        return self.root / "finished.json"
+
+    def read_recipe(self) -> Recipe:
+        """The recipe the run was started with."""
+        if not self.recipe.is_file():
+            raise RunError(f"{self.root} is no run directory", hint="check the path of the run")
+        return build(Recipe, load_yaml(self.recipe), str(self.recipe))
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finished.exists()
+
+
+class RunDirectory:
+    """A run directory in use by this process."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = RunLayout(root=root)
+        self.recipe = self.layout.read_recipe()
+        self._lock = RunLock(self.layout.lock, root)
+
+    @classmethod
+    def create(cls, root: Path, recipe: Recipe) -> Self:
+        """A directory for a new run; whatever is there already is left alone."""
+        try:
+            with new_directory(root) as directory:
+                _fill(RunLayout(root=directory), recipe)
+        except FileExistsError as error:
+            raise RunError(
+                f"{root} exists and is not empty", hint="resume the run in it, or choose another directory"
+            ) from error
+        except OSError as error:
+            raise RunError(f"cannot write {root}: {error.strerror}", hint="choose another place") from error
+        return cls(root)
+
+    @classmethod
+    def resume(cls, root: Path) -> Self:
+        """The directory of a run that was cut short."""
+        run = cls(root)
+        if run.layout.is_finished:
+            run.close()
+            raise RunError(
+                f"the run in {root} is finished: there is nothing to resume", hint="start another run"
+            )
+        return run
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """The run is over; `summary` is what a reader should see first."""
+        write_atomically(self.layout.finished, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _fill(layout: RunLayout, recipe: Recipe) -> None:
+    layout.recipe.write_text(to_yaml(recipe), encoding="utf-8")
+    layout.events.write_bytes(encode_header(recipe))
+    Journal.create(layout.journal, recipe).close()
+    for directory in (layout.metrics, layout.checkpoints, layout.versions, layout.logs):
+        directory.mkdir()

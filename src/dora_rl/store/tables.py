@@ -1,0 +1,59 @@
+"""The journal's tables as the records that change them see them. Runs inside somebody's transaction."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dora_rl.store.responses import Chunk
+
+Row = tuple[Any, ...]
+
+
+class Tables:
+    """Statements that more than one kind of record needs."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def do(self, statement: str, *values: Any) -> int:
+        """Carry out one statement; return how many rows it changed."""
+        return self._db.execute(statement, values).rowcount
+
+    def do_all(self, statement: str, rows: Iterable[Row]) -> None:
+        self._db.executemany(statement, rows)
+
+    def one(self, statement: str, *values: Any) -> Row | None:
+        row: Row | None = self._db.execute(statement, values).fetchone()
+        return row
+
+    def each(self, statement: str, *values: Any) -> Iterator[Row]:
+        # All at once: a cursor left open would keep SQLite from reusing its log.
+        return iter(self._db.execute(statement, values).fetchall())
+
+    # --- tokens ---
+
+    def insert_chunk(self, chunk: Chunk) -> None:
+        self.do("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?)", *chunk)
+
+    def chunks(self, trajectory: int) -> list[Chunk]:
+        rows = self.each("SELECT * FROM chunks WHERE trajectory = ? ORDER BY start", trajectory)
+        return [Chunk(*row) for row in rows]
+
+    def drop_chunks(self, trajectory: int) -> None:
+        self.do("DELETE FROM chunks WHERE trajectory = ?", trajectory)
+
+    def drop_response(self, trajectory: int) -> None:
+        self.do("DELETE FROM responses WHERE trajectory = ?", trajectory)
+
+    def drop_prompt(self, group: int) -> None:
+        self.do("DELETE FROM prompts WHERE group_id = ?", group)
+
+    # --- versions ---
+
+    def newest_version(self) -> int:
+        """How many versions were published; also the number of the batch in training, if there is one."""
+        found = self.one("SELECT max(number) + 1 FROM batches WHERE is_published")
+        return int(found[0] or 0) if found else 0
+
+    def has_batch(self, number: int) -> bool:
+        return self.one("SELECT 1 FROM batches WHERE number = ?", number) is not None

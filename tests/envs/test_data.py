@@ -1,0 +1,226 @@
+"""Rows come from many places, keep their numbers, and an epoch's order is a function of (seed, epoch)."""
+
+import builtins
+import importlib.util
+import json
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dora_rl.control.prompts import Prompts
+from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.loading import build
+from dora_rl.envs.config import DataConfig, SourceConfig
+from dora_rl.envs.data.rows import Row, read_rows
+from dora_rl.envs.data.sources import load_data, load_rows
+from dora_rl.envs.data.splits import epoch_order, held_out
+
+from .conftest import ROWS
+
+COLUMNS = {"prompt": "question", "solution": "answer"}
+
+
+def source(name: object, **choices: Any) -> SourceConfig:
+    return SourceConfig(name=str(name), **{"columns": COLUMNS} | choices)
+
+
+def plain_rows(count: int) -> list[Row]:
+    return [Row(row=n, prompt="?", columns={}) for n in range(count)]
+
+
+def as_table(rows: list[Row]) -> list[dict[str, Any]]:
+    return [
+        {"question": r.prompt, "answer": r.columns["solution"], "level": r.columns["level"]} for r in rows
+    ]
+
+
+def iterated() -> Iterator[dict[str, Any]]:
+    yield from ROWS
+
+
+def test_json_lines_json_and_python_give_the_same_rows(rows_file: Path, tmp_path: Path) -> None:
+    as_json = tmp_path / "rows.json"
+    as_json.write_text(json.dumps(ROWS))
+    module = tmp_path / "mine.py"
+    module.write_text(f"ROWS = {ROWS!r}\ndef rows(limit): return iter(ROWS[:limit])")
+    lines = load_rows(source(rows_file), seed=0)
+    assert as_table(lines) == ROWS
+    assert [row.row for row in lines] == list(range(20))
+    assert load_rows(source(as_json), seed=0) == lines
+    assert load_rows(source(f"{module}:ROWS"), seed=0) == lines
+    assert load_rows(source(f"{module}:rows", options={"limit": 7}), seed=0) == lines[:7]
+
+
+def test_parquet_gives_the_same_rows(rows_file: Path, tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(arrow.Table.from_pylist(ROWS), path)
+    assert load_rows(source(path), seed=0) == load_rows(source(rows_file), seed=0)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="is not a parquet file"):
+        load_rows(source(path), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("rows.parquet", "pyarrow"), ("owner/rows", "datasets"), ("hf:squad", "datasets")]
+)
+def test_without_its_package_a_source_says_what_to_install(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.parquet").touch()
+    importing = builtins.__import__
+
+    def refuse(name: str, *rest: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named '{package}'", name=package)
+        return importing(name, *rest, **more)
+
+    for module in [m for m in sys.modules if m.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(UserError, match=f"needs the package '{package}'") as error:
+        load_rows(source(name), seed=0)
+    assert error.value.hint == f"pip install {package}"
+
+
+def test_a_hub_data_set_is_asked_for_by_name_subset_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, subset: str | None, split: str) -> list[dict[str, Any]]:
+        asked.append((name, subset, split))
+        if split == "absent":
+            raise ValueError("Unknown split 'absent'")
+        return ROWS
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    assert len(load_rows(source("owner/rows", subset="main", split="test"), seed=0)) == 20
+    assert asked == [("owner/rows", "main", "test")]
+    with pytest.raises(UserError, match=r"'owner/rows' cannot be loaded: Unknown split"):
+        load_rows(source("owner/rows", split="absent"), seed=0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
+def test_the_real_package_reads_a_directory(rows_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    found = load_rows(source(f"hf:{rows_file.parent}"), seed=0)
+    assert as_table(found) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "words", "hint"),
+    [
+        (ROWS, {"prompt": "qestion"}, "no column 'qestion' to read as 'prompt'", "did you mean 'question'?"),
+        (ROWS, {}, "no column 'prompt'", "map the column"),
+        ([{"prompt": 3}], {}, "neither a string nor a list of messages", "a message is"),
+        ([{"prompt": [{"content": "x"}]}], {}, "neither a string nor a list", "a message is"),
+        ([{"prompt": "x", "completions": 1}], {}, "has a column 'completions'", "another name"),
+        ([{"prompt": "x", "a": object()}], {}, "row 0, column 'a' is not plain data", "use numbers"),
+        (["x"], {}, "row 0 is not a mapping", None),
+        ([], {}, "has no rows", None),
+    ],
+)
+def test_a_wrong_table_is_a_sentence(table: Any, columns: Any, words: str, hint: str | None) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        read_rows(table, columns, "here")
+    assert (hint or "") in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("cuont", "no task 'cuont'", "did you mean 'count'?"),
+        ("absent.jsonl", "no file absent.jsonl", "check the path"),
+        ("tests", "no kind of file that holds rows", ".jsonl"),
+        ("json:dumps", None, None),
+        ("math:pi", "no iterable of rows but float", "name a list"),
+    ],
+)
+def test_a_wrong_source_is_a_sentence(name: str, words: str | None, hint: str | None) -> None:
+    if words is None:
+        with pytest.raises(TypeError):
+            load_rows(source(name), seed=0)
+        return
+    with pytest.raises(UserError, match=words) as error:
+        load_rows(source(name), seed=0)
+    assert error.value.hint is not None
+    assert hint is not None
+    assert hint in error.value.hint
+
+
+def test_damage_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "x"}\n{"prompt": \n')
+    with pytest.raises(UserError, match="line 2 is not JSON"):
+        load_rows(source(path, columns={}), seed=0)
+
+
+def test_renamed_columns_leave_their_old_names() -> None:
+    (row,) = read_rows([{"a": "p", "b": 1, "c": 2}], {"prompt": "a", "c": "b"}, "here")
+    assert (row.prompt, row.columns) == ("p", {"c": 1})
+
+
+@given(st.integers(1, 200), st.integers(), st.integers(0, 50))
+def test_an_epochs_order_is_a_permutation_that_depends_on_seed_and_epoch_alone(
+    num_rows: int, seed: int, epoch: int
+) -> None:
+    order = epoch_order(num_rows, seed=seed, epoch=epoch)
+    assert sorted(order) == list(range(num_rows))
+    assert order == epoch_order(num_rows, seed=seed, epoch=epoch)
+
+
+def test_epochs_and_seeds_differ() -> None:
+    orders = {tuple(epoch_order(50, seed=seed, epoch=epoch)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+
+
+@given(st.integers(1, 40), st.integers(0, 9), st.integers(0, 3), st.data())
+def test_a_resumed_run_continues_the_order_and_control_draws_the_same(
+    num_rows: int, seed: int, epoch: int, data: st.DataObject
+) -> None:
+    position = data.draw(st.integers(0, num_rows))
+    stream = Prompts(tokens=[1] * num_rows, seed=seed)
+    stream.seek(epoch, position)
+    following = [stream.next().row for _ in range(num_rows)]
+    ours = epoch_order(num_rows, seed=seed, epoch=epoch) + epoch_order(num_rows, seed=seed, epoch=epoch + 1)
+    assert following == ours[position : position + num_rows]
+
+
+@given(st.integers(2, 200), st.floats(0, 0.99), st.integers())
+def test_held_out_rows_are_disjoint_complete_and_keep_their_numbers(
+    num_rows: int, share: float, seed: int
+) -> None:
+    rows = plain_rows(num_rows)
+    train, kept = held_out(rows, share=share, seed=seed)
+    assert sorted(row.row for row in train + kept) == list(range(num_rows))
+    assert abs(len(kept) - share * num_rows) <= 1
+    assert bool(kept) == bool(share)
+    assert train
+    assert (train, kept) == held_out(rows, share=share, seed=seed)
+
+
+def test_held_out_by_file_or_by_share_but_not_both(rows_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "test.jsonl"
+    other.write_text(json.dumps(ROWS[0]))
+    by_share = load_data(DataConfig(train=source(rows_file), held_out_share=0.25))
+    assert (len(by_share.train), len(by_share.held_out)) == (15, 5)
+    by_file = load_data(DataConfig(train=source(rows_file), held_out=source(other)))
+    assert (len(by_file.train), len(by_file.held_out)) == (20, 1)
+    with pytest.raises(ConfigError, match="both say which rows"):
+        DataConfig(train=source(rows_file), held_out=source(other), held_out_share=0.1)
+
+
+def test_a_recipes_tree_builds_the_config() -> None:
+    tree = {"train": {"name": "rows.jsonl", "columns": {"prompt": "q"}}, "held_out_share": 0.1}
+    config = build(DataConfig, tree, "recipe")
+    assert config.train.columns == {"prompt": "q"}
+    with pytest.raises(ConfigError, match="unknown key 'held_out_shar'"):
+        build(DataConfig, {"train": {"name": "x"}, "held_out_shar": 0.1}, "recipe")

@@ -1,0 +1,175 @@
+"""Real processes that hang, raise and die: every request comes back exactly once."""
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from dora_rl.core.errors import DoraError, UserError
+from dora_rl.envs.config import RewardConfig
+from dora_rl.envs.scoring.pool import ScorerPool
+
+from .scored import answers, asked, item, scoring
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_every_request_is_answered_once_by_several_processes() -> None:
+    with ScorerPool(scoring("length", "half", processes=2)) as pool:
+        for n in range(200):
+            pool.submit(asked(n, item("x" * n)))
+        results = answers(pool, 200)
+    assert [results[n].scores[0].values for n in range(200)] == [(float(n),) for n in range(200)]
+    assert pool.num_restarts == 0
+
+
+def test_a_process_starts_without_torch_and_runs_sync_code_as_a_script_does() -> None:
+    with ScorerPool(scoring("has_torch", "own_loop", "on_alarm", "spoken")) as pool:
+        pool.submit(asked(0, item("x")))
+        (result,) = answers(pool, 1).values()
+    assert not result.failures
+    assert [scores.values for scores in result.scores] == [(0.0,), (2.0,), (1.0,), (1.0,)]
+
+
+def test_what_a_function_prints_is_no_output(capfd: pytest.CaptureFixture[str]) -> None:
+    with ScorerPool(scoring("spoken")) as pool:
+        pool.submit(asked(0, item("x")))
+        answers(pool, 1)
+    assert capfd.readouterr().out == ""
+
+
+def test_a_hang_is_a_named_failure_and_the_rest_goes_on() -> None:
+    with ScorerPool(scoring("half", "hangs_on_slow", time_limit_s=0.5)) as pool:
+        pool.wait_ready()
+        started = time.monotonic()
+        for n, text in enumerate(["a", "slow", "b"]):
+            pool.submit(asked(n, item(text, row=n)))
+        results = answers(pool, 3)
+        assert 0.5 <= time.monotonic() - started < 10
+    (failure,) = results[1].failures
+    assert (failure.function, failure.row, failure.reason) == ("hangs_on_slow", 1, "time limit")
+    assert not results[0].failures
+    assert not results[2].failures
+    assert pool.num_restarts == 1
+
+
+def test_a_function_that_kills_its_process_is_tried_once_more_and_then_counted() -> None:
+    with ScorerPool(scoring("half", "dies_on_bad", processes=2)) as pool:
+        for n, text in enumerate(["a", "bad", "b", "c"]):
+            pool.submit(asked(n, item(text, row=n)))
+        results = answers(pool, 4)
+    (failure,) = results[1].failures
+    assert (failure.function, failure.row, failure.reason) == ("dies_on_bad", 1, "process died")
+    assert "SIGKILL" in failure.detail
+    assert [n for n, result in results.items() if result.failures] == [1]
+    assert pool.num_restarts == 2
+
+
+def test_a_death_is_noticed_at_once_and_its_request_retried(tmp_path: Path) -> None:
+    with ScorerPool(scoring("dies_once", time_limit_s=30.0, processes=2)) as pool:
+        pool.wait_ready()
+        started = time.monotonic()
+        pool.submit(asked(0, item("x", marker=str(tmp_path / "died"))))
+        (result,) = answers(pool, 1).values()
+        assert time.monotonic() - started < 10, "the child that holds the pipe hid the death"
+    assert not result.failures
+    assert result.scores[0].values == (1.0,)
+
+
+def test_killed_from_outside_while_idle_it_is_replaced() -> None:
+    with ScorerPool(scoring("pid")) as pool:
+        pool.wait_ready()
+        (first,) = pool.pids
+        os.kill(first, signal.SIGKILL)
+        assert select.select([pool], [], [], 10)[0], "the death makes the descriptor readable"
+        pool.submit(asked(0, item("x")))
+        (result,) = answers(pool, 1).values()
+        assert result.metrics[0].value == pool.pids[0] != first
+
+
+def test_asynchronous_requests_wait_together() -> None:
+    with ScorerPool(scoring("naps", "half")) as pool:
+        pool.wait_ready()
+        started = time.monotonic()
+        for n in range(40):
+            pool.submit(asked(n, item("0.3")))
+        results = answers(pool, 40)
+        assert time.monotonic() - started < 5, "one after the other they take 12 s"
+    assert all({s.function for s in result.scores} == {"naps", "half"} for result in results.values())
+
+
+def test_an_asynchronous_call_that_takes_too_long_does_not_disturb_the_others() -> None:
+    with ScorerPool(scoring("naps", time_limit_s=0.4)) as pool:
+        for n, text in enumerate(["0", "60", "0.1"]):
+            pool.submit(asked(n, item(text, row=n)))
+        results = answers(pool, 3)
+    assert [results[n].failures != () for n in range(3)] == [False, True, False]
+    assert results[1].failures[0].label == "failed: reward naps, time limit"
+    assert pool.num_restarts == 0
+
+
+def test_the_descriptor_says_when_there_is_something_to_poll() -> None:
+    with ScorerPool(scoring("hangs_on_slow", time_limit_s=0.3)) as pool:
+        pool.wait_ready()
+        assert pool.wait_s() is None
+        assert not select.select([pool], [], [], 0)[0]
+        pool.submit(asked(0, item("fine")))
+        assert select.select([pool], [], [], 10)[0]
+        assert answers(pool, 1)[0].scores
+        pool.submit(asked(1, item("slow")))
+        while not (results := pool.poll()):
+            wait_s = pool.wait_s()
+            select.select([pool], [], [], 10 if wait_s is None else wait_s)
+        assert results[0].failures[0].reason == "time limit"
+
+
+def test_a_request_larger_than_the_pipe_gets_through() -> None:
+    text = "x" * 3_000_000
+    with ScorerPool(scoring("length")) as pool:
+        pool.submit(asked(0, item(text)))
+        assert answers(pool, 1)[0].scores[0].values == (3e6,)
+
+
+def test_closing_ends_the_processes_even_those_that_hang() -> None:
+    with ScorerPool(scoring("hangs_on_slow", processes=2)) as pool:
+        pool.wait_ready()
+        pool.submit(asked(0, item("slow")))
+        pool.poll(0.2)
+        pids = pool.pids
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_what_cannot_be_imported_stops_the_run_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("import math\nraise RuntimeError('no licence')\n")
+    with (
+        ScorerPool(scoring(RewardConfig(function=f"{path}:f"), processes=2)) as pool,
+        pytest.raises(UserError, match=r"broken.py, line 2: RuntimeError: no licence"),
+    ):
+        pool.wait_ready()
+
+
+def test_processes_that_die_while_they_import_stop_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "deadly.py"
+    path.write_text("import os\nos._exit(5)\n")
+    with (
+        ScorerPool(scoring(RewardConfig(function=f"{path}:f"))) as pool,
+        pytest.raises(DoraError, match="exited with 5"),
+    ):
+        pool.wait_ready()
+
+
+def test_missing_columns_are_known_before_the_first_score() -> None:
+    with ScorerPool(scoring("strict")) as pool:
+        pool.wait_ready(["answer"])
+        with pytest.raises(UserError, match="needs a column 'answer'"):
+            pool.wait_ready(["anser"])

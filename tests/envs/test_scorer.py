@@ -1,0 +1,139 @@
+"""Reward functions in TRL's form are called as TRL calls them, and whatever they do becomes data."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dora_rl.core.errors import UserError
+from dora_rl.envs.config import RewardConfig
+from dora_rl.envs.scoring.functions import check_columns, load_function
+from dora_rl.envs.scoring.messages import Item, Metric, Needs, Per, ScoreResult
+from dora_rl.envs.scoring.scorer import Scorer
+
+from .scored import USER, asked, item, user
+
+
+def score(*rewards: RewardConfig, items: tuple[Item, ...], per: Per = "trajectory") -> ScoreResult:
+    scorer = Scorer([load_function(r) for r in rewards], time_limit_s=5.0, began=lambda *_: None)
+    scores = scorer.call_plain(asked(0, *items, per=per))
+    asyncio.run(scorer.call_async(scores))
+    return scores.result()
+
+
+def values(result: ScoreResult) -> dict[str, tuple[float | None, ...]]:
+    assert not result.failures, result.failures[0].detail
+    return {scores.function: scores.values for scores in result.scores}
+
+
+def test_a_function_gets_every_column_and_what_trl_promises() -> None:
+    result = score(user("by_answer"), items=(item("abc", answer="abc", extra=[1, 2]),))
+    assert values(result) == {"by_answer": (1.0,)}
+    assert result.metrics == (Metric(name="num_ids", value=3.0),)
+
+
+def test_a_function_without_kwargs_gets_what_it_names() -> None:
+    assert values(score(user("strict"), items=(item("x", answer="y", extra=1),))) == {"strict": (0.0,)}
+
+
+def test_completions_are_messages_where_prompts_are_and_strings_otherwise() -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    assert values(score(user("chat"), items=(item("four", prompt=chat),))) == {"chat": (4.0,)}
+    assert values(score(user("length"), items=(item("four", prompt="hi"),))) == {"length": (4.0,)}
+
+
+def test_a_group_is_one_call_over_all_members() -> None:
+    members = tuple(item("x" * n) for n in (3, 1, 2))
+    result = score(user("rank", per="group"), user("length"), items=members, per="group")
+    assert values(result) == {"rank": (2.0, 0.0, 1.0)}
+
+
+@pytest.mark.parametrize("function", ["judge", "naps"])
+def test_asynchronous_functions_are_awaited(function: str) -> None:
+    assert len(values(score(user(function), user("half"), items=(item("0"),)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "words"),
+    [
+        ("loud", "raised", "ValueError: cannot judge x"),
+        ("leaves", "raised", "SystemExit: 3"),
+        ("raises_later", "raised", "KeyError: 'later'"),
+        ("not_finite", "not finite", "nan"),
+        ("too_few", "wrong result", "0 values for 1 completions"),
+        ("words", "wrong result", "'good'"),
+    ],
+)
+def test_failure_is_data_with_the_name_the_row_and_the_reason(function: str, reason: str, words: str) -> None:
+    result = score(user(function), user("half"), items=(item("x", row=17),))
+    (failure,) = result.failures
+    assert (failure.function, failure.row, failure.reason) == (function, 17, reason)
+    assert words in failure.detail
+    assert failure.label == f"failed: reward {function}, {reason}"
+    assert [scores.function for scores in result.scores] == ["half"]
+
+
+def test_a_traceback_names_the_users_line() -> None:
+    (failure,) = score(user("loud"), items=(item("x"),)).failures
+    assert "user_rewards.py" in failure.detail
+    assert "in loud" in failure.detail
+
+
+def test_options_are_bound_and_checked() -> None:
+    penalty = {"max_tokens": 4, "buffer_tokens": 2}
+    reward = RewardConfig(function="overlong_penalty", options=penalty)
+    assert values(score(reward, items=(item("xxx"),))) == {"overlong_penalty": (-0.5,)}
+    with pytest.raises(UserError, match="no option 'anwer'") as error:
+        load_function(user("strict", options={"anwer": 1}))
+    assert error.value.hint == "did you mean 'answer'?"
+
+
+def test_a_missing_column_names_the_nearest() -> None:
+    needs = load_function(user("strict")).required
+    assert needs == ("answer",)
+    with pytest.raises(UserError, match="needs a column 'answer'") as error:
+        check_columns([Needs(function="strict", columns=needs)], ["question", "answers"])
+    assert error.value.hint == "did you mean 'answers'? Then map it: columns: {answer: answers}"
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "hint"),
+    [
+        ("acuracy_reward", "no built-in reward 'acuracy_reward'", "did you mean 'accuracy_reward'?"),
+        ("no.such.module.f", "no module 'no.such.module'", "check the name"),
+        (f"{USER}:lenght", "has no 'lenght'", "did you mean 'length'?"),
+        (f"{USER}:SEEN", "is not a function", "name a function"),
+        ("absent.py:f", "there is no file absent.py", "check the path"),
+    ],
+)
+def test_a_wrong_name_is_a_sentence(function: str, words: str, hint: str) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        load_function(RewardConfig(function=function))
+    assert error.value.hint is not None
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "words"),
+    [
+        ("import math\nimport no_such_package_here\n", 2, "No module named 'no_such_package_here'"),
+        ("x = 1\ndef f(:\n", 2, "SyntaxError"),
+        ("def g():\n    return 1 / 0\ng()\n", 2, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_says_where_and_why(
+    tmp_path: Path, source: str, line: int, words: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    with pytest.raises(UserError) as error:
+        load_function(RewardConfig(function=f"{path}:f"))
+    assert f"{path}, line {line}: " in error.value.message
+    assert words in error.value.message
+
+
+def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_mine.py").write_text("WORTH = 4.0")
+    path = tmp_path / "with_neighbour.py"
+    path.write_text("from neighbour_of_mine import WORTH\ndef f(completions): return [WORTH]")
+    assert values(score(RewardConfig(function=f"{path}:f"), items=(item("x"),))) == {"f": (4.0,)}

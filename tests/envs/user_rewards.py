@@ -1,0 +1,134 @@
+"""Reward functions as users write them, good and bad."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+SEEN = []
+
+
+def length(completions, **kwargs):
+    return [float(len(c)) for c in completions]
+
+
+def half(completions, **kwargs):
+    return [0.5 for _ in completions]
+
+
+def nothing(completions, **kwargs):
+    return [None for _ in completions]
+
+
+def by_answer(prompts, completions, completion_ids, answer, log_metric, **kwargs):
+    """Every keyword TRL promises, in lists of one length."""
+    assert len(prompts) == len(completions) == len(completion_ids) == len(answer)
+    assert set(kwargs) == {"extra"}, kwargs
+    log_metric("num_ids", len(completion_ids[0]))
+    return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+
+def strict(completions, answer):
+    """Without **kwargs: gets what it names."""
+    return [float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+
+def chat(prompts, completions, **kwargs):
+    assert isinstance(prompts[0], list), prompts
+    return [float(len(c[0]["content"])) if c[0]["role"] == "assistant" else None for c in completions]
+
+
+def rank(completions, **kwargs):
+    """Needs the whole group: how many members are shorter."""
+    return [float(sum(len(d) < len(c) for d in completions)) for c in completions]
+
+
+def loud(completions, **kwargs):
+    raise ValueError(f"cannot judge {completions[0]}")
+
+
+def leaves(completions, **kwargs):
+    sys.exit(3)
+
+
+def not_finite(completions, **kwargs):
+    return [float("nan")] * len(completions)
+
+
+def too_few(completions, **kwargs):
+    return []
+
+
+def words(completions, **kwargs):
+    return ["good"] * len(completions)
+
+
+def hangs_on_slow(completions, **kwargs):
+    if completions[0] == "slow":
+        time.sleep(60)
+    return [1.0] * len(completions)
+
+
+def dies_on_bad(completions, **kwargs):
+    if completions[0] == "bad":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [1.0] * len(completions)
+
+
+def dies_once(completions, marker, **kwargs):
+    """Kills its process the first time, leaving behind a child that holds on to everything it inherited."""
+    if not os.path.exists(marker[0]):
+        open(marker[0], "w").close()
+        if os.fork() == 0:
+            time.sleep(60)
+        os._exit(7)
+    return [1.0] * len(completions)
+
+
+def pid(completions, log_metric, **kwargs):
+    log_metric("pid", os.getpid())
+    return [0.0]
+
+
+def has_torch(completions, **kwargs):
+    return [float("torch" in sys.modules)]
+
+
+def own_loop(completions, **kwargs):
+    """What functions did before asynchronous ones were allowed."""
+
+    async def later():
+        await asyncio.sleep(0)
+        return 2.0
+
+    return [asyncio.run(later())]
+
+
+def on_alarm(completions, **kwargs):
+    """Signals work in the main thread only."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    return [1.0]
+
+
+async def naps(completions, **kwargs):
+    await asyncio.sleep(float(completions[0]))
+    return [1.0]
+
+
+async def raises_later(completions, **kwargs):
+    await asyncio.sleep(0)
+    raise KeyError("later")
+
+
+class Judge:
+    async def __call__(self, completions, **kwargs):
+        return [3.0 for _ in completions]
+
+
+judge = Judge()
+
+
+def spoken(completions, **kwargs):
+    print("said on standard output")
+    return [1.0]
