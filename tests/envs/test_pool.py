@@ -1,8 +1,11 @@
 """Real processes that hang, raise and die: every request comes back exactly once."""
 
 import os
+import random
 import select
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,15 +15,16 @@ from dora_rl.core.errors import DoraError, UserError
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.scoring.pool import ScorerPool
 
-from .scored import answers, asked, item, scoring
+from .scored import USER, answers, asked, item, scoring
 
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
         return False
-    return True
+    # Dead, if not yet buried by whoever inherited it.
+    return state != "Z"
 
 
 def test_every_request_is_answered_once_by_several_processes() -> None:
@@ -133,10 +137,10 @@ def test_the_descriptor_says_when_there_is_something_to_poll() -> None:
 
 
 def test_a_request_larger_than_the_pipe_gets_through() -> None:
-    text = "x" * 3_000_000
+    text = "x" * 1_000_000
     with ScorerPool(scoring("length")) as pool:
         pool.submit(asked(0, item(text)))
-        assert answers(pool, 1)[0].scores[0].values == (3e6,)
+        assert answers(pool, 1)[0].scores[0].values == (1e6,)
 
 
 def test_closing_ends_the_processes_even_those_that_hang() -> None:
@@ -146,6 +150,51 @@ def test_closing_ends_the_processes_even_those_that_hang() -> None:
         pool.poll(0.2)
         pids = pool.pids
     assert not any(is_alive(pid) for pid in pids)
+
+
+def test_whatever_happens_to_some_every_request_is_answered_once_and_the_others_are_scored() -> None:
+    moods = ["fine"] * 24 + ["dies"] * 2 + ["hangs"] * 2 + ["raises"] * 4
+    random.Random(0).shuffle(moods)
+    with ScorerPool(scoring("moody", processes=3, time_limit_s=1.0)) as pool:
+        for n, mood in enumerate(moods):
+            pool.submit(asked(n, item(mood, row=n)))
+        results = answers(pool, len(moods))
+    reasons = {"dies": "process died", "hangs": "time limit", "raises": "raised"}
+    for n, mood in enumerate(moods):
+        found = [(failure.row, failure.reason) for failure in results[n].failures]
+        assert found == ([] if mood == "fine" else [(n, reasons[mood])])
+        assert bool(results[n].scores) == (mood == "fine")
+    assert pool.num_restarts == 2 * 2 + 2
+
+
+PARENT = """
+import sys
+from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.scoring.messages import Item, ScoreRequest
+from dora_rl.envs.scoring.pool import ScorerPool
+pool = ScorerPool(ScoringConfig(rewards=(RewardConfig(function=sys.argv[1]),), processes=1))
+pool.wait_ready()
+item = Item(row=Row(row=0, prompt="?", columns={}), text="slow", token_ids=())
+pool.submit(ScoreRequest(request=0, per="trajectory", items=(item,)))
+pool.poll(0.2)
+print(*pool.pids, flush=True)
+pool.poll(60)
+"""
+
+
+def test_when_the_run_is_killed_its_processes_end_even_those_that_hang() -> None:
+    command = [sys.executable, "-c", PARENT, f"{USER}:hangs_on_slow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        parent.wait()
+    until = time.monotonic() + 10
+    while is_alive(pid):
+        assert time.monotonic() < until, f"{pid} outlives its parent"
+        time.sleep(0.02)
 
 
 def test_what_cannot_be_imported_stops_the_run_with_file_and_line(tmp_path: Path) -> None:
@@ -164,6 +213,16 @@ def test_processes_that_die_while_they_import_stop_the_run(tmp_path: Path) -> No
     with (
         ScorerPool(scoring(RewardConfig(function=f"{path}:f"))) as pool,
         pytest.raises(DoraError, match="exited with 5"),
+    ):
+        pool.wait_ready()
+
+
+def test_processes_that_never_finish_importing_stop_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "endless.py"
+    path.write_text("import time\ntime.sleep(60)\n")
+    with (
+        ScorerPool(scoring(RewardConfig(function=f"{path}:f"), start_limit_s=0.3)) as pool,
+        pytest.raises(DoraError, match=r"said nothing for 0.3 s"),
     ):
         pool.wait_ready()
 

@@ -16,6 +16,8 @@ from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Item, Needs
 from dora_rl.envs.scoring.scorer import Scorer
 from dora_rl.envs.tasks import TASKS, Task, load_task
+from dora_rl.envs.tasks.count import SYMBOLS, count_reward
+from dora_rl.envs.tasks.packing import packed, unpacked
 from dora_rl.model.characters import character_tokenizer
 
 from .scored import asked
@@ -57,8 +59,9 @@ def test_its_own_solutions_earn_everything(task: Task) -> None:
 
 def test_corrupted_solutions_earn_less(task: Task) -> None:
     rows = task.train
-    swapped = [row.columns["solution"].replace("1", "7").replace("0", "3") + "5" for row in rows]
-    for reward in (rewards(task, rows, swapped), rewards(task, rows, [""] * len(rows))):
+    wrong = str.maketrans("0123456789", "1234567890")
+    shifted = [row.columns["solution"].translate(wrong) for row in rows]
+    for reward in (rewards(task, rows, shifted), rewards(task, rows, [""] * len(rows))):
         assert all(value is not None and 0 <= value < 1 for value in reward)
 
 
@@ -97,6 +100,24 @@ def test_a_character_model_can_read_and_write_all_of_it(family: str, tmp_path: P
     assert tokenizer.unk_token_id not in [i for row in ids for i in row]
 
 
+def test_a_count_goes_down_to_zero_in_both_notations() -> None:
+    for row in load_task("count", seed=5, options={}).train:
+        numbers = [SYMBOLS.index(character) for character in str(row.prompt) + row.columns["solution"]]
+        assert numbers == list(range(row.columns["n"], -1, -1))
+    for row in load_task("count", seed=5, options={"notation": "decimal", "max_n": 300}).train:
+        assert f"from {row.columns['n']} to 0" in row.prompt
+        numbers = [int(word) for word in row.columns["solution"].split(" ")]
+        assert numbers == list(range(row.columns["n"], -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("given", "reward"),
+    [("3210", 1.0), ("32109", 0.9), ("321", 0.675), ("3", 0.225), ("2210", 0.0), ("", 0.0)],
+)
+def test_counting_further_earns_more(given: str, reward: float) -> None:
+    assert count_reward([given], ["3210"]) == [pytest.approx(reward)]
+
+
 def test_the_lengths_of_count_have_a_long_tail() -> None:
     lengths = sorted(len(row.columns["solution"]) for row in load_task("count", seed=0, options={}).train)
     median, longest = lengths[len(lengths) // 2], lengths[-1]
@@ -120,6 +141,9 @@ def test_a_source_that_names_a_task_brings_its_own_held_out_rows_and_reward() ->
         ("count", {"medain": 3}, "no option 'medain'", "did you mean 'median'?"),
         ("gsm8k", {}, "needs the option 'path'", "options: {path: ...}"),
         ("count:5", {}, "no option 'name'", "it takes"),
+        ("count", {"max_n": 62}, "too few for max_n = 62", "at most 61"),
+        ("count", {"median": 50.0}, "cannot draw", "median <= max_n"),
+        ("count", {"notation": "roman"}, "no notation 'roman'", "'characters' or 'decimal'"),
         ("arithmetic", {"signs": ["-"]}, "no sign '-'", "signs: +, *"),
     ],
 )
@@ -135,6 +159,29 @@ def test_a_file_that_is_not_gsm8k_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({"question": "x", "answer": "no mark"}))
     with pytest.raises(UserError, match="row 0 has no 'question' and 'answer'"):
         load_task("gsm8k", seed=0, options={"path": str(path)})
+
+
+def test_packing_keeps_tuples_and_keys() -> None:
+    value = {"a": (1, [2, (3,)]), 4: None, (5, "x"): {"dict": [1], "tuple": (True, 0.5)}}
+    plain = packed(value)
+    assert unpacked(json.loads(json.dumps(plain))) == value
+
+
+@pytest.mark.parametrize("junk", ["", "<answer>", "((((", "<answer>1/0</answer>", "\x00", "1e999", "nan"])
+@pytest.mark.parametrize("name", ["countdown", "rearc", "sudoku", "game_of_life", "prime_factorization"])
+def test_reasoning_gym_scorers_take_junk_for_wrong(name: str, junk: str) -> None:
+    pytest.importorskip("reasoning_gym")
+    task = load_task(f"reasoning_gym:{name}", seed=0, options={"rows": 2, "held_out_rows": 1})
+    assert rewards(task, task.train, [row.columns["solution"] for row in task.train]) == [1.0, 1.0]
+    assert all(value is not None and value < 1 for value in rewards(task, task.train, [junk] * 2))
+
+
+def test_a_lenient_reader_takes_the_last_number() -> None:
+    pytest.importorskip("reasoning_gym")
+    for lenient in (True, False):
+        task = load_task("reasoning_gym:chain_sum", seed=0, options={"rows": 3, "lenient": lenient})
+        texts = [f"I think it is {row.columns['entry']['dict'][1][1]}." for row in task.train]
+        assert [value == 1.0 for value in rewards(task, task.train, texts)] == [lenient] * 3
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -132,3 +132,10 @@ judge = Judge()
 def spoken(completions, **kwargs):
     print("said on standard output")
     return [1.0]
+
+
+def moody(completions, **kwargs):
+    """Does what the completion says."""
+    return {"dies": dies_on_bad, "hangs": hangs_on_slow, "raises": loud}.get(completions[0], half)(
+        [{"dies": "bad", "hangs": "slow"}.get(completions[0], completions[0])]
+    )

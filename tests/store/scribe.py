@@ -1,8 +1,8 @@
 """A run that keeps a journal, and a second, simple set of books to hold it against.
 
-The run is one of control's random histories: deaths, hangs, lost steps, failing environments, evaluations.
-The scribe invents tokens and rewards for it, hands everything to a journal in turns of random size, as an
-orchestrator would, and keeps in plain dictionaries what the journal ought to know.
+The run may be a random history of control or a simulation. The scribe invents tokens and rewards for it,
+hands everything to a journal in turns of random size, as an orchestrator would, and keeps in plain
+dictionaries what the journal ought to know.
 """
 
 from pathlib import Path
@@ -20,8 +20,6 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
 
-from ..control.history import History
-
 
 class Member:
     """What the journal ought to know of one trajectory."""
@@ -36,15 +34,14 @@ class Member:
         self.score: tuple[float | None, dict[str, float | None]] | None = None
 
 
-class JournalledHistory(History):
-    """A random history with a journal."""
+class Scribe:
+    """Writes down what a control plane is told and decides, from its first input on."""
 
-    def __init__(self, seed: int, path: Path, **fixed: object) -> None:
-        super().__init__(seed, **fixed)
-        self.fate = Random(f"journal {seed}")
+    def __init__(self, plane: ControlPlane, recipe: Recipe, path: Path) -> None:
+        self.plane = plane
+        self.fate = Random(f"journal {recipe.seed}")
         self.path = path
-        self.recipe = Recipe(batch=self.batch, control=self.control, steps=self.steps, seed=seed)
-        self.journal = Journal.create(path, self.recipe)
+        self.journal = Journal.create(path, recipe)
         self.recorded: list[Event] = []
         self.prompts: dict[int, tuple[int, ...]] = {}
         self.members: dict[int, Member] = {}
@@ -55,8 +52,8 @@ class JournalledHistory(History):
         self._turn: list[Event] = []
         self._turn_payloads: list[AnyPayload] = []
         self._touched: set[int] = set()
-        self._decide = self.plane.handle
-        self.plane.handle = self._handle  # type: ignore[method-assign]
+        self._decide = plane.handle
+        plane.handle = self._handle  # type: ignore[method-assign]
 
     # --- turns ---
 
@@ -93,6 +90,9 @@ class JournalledHistory(History):
         self.write()
         self.journal.close()
         self.journal = Journal.open(self.path)
+
+    def close(self) -> None:
+        self.journal.close()
 
     # --- inventing payloads ---
 
@@ -215,8 +215,3 @@ class JournalledHistory(History):
 def logprob_of(token: int) -> float:
     """A number that float32 holds exactly."""
     return -(token % 4096) / 256
-
-
-def fresh_plane(seed: int, **fixed: object) -> ControlPlane:
-    """The control plane as it was before the history's first input."""
-    return History(seed, **fixed).plane

@@ -1,5 +1,6 @@
 """Whatever happens in a run, its journal knows it, and gives control its state back after a crash."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,35 @@ import pytest
 from dora_rl.control.ledger import Ledger, Phase
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.replay import replay
+from dora_rl.core.inputs import InstanceLost, StepLost
+from dora_rl.core.recipe import Recipe
+from dora_rl.sim.run import build_world, run_world
+from dora_rl.sim.setup import complete, resolve
 from dora_rl.store.records import Response
 
-from .scribe import JournalledHistory, Member, fresh_plane, logprob_of
+from ..control.history import History
+from .scribe import Member, Scribe, logprob_of
+
+SIMULATED = (
+    "batch.groups=4",
+    "group_size=4",
+    "gpus=8",
+    "rollout_gpus=3",
+    "tensor_parallel=1",
+    "slots=16",
+    "steps=5",
+    "rows=50",
+    "median_tokens=60",
+    "lengths.max_tokens=400",
+    "decode_floor_s=2.0",
+    "mean_turns=2",
+    "environment_tokens=9",
+    "failure_rate=0.02",
+    "instance_deaths_per_hour=1.0",
+    "restart_s=20",
+    "hang_share=0.3",
+    "trainer_losses_per_hour=20",
+)
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -31,10 +58,27 @@ def test_the_journal_of_very_many_histories_tells_what_happened(block: int, tmp_
         check(seed, tmp_path / f"{seed}.sqlite")
 
 
+@pytest.mark.parametrize("schedule", ["partial", "dora"])
+def test_the_journal_of_a_simulated_run_gives_control_its_state_back(schedule: str, tmp_path: Path) -> None:
+    recipe = complete(resolve(assignments=[*SIMULATED, f"schedule={schedule}"]))
+    world = build_world(recipe)
+    scribe = Scribe(world.plane, recipe, tmp_path / "journal.sqlite")
+    with closing(scribe):
+        result = run_world(world)
+        look(scribe, build_world(recipe).plane)
+    assert len(scribe.recorded) == result.inputs
+    assert scribe.published == recipe.steps
+    assert any(isinstance(event, InstanceLost | StepLost) for event, _ in scribe.recorded), (
+        "nothing went wrong"
+    )
+
+
 def check(seed: int, path: Path, **fixed: object) -> None:
     """Run a history, stop at random moments and look at a journal opened anew; and at the end."""
-    history = JournalledHistory(seed, path, **fixed)
-    act, stops = history._act, set(history.fate.sample(range(400), 4))
+    history = History(seed, **fixed)
+    recipe = Recipe(batch=history.batch, control=history.control, steps=history.steps, seed=seed)
+    scribe = Scribe(history.plane, recipe, path)
+    act, stops = history._act, set(scribe.fate.sample(range(400), 4))
     num_acts = 0
 
     def act_and_look(*, does_harm: bool) -> None:
@@ -42,35 +86,35 @@ def check(seed: int, path: Path, **fixed: object) -> None:
         act(does_harm=does_harm)
         num_acts += 1
         if num_acts in stops:
-            look(history, **fixed)
+            look(scribe, History(seed, **fixed).plane)
 
     history._act = act_and_look  # type: ignore[method-assign]
     try:
         history.run()
-        look(history, **fixed)
+        look(scribe, History(seed, **fixed).plane)
     except Exception as error:
-        error.add_note(f"JournalledHistory({seed}, **{fixed}): {history.describe()}")
+        error.add_note(f"History({seed}, **{fixed}): {history.describe()}")
         raise
     finally:
-        history.journal.close()
+        scribe.close()
 
 
-def look(history: JournalledHistory, **fixed: object) -> None:
-    history.reopen()
-    assert list(history.journal.events()) == history.recorded
-    assert history.journal.num_inputs == len(history.recorded)
-    look_at_control(history, **fixed)
-    look_at_trajectories(history)
-    look_at_batches(history)
-    look_at_summaries(history)
+def look(scribe: Scribe, fresh: ControlPlane) -> None:
+    """A journal opened anew knows everything, and a fresh control plane gets its state from it."""
+    scribe.reopen()
+    assert list(scribe.journal.events()) == scribe.recorded
+    assert scribe.journal.num_inputs == len(scribe.recorded)
+    look_at_control(scribe, fresh)
+    look_at_trajectories(scribe)
+    look_at_batches(scribe)
+    look_at_summaries(scribe)
 
 
-def look_at_control(history: JournalledHistory, **fixed: object) -> None:
+def look_at_control(scribe: Scribe, fresh: ControlPlane) -> None:
     """Told the same, a fresh control plane decides the same and ends in the same state."""
-    plane = fresh_plane(history.seed, **fixed)
-    assert replay(plane, history.journal.events()).difference is None
-    plane.check_integrity()
-    assert state_of(plane) == state_of(history.plane)
+    assert replay(fresh, scribe.journal.events()).difference is None
+    fresh.check_integrity()
+    assert state_of(fresh) == state_of(scribe.plane)
 
 
 def state_of(plane: ControlPlane) -> object:
@@ -79,25 +123,25 @@ def state_of(plane: ControlPlane) -> object:
     return (groups, ledger.outcomes, ledger.num_committed, plane.prompts.epoch, plane.prompts.position)
 
 
-def look_at_trajectories(history: JournalledHistory) -> None:
-    unfinished = {t.trajectory: t for t in history.journal.unfinished()}
-    unscored = {t.trajectory: t for t in history.journal.unscored()}
-    assert unfinished.keys() == {key for key, m in history.members.items() if m.state == "running"}
-    assert unscored.keys() == {key for key, m in history.members.items() if m.state == "ended"}
+def look_at_trajectories(scribe: Scribe) -> None:
+    unfinished = {t.trajectory: t for t in scribe.journal.unfinished()}
+    unscored = {t.trajectory: t for t in scribe.journal.unscored()}
+    assert unfinished.keys() == {key for key, m in scribe.members.items() if m.state == "running"}
+    assert unscored.keys() == {key for key, m in scribe.members.items() if m.state == "ended"}
     for key, found in (unfinished | unscored).items():
-        member = history.members[key]
+        member = scribe.members[key]
         start = member.start
         assert (found.version, found.is_evaluation) == (start.version, start.evaluation)
-        assert found.prompt == history.prompts[found.group]
-        assert found.key.seed == history.seed
+        assert found.prompt == scribe.prompts[found.group]
+        assert found.key.seed == scribe.journal.recipe.seed
         places = [(k.epoch, k.row, k.member, k.attempt) for k in (found.key, start)]
         assert places[0] == places[1]
         look_at_response(found.response, member)
     running = (Phase.RUNNING, Phase.MOVING, Phase.WAITING)
-    known = [t for g in history.plane.ledger.groups.values() for t in g.members if t.phase in running]
+    known = [t for g in scribe.plane.ledger.groups.values() for t in g.members if t.phase in running]
     for t in known:
         assert unfinished[t.id].key.attempt == t.attempt
-        assert unfinished[t.id].version == t.version or history.control.schedule == "partial"
+        assert unfinished[t.id].version == t.version or scribe.journal.recipe.control.schedule == "partial"
 
 
 def look_at_response(response: Response, member: Member) -> None:
@@ -110,28 +154,28 @@ def look_at_response(response: Response, member: Member) -> None:
     assert all(member.writers[s.start] == s.version for s in response.stretches)
 
 
-def look_at_batches(history: JournalledHistory) -> None:
-    batches = list(history.journal.batches_after(history.covered))
-    assert [b.number for b in batches] == [n for n in sorted(history.batches) if n >= history.covered]
+def look_at_batches(scribe: Scribe) -> None:
+    batches = list(scribe.journal.batches_after(scribe.covered))
+    assert [b.number for b in batches] == [n for n in sorted(scribe.batches) if n >= scribe.covered]
     for batch in batches:
-        assert tuple(g.group for g in batch.groups) == history.batches[batch.number]
-        assert batch.is_published == (batch.number < history.published)
+        assert tuple(g.group for g in batch.groups) == scribe.batches[batch.number]
+        assert batch.is_published == (batch.number < scribe.published)
         for member in (m for group in batch.groups for m in group.members):
-            truth = history.members[member.trajectory]
+            truth = scribe.members[member.trajectory]
             assert truth.state == "scored"
             assert (member.reward, member.values) == truth.score
             assert member.is_truncated == truth.is_truncated
-            assert member.prompt == history.prompts[member.group]
+            assert member.prompt == scribe.prompts[member.group]
             look_at_response(member.response, truth)
 
 
-def look_at_summaries(history: JournalledHistory) -> None:
+def look_at_summaries(scribe: Scribe) -> None:
     """Pruned or not, lengths, rewards and outcomes stay."""
-    summaries = {s.trajectory: s for s in history.journal.summaries()}
-    assert summaries.keys() == history.members.keys() | history.outcomes.keys()
-    assert {key: s.outcome for key, s in summaries.items() if s.outcome} == history.outcomes
-    batch_of = {group: number for number, groups in history.batches.items() for group in groups}
-    for key, member in history.members.items():
+    summaries = {s.trajectory: s for s in scribe.journal.summaries()}
+    assert summaries.keys() == scribe.members.keys() | scribe.outcomes.keys()
+    assert {key: s.outcome for key, s in summaries.items() if s.outcome} == scribe.outcomes
+    batch_of = {group: number for number, groups in scribe.batches.items() for group in groups}
+    for key, member in scribe.members.items():
         summary = summaries[key]
         assert (summary.state, summary.batch) == (member.state, batch_of.get(summary.group))
         assert summary.num_tokens == len(member.tokens)

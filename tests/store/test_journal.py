@@ -196,6 +196,24 @@ def test_a_decision_is_recorded_once_and_in_its_place(
         decided(journal, again)
 
 
+@pytest.mark.parametrize("scored", [(0,), (1,), (0, 1)])
+def test_a_batch_holds_groups_of_which_every_member_is_scored_or_closed(
+    journal: Journal, scored: tuple[int, ...]
+) -> None:
+    admit(journal, 0)
+    for key in scored:
+        done = Completed(trajectory=key, attempt=0, num_tokens=1)
+        journal.append([], [progress(key, 1), done, Rewarded(trajectory=key, attempt=0, reward=1.0)])
+    rest = tuple({0, 1} - set(scored))
+    if rest:
+        with pytest.raises(Contradiction, match="1 are scored and 0 closed"):
+            decided(journal, take(0, 0))
+        decided(journal, Close(group=0, members=rest, outcome="failed: environment, 3 tries"))
+    decided(journal, take(0, 0))
+    (batch,) = journal.batches_after(0)
+    assert tuple(m.trajectory for m in batch.groups[0].members) == scored
+
+
 @pytest.mark.parametrize("version", [0, 1, 3])
 def test_a_version_is_published_once_and_in_its_turn(journal: Journal, version: int) -> None:
     trained(journal, 1)
@@ -214,6 +232,14 @@ def test_a_prompt_of_another_length_than_control_believes_is_refused(journal: Jo
     wrong = [start(0, 0, prompt_tokens=7) if isinstance(d, Start) else d for d in decisions]
     with pytest.raises(Contradiction, match="has 3 tokens, not 7"):
         journal.append([(told, wrong)], [prompt(0)])
+
+
+@pytest.mark.parametrize("first", [0, 6, 8])
+def test_tokens_that_leave_a_gap_or_were_there_before_are_refused(journal: Journal, first: int) -> None:
+    admit(journal, 0)
+    journal.append([], [progress(0, 7)])
+    with pytest.raises(Contradiction, match=f"tokens from {first} on, where 7 are recorded"):
+        journal.append([], [progress(0, 3, first=first)])
 
 
 def test_tokens_of_another_version_than_the_pinned_one_are_refused(journal: Journal) -> None:

@@ -1,4 +1,4 @@
-"""How far the trainer's log-probabilities are from those the engine recorded, for the same tokens and weights.
+"""How far the log-probabilities of trainer and engine are apart, for the same tokens and weights.
 
 Both run one decoder; what differs is the order of sums, and in bfloat16 where they are rounded. The gap is
 what an importance ratio of a trajectory just generated differs from one by.
@@ -11,8 +11,8 @@ from torch import Tensor
 from dora_rl.core.record import Record
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.shapes import SHAPES, random_weights
 from dora_rl.rollout.bench.setup import DeviceKind, backend_of
-from dora_rl.rollout.bench.shapes import SHAPES, random_weights
 from dora_rl.rollout.native.engine import NativeEngine
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.requests import Finished, Request, Stopping, StreamKey

@@ -43,11 +43,14 @@ class Journal:
         self.path = path
         self._db = open_database(path)
         self._tables = Tables(self._db)
-        with named_errors(path):
-            self.recipe = build(Recipe, msgspec.msgpack.decode(self._setting("recipe")), str(path))
-            found = self._tables.one("SELECT max(seq) + 1 FROM events")
-        self.num_inputs = int(found[0] or 0) if found else 0
-        """How many were ever appended: the `seq` of the next."""
+        try:
+            with named_errors(path):
+                self.recipe = build(Recipe, msgspec.msgpack.decode(self._setting("recipe")), str(path))
+                self.num_inputs = self._tables.num_events()
+                """How many were ever appended: the `seq` of the next."""
+        except BaseException:
+            self.close()
+            raise
         self._payloads = Payloads(self._tables, mixes_versions=self.recipe.control.schedule == "partial")
         self._books = Books(self._tables, group_size=self.recipe.batch.group_size)
         self._reader = Reader(self._tables, seed=self.recipe.seed)

@@ -30,6 +30,10 @@ class Tables:
         # All at once: a cursor left open would keep SQLite from reusing its log.
         return iter(self._db.execute(statement, values).fetchall())
 
+    def num_events(self) -> int:
+        found = self.one("SELECT max(seq) + 1 FROM events")
+        return int(found[0] or 0) if found else 0
+
     # --- tokens ---
 
     def insert_chunk(self, chunk: Chunk) -> None:

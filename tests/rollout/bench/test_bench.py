@@ -9,20 +9,23 @@ from typer.testing import CliRunner
 
 from dora_rl.cli.bench import app
 from dora_rl.core.errors import ConfigError
+from dora_rl.model.shapes import QWEN3_06B
 from dora_rl.model.tiny import save_tiny
 from dora_rl.rollout.bench.figures import Figures
 from dora_rl.rollout.bench.options import make_setup
 from dora_rl.rollout.bench.reference import ON_H200
 from dora_rl.rollout.bench.roofline import Hardware, least_time_s
 from dora_rl.rollout.bench.sections.versions import SHARES, _dealt
-from dora_rl.rollout.bench.shapes import QWEN3_06B
 from dora_rl.rollout.bench.suite import SECTIONS, run_sections
 from dora_rl.rollout.bench.workloads import Workload, long_tail, parse_workload, requests_of
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, Figures]:
-    setup = make_setup(device="cpu", shape="tiny", rows=("2x4", "3xtail"), repeats=1)
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figures]:
+    lengths = tmp_path_factory.mktemp("lengths") / "lengths.json"
+    lengths.write_text("[3, 20, 9]")
+    rows = ("2x4", "3xtail")
+    setup = make_setup(device="cpu", shape="tiny", rows=rows, lengths=lengths, repeats=1)
     lines: list[str] = []
     names = [name for name in SECTIONS if name != "cpu"]
     figures = dict(zip(names, run_sections(names, setup, lines.append), strict=True))

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 _FRACTION = re.compile(r"([-+]?)\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}")
 _LAST_NUMBER = re.compile(
-    r"(?<![\w.])[-+]?\$?(?:\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(?:\.\d+)?(?:[eE][-+]?\d+)?"
+    r"(?<![\w.])[-+]?\$?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(?:\.\d+)?(?:[eE][-+]?\d+)?"
     r"(?:\s*/\s*\d+)?(?:\\?%)?"
 )
 _ORNAMENTS = re.compile(r"\\left|\\right|\\[,;! ]|\\text\{[^}]*\}|\s|\$|\\\(|\\\)")

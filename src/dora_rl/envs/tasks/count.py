@@ -1,21 +1,29 @@
-"""`count`: given n, write n, n-1, ... 0 and stop.
+"""`count`: count down to 0 and stop.
 
-The length of a right answer is n's, and n is lognormal: most answers are short, a few very long, as in
-real rollouts. Made for models of characters trained from nothing: every number has the same width (`12:`
--> `12 11 10 09 ...`), so that the next character depends on the three before it alone and no place value
-has to be found by counting positions.
+The length of a right answer is that of the count, and n is lognormal: most answers are short, a few very
+long, as in real rollouts. Two notations:
+
+    characters   `c` -> `ba9876543210`: a number is one character, and the prompt is the count's first
+    decimal      `Count down from 12 to 0: ` -> `12 11 10 ... 0`, for models that know numbers
+
+The first is for character models trained from nothing: each character depends on the one before it alone, the
+prompt's included, so nothing has to be copied, carried or found by position, and what is learned from short
+counts holds for long ones.
 """
 
 import math
 import random
+import string
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dora_rl.core.errors import UserError
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.rewards.texts import Completion, text_of
 from dora_rl.envs.tasks.task import Task, numbered
 
+SYMBOLS = string.digits + string.ascii_lowercase + string.ascii_uppercase
+"""The numbers 0 .. 61 as single characters."""
 _PREFIX_SHARE = 0.9
 
 
@@ -27,20 +35,17 @@ def count(
     median: float = 8.0,
     sigma: float = 0.7,
     max_n: int = 40,
-    separator: str = " ",
+    notation: Literal["characters", "decimal"] = "characters",
 ) -> Task:
     """Rows with n in 1 .. max_n. Held-out rows are other draws; there are too few n to keep some unseen."""
-    if max_n < 1 or median <= 0 or sigma < 0:
-        raise UserError(
-            f"count needs max_n >= 1, median > 0 and sigma >= 0, not {max_n}, {median} and {sigma}"
-        )
-    width = len(str(max_n))
+    _check(median, sigma, max_n, notation)
+    columns = _in_characters if notation == "characters" else _in_decimal
 
     def table(part: str, num_rows: int) -> Iterator[dict[str, Any]]:
         rng = random.Random(f"count {part} {seed}")
         for _ in range(num_rows):
             n = _drawn(rng, median, sigma, max_n)
-            yield {"prompt": f"{n:0{width}d}:", "solution": countdown(n, width, separator), "n": n}
+            yield {**columns(n), "n": n}
 
     return Task(
         name="count",
@@ -48,13 +53,8 @@ def count(
         held_out=numbered(table("held out", held_out_rows), "count"),
         rewards=(RewardConfig(function="count_reward"),),
         # And the token that ends it.
-        max_new_tokens=len(countdown(max_n, width, separator)) + 1,
+        max_new_tokens=len(columns(max_n)["solution"]) + 1,
     )
-
-
-def countdown(n: int, width: int, separator: str) -> str:
-    """The answer: n .. 0, zero-padded."""
-    return separator.join(f"{number:0{width}d}" for number in range(n, -1, -1))
 
 
 def count_reward(completions: Sequence[Completion], solution: Sequence[str], **columns: Any) -> list[float]:
@@ -68,9 +68,21 @@ def count_reward(completions: Sequence[Completion], solution: Sequence[str], **c
 def _partial(given: str, wanted: str) -> float:
     if given == wanted:
         return 1.0
-    agreeing = next((i for i, (a, b) in enumerate(zip(given, wanted, strict=False)) if a != b), None)
-    num_right = min(len(given), len(wanted)) if agreeing is None else agreeing
+    pairs = zip(given, wanted, strict=False)
+    first_wrong = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+    num_right = min(len(given), len(wanted)) if first_wrong is None else first_wrong
     return _PREFIX_SHARE * num_right / len(wanted)
+
+
+def _in_characters(n: int) -> dict[str, Any]:
+    return {"prompt": SYMBOLS[n], "solution": SYMBOLS[:n][::-1]}
+
+
+def _in_decimal(n: int) -> dict[str, Any]:
+    return {
+        "prompt": f"Count down from {n} to 0: ",
+        "solution": " ".join(str(number) for number in range(n, -1, -1)),
+    }
 
 
 def _drawn(rng: random.Random, median: float, sigma: float, max_n: int) -> int:
@@ -78,3 +90,19 @@ def _drawn(rng: random.Random, median: float, sigma: float, max_n: int) -> int:
     while not 1 <= (n := round(rng.lognormvariate(math.log(median), sigma))) <= max_n:
         pass
     return n
+
+
+def _check(median: float, sigma: float, max_n: int, notation: str) -> None:
+    if notation not in ("characters", "decimal"):
+        raise UserError(f"count has no notation '{notation}'", hint="it is 'characters' or 'decimal'")
+    if notation == "characters" and max_n >= len(SYMBOLS):
+        raise UserError(
+            f"count has {len(SYMBOLS)} characters for numbers, too few for max_n = {max_n}",
+            hint=f"set max_n to at most {len(SYMBOLS) - 1}, or notation: decimal",
+        )
+    # Otherwise drawing until a number fits could take for ever.
+    if not (0 < median <= max_n and 0 <= sigma <= 3):
+        raise UserError(
+            f"count cannot draw with median = {median}, sigma = {sigma}, max_n = {max_n}",
+            hint="give 0 < median <= max_n and 0 <= sigma <= 3",
+        )

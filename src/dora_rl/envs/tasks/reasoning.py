@@ -4,7 +4,6 @@ Its scorers may raise on answers they cannot read; such an answer is worth 0. `l
 last number of the text, for models that do not keep to a format.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +12,10 @@ from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.named import did_you_mean, optional_module
 from dora_rl.envs.rewards.numbers import last_number
 from dora_rl.envs.rewards.texts import Completion, text_of
+from dora_rl.envs.tasks.packing import packed, unpacked
 from dora_rl.envs.tasks.task import Task, numbered
 
+_SEED_STRIDE = 1_000_003
 _INSTRUCTION = "Give only your final answer inside <answer> and </answer>."
 
 
@@ -28,14 +29,11 @@ def reasoning_gym(
     lenient: bool = True,
     instruction: str = _INSTRUCTION,
 ) -> Task:
-    """Rows of one of its data sets; the held-out ones come of another seed, and none is trained on."""
-    held_out = list(_entries(name, seed=2 * seed + 1, size=held_out_rows, config=config or {}))
+    """Rows of one of its data sets, the first of them held out; a problem held out is not trained on."""
+    entries = list(_entries(name, seed=seed, size=rows + held_out_rows, config=config or {}))
+    held_out = entries[:held_out_rows]
     unseen = {entry["question"] for entry in held_out}
-    train = [
-        entry
-        for entry in _entries(name, seed=2 * seed, size=rows, config=config or {})
-        if entry["question"] not in unseen
-    ]
+    train = [entry for entry in entries[held_out_rows:] if entry["question"] not in unseen]
     return Task(
         name=f"reasoning_gym:{name}",
         train=numbered(_table(train, name, instruction), name),
@@ -48,15 +46,15 @@ def reasoning_gym(
 def reasoning_gym_reward(
     completions: Sequence[Completion],
     reasoning_task: Sequence[str],
-    entry: Sequence[str],
+    entry: Sequence[Any],
     *,
     lenient: bool = True,
     **columns: Any,
 ) -> list[float]:
     """The data set's own score of the answer, the best of the ways to read it where `lenient`."""
     return [
-        max(_score(answer, name, json.loads(packed)) for answer in _answers(text_of(completion), lenient))
-        for completion, name, packed in zip(completions, reasoning_task, entry, strict=True)
+        max(_score(answer, name, unpacked(plain)) for answer in _answers(text_of(completion), lenient))
+        for completion, name, plain in zip(completions, reasoning_task, entry, strict=True)
     ]
 
 
@@ -79,7 +77,8 @@ def _entries(name: str, *, seed: int, size: int, config: Mapping[str, Any]) -> I
     if name not in known:
         raise UserError(f"reasoning-gym has no data set '{name}'", hint=did_you_mean(name, known, "it has"))
     try:
-        yield from package.create_dataset(name, seed=seed, size=size, **config)
+        # Its row i is a function of seed + i: neighbouring seeds would share all rows but one.
+        yield from package.create_dataset(name, seed=seed * _SEED_STRIDE, size=size, **config)
     except (TypeError, AssertionError) as error:
         raise UserError(f"reasoning-gym refuses the config of '{name}': {error}") from error
 
@@ -90,8 +89,7 @@ def _table(entries: list[dict[str, Any]], name: str, instruction: str) -> Iterat
             "prompt": [{"role": "user", "content": f"{entry['question']}\n{instruction}"}],
             "solution": f"<answer>{entry['answer']}</answer>",
             "reasoning_task": name,
-            # As text: the entry holds whatever its scorer needs, mappings with numbers for keys among it.
-            "entry": json.dumps(entry, default=str),
+            "entry": packed(entry),
         }
 
 

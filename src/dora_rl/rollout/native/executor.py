@@ -171,7 +171,7 @@ def _joined(parts: Iterable[Sampled]) -> Sampled:
 
 def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of the largest tensors that live during a step: logits and noise, and the activations of a layer."""
-    logits_and_noise = 6 * DRAW_ROWS * model.vocab_size * 8
+    logits_and_noise = torch.get_num_threads() * 6 * DRAW_ROWS * model.vocab_size * 8
     widths = 4 * max(model.intermediate_size, model.q_size) + 4 * model.hidden_size
     return logits_and_noise + config.limits.step_tokens * widths * 4
 

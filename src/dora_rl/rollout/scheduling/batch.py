@@ -130,11 +130,9 @@ class Batch:
         lane = list(self._lanes[version])
         rows = self._decode_rows(lane)
         room = self._limits.step_tokens - len(rows)
-        for sequence in lane:
+        for sequence in [each for each in lane if each.num_tokens - each.num_computed > 1]:
             # Those that still have their slot: one may have lost it to a decoding request.
-            if not room:
-                break
-            if sequence.is_prefilling and sequence.slot is not None:
+            if room and sequence.is_runnable and sequence.slot is not None:
                 row = _chunk(sequence, min(room, sequence.num_uncomputed))
                 rows.append(row)
                 room -= row.num_tokens

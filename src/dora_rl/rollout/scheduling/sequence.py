@@ -64,11 +64,6 @@ class Sequence:
         return self.num_tokens < self.max_tokens
 
     @property
-    def is_prefilling(self) -> bool:
-        """Whether it needs more than one token before its next draw."""
-        return self.num_uncomputed > 1 and self.is_runnable
-
-    @property
     def is_computing_prefix(self) -> bool:
         """Whether it is on its way through the prompt of its group."""
         return self.prefix_key is not None and self.num_computed < self.num_shareable

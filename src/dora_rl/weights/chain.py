@@ -1,0 +1,77 @@
+"""Which files a version needs: the nearest anchor before it, and every delta since.
+
+Knows numbers only.
+"""
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+from dora_rl.weights.container import Kind
+
+File = tuple[Kind, int]
+
+
+class AnchorPolicy(Record, frozen=True):
+    """When all of a version is written beside its delta."""
+
+    every: int = 32
+    """After so many deltas, at the latest."""
+    chain_share: float = 1.0
+    """When the deltas since the last anchor have grown to this share of its bytes."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.chain_share <= 0:
+            raise ConfigError("anchors need a positive number of deltas between them")
+
+    def is_due(self, anchor_bytes: int, delta_bytes: Sequence[int]) -> bool:
+        """After a chain of this anchor and these deltas."""
+        return len(delta_bytes) >= self.every or sum(delta_bytes) > self.chain_share * anchor_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """The files there are, by version."""
+
+    anchors: Set[int]
+    deltas: Set[int]
+    retired: Set[int]
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Those that can be asked for, oldest first."""
+        return tuple(sorted((self.anchors | self.deltas) - self.retired))
+
+    @property
+    def newest(self) -> int | None:
+        """The newest of all, which is never retired."""
+        return max(self.versions, default=None)
+
+    def anchor_of(self, version: int) -> int | None:
+        """Where the chain of a version begins."""
+        return max((anchor for anchor in self.anchors if anchor <= version), default=None)
+
+    def chain(self, version: int) -> list[File]:
+        """The files of a version in the order they are read; some may be missing."""
+        anchor = self.anchor_of(version)
+        first = version if anchor is None else anchor
+        return [("anchor", first), *(("delta", each) for each in range(first + 1, version + 1))]
+
+    def holds(self, file: File) -> bool:
+        """Whether it is there."""
+        kind, version = file
+        return version in (self.anchors if kind == "anchor" else self.deltas)
+
+    def needless(self) -> list[File]:
+        """Files that no version needs any more, newest first: what is left is whole chains."""
+        needed = set(self._needed(self.versions))
+        files: set[File] = {("anchor", each) for each in self.anchors}
+        files |= {("delta", each) for each in self.deltas}
+        return sorted(files - needed, key=lambda file: -file[1])
+
+    def _needed(self, versions: Iterable[int]) -> Iterable[File]:
+        for version in versions:
+            yield from self.chain(version)
+            # An instance of the version before adopts it by this, though an anchor may stand beside it.
+            yield "delta", version

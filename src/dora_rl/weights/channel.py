@@ -1,0 +1,38 @@
+"""The seam between the trainer and the instances: versions go in on one side and come out on the other.
+
+What is fetched may be shared with others: it is read, and copied by whoever wants to write. Engines copy.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dora_rl.model.delta import Delta
+from dora_rl.weights.difference import Tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """A version that an instance holds; its tensors are read, never written."""
+
+    version: int
+    tensors: Tensors
+
+
+class Channel(Protocol):
+    """A way for versions. Versions are published in order, and are final."""
+
+    def publish(self, version: int, tensors: Tensors) -> None:
+        """Make a version available; when this returns, it can be fetched."""
+        ...
+
+    def fetch(self, version: int, device: str | None = None) -> Tensors:
+        """All of a version, on a device, or where the channel has it."""
+        ...
+
+    def fetch_delta(self, version: int, base: Resident) -> Delta:
+        """What turns the base into a newer version, on the device of the base: for an engine to adopt."""
+        ...
+
+    def retire(self, version: int) -> None:
+        """Let go of a version that is not the newest; nothing will fetch it any more."""
+        ...

@@ -1,0 +1,154 @@
+"""The file format: sections, then a header that describes them, then how to find and check the header.
+
+    8 bytes    magic
+    ...        the sections, one after the other in the header's order
+    ...        the header: JSON
+    16 bytes   blake2b of the header
+    8 bytes    the header's length, little-endian
+    8 bytes    magic
+
+The header comes last so that a file is written in one pass. An anchor has one section a tensor: its bytes.
+A delta has for each tensor that changed its positions and its byte planes, lowest first (see `positions` and
+`difference`). Everything a header claims is held against the file's size and against itself before anything
+is allocated, and reading runs no code.
+"""
+
+from hashlib import blake2b
+from math import prod
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from dora_rl.core.record import Record
+from dora_rl.weights.bits import DTYPES
+from dora_rl.weights.errors import Damaged
+from dora_rl.weights.packed import Section
+from dora_rl.weights.positions import Shape
+
+MAGIC = b"DORAWGT1"
+_DIGEST_BYTES = 16
+_TRAILER_BYTES = _DIGEST_BYTES + 8 + len(MAGIC)
+_HEADER_LIMIT_BYTES = 256 << 20
+
+Kind = Literal["anchor", "delta"]
+DtypeName = Literal["bfloat16", "float16", "float32"]
+
+
+class TensorEntry(Record, frozen=True):
+    """One tensor of a file."""
+
+    name: str
+    dtype: DtypeName
+    shape: tuple[int, ...]
+    sections: tuple[Section, ...]
+    count: int = 0
+    """Values changed."""
+    base_sum: int = 0
+    """Over the base's patterns at the changed places."""
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a value."""
+        return DTYPES[self.dtype].itemsize
+
+    def section_bytes(self, kind: Kind) -> list[int]:
+        """The lengths its sections must have."""
+        if kind == "anchor":
+            return [self.size * self.width]
+        if not self.count:
+            return []
+        return [Shape(size=self.size, count=self.count).num_bytes, *[self.count] * self.width]
+
+
+class Header(Record, frozen=True):
+    """What a file holds."""
+
+    kind: Kind
+    version: int
+    identity: str
+    """Of the version: of its place in one lineage of versions."""
+    tensors: tuple[TensorEntry, ...]
+    base: int | None = None
+    base_identity: str | None = None
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(section.stored_bytes for entry in self.tensors for section in entry.sections)
+
+
+def identity_of(version: int, base_identity: str | None, tensors: tuple[TensorEntry, ...]) -> str:
+    """Names the contents of a version and all it was made from."""
+    return _digest(msgspec.json.encode((version, base_identity, tensors))).hex()
+
+
+def end_of_file(header: Header) -> bytes:
+    """What follows the sections."""
+    encoded = msgspec.json.encode(header)
+    return encoded + _digest(encoded) + len(encoded).to_bytes(8, "little") + MAGIC
+
+
+def read_header(file: BinaryIO, path: Path) -> Header:
+    """The header, held against itself and the file; the file is left where its first section begins."""
+    num_bytes = file.seek(0, 2)
+    encoded = _read_encoded(file, path, num_bytes)
+    try:
+        header = msgspec.json.decode(encoded, type=Header)
+    except msgspec.DecodeError as error:
+        raise Damaged(path, f"its header cannot be read: {error}") from error
+    if len(MAGIC) + header.payload_bytes + len(encoded) + _TRAILER_BYTES != num_bytes:
+        raise Damaged(path, f"its header describes another length than its {num_bytes} bytes")
+    if problem := _problem(header):
+        raise Damaged(path, problem)
+    file.seek(len(MAGIC))
+    return header
+
+
+def _read_encoded(file: BinaryIO, path: Path, num_bytes: int) -> bytes:
+    if num_bytes < len(MAGIC) + _TRAILER_BYTES:
+        raise Damaged(path, f"{num_bytes} bytes are no weight file")
+    file.seek(0)
+    begin = file.read(len(MAGIC))
+    file.seek(num_bytes - _TRAILER_BYTES)
+    trailer = file.read(_TRAILER_BYTES)
+    digest, length, end = trailer[:_DIGEST_BYTES], trailer[_DIGEST_BYTES:-8], trailer[-8:]
+    if begin != MAGIC or end != MAGIC:
+        raise Damaged(path, "it does not begin and end as a weight file: it is another file, or truncated")
+    header_bytes = int.from_bytes(length, "little")
+    if header_bytes > min(_HEADER_LIMIT_BYTES, num_bytes - len(MAGIC) - _TRAILER_BYTES):
+        raise Damaged(path, f"a header of {header_bytes} bytes does not fit into it")
+    file.seek(num_bytes - _TRAILER_BYTES - header_bytes)
+    encoded = file.read(header_bytes)
+    if _digest(encoded) != digest:
+        raise Damaged(path, "the checksum of its header does not match")
+    return encoded
+
+
+def _problem(header: Header) -> str | None:
+    """What is wrong with a header that was read whole."""
+    if (header.kind == "delta") != (header.base is not None and header.base_identity is not None):
+        return "a delta has a base, an anchor has none"
+    if len({entry.name for entry in header.tensors}) != len(header.tensors):
+        return "a tensor occurs twice in it"
+    for entry in header.tensors:
+        if problem := _entry_problem(entry, header.kind):
+            return f"tensor '{entry.name}': {problem}"
+    return None
+
+
+def _entry_problem(entry: TensorEntry, kind: Kind) -> str | None:
+    if min(entry.shape, default=0) < 0 or not 0 <= entry.count <= entry.size:
+        return f"{entry.count} changed values in a tensor of shape {list(entry.shape)}"
+    expected = entry.section_bytes(kind)
+    if len(expected) != len(entry.sections):
+        return f"{len(entry.sections)} sections where {len(expected)} belong"
+    problems = (each.problem(size) for each, size in zip(entry.sections, expected, strict=True))
+    return next(filter(None, problems), None)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_DIGEST_BYTES).digest()

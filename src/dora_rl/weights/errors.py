@@ -1,0 +1,57 @@
+"""What can go wrong with stored weights. Each message says which file or version, and what.
+
+DoraError
+└── WeightsError
+    ├── Damaged           a file is truncated, altered or not what its place says
+    ├── WrongBase         a delta was made against other weights than it is applied to
+    ├── UnknownVersion    a version was never published here, or is retired
+    ├── MissingFile       a version is here, and a file that it needs is not
+    ├── VersionConflict   a version is already published with other weights, or out of order
+    ├── WrittenAfter      tensors handed over by reference were changed afterwards
+    ├── Busy              another process publishes into this store
+    └── CannotWrite       the disk is full, or the place is not ours
+"""
+
+from pathlib import Path
+
+from dora_rl.core.errors import DoraError
+
+
+class WeightsError(DoraError):
+    """Stored weights cannot be written or read."""
+
+
+class Damaged(WeightsError):
+    """A file cannot be trusted."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path} is damaged: {problem}", hint="restore the file, or resume before it")
+        self.path = path
+
+
+class WrongBase(WeightsError):
+    """A delta does not belong to these weights."""
+
+
+class UnknownVersion(WeightsError):
+    """No such version."""
+
+
+class MissingFile(WeightsError):
+    """Part of a chain is gone."""
+
+
+class VersionConflict(WeightsError):
+    """A version is final once it is published, and the next one follows the newest."""
+
+
+class WrittenAfter(WeightsError):
+    """Published tensors were changed in place."""
+
+
+class Busy(WeightsError):
+    """A store has one publisher."""
+
+
+class CannotWrite(WeightsError):
+    """The file system refuses."""

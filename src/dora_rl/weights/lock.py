@@ -1,0 +1,38 @@
+"""One publisher a store. The lock is the kernel's: it ends with the process, however that ends."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from dora_rl.weights.errors import Busy, CannotWrite
+
+
+class Lock:
+    """Held from the first `acquire` to `release`."""
+
+    def __init__(self, directory: Path, name: str = "lock") -> None:
+        self._path = directory / name
+        self._descriptor: int | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock; False if it was held already, Busy if another holds it."""
+        if self._descriptor is not None:
+            return False
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CannotWrite(f"cannot open {self._path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise Busy(f"another process holds {self._path}: a store has one publisher") from error
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Let go of it, if it is held."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

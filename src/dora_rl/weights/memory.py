@@ -1,0 +1,70 @@
+"""Within a process: versions by reference, nothing is copied.
+
+Whoever publishes tensors gives up writing to them: they are the version, for as long as it is not
+retired. Who wants to go on writing publishes copies; casting float32 masters to the serving dtype makes them
+anyway. A write in place that torch can see is found out when the version is next asked for. Fetched
+tensors are the published ones (copies on another device) and are read only, too.
+"""
+
+from torch import Tensor
+
+from dora_rl.model.delta import Change, Delta
+from dora_rl.weights.bits import patterns
+from dora_rl.weights.channel import Resident
+from dora_rl.weights.difference import Tensors
+from dora_rl.weights.errors import UnknownVersion, VersionConflict, WrittenAfter, WrongBase
+
+
+class InProcess:
+    """Speaks Channel."""
+
+    def __init__(self) -> None:
+        self._versions: dict[int, Tensors] = {}
+        self._writes: dict[int, int] = {}
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Those that can be fetched, oldest first."""
+        return tuple(sorted(self._versions))
+
+    def publish(self, version: int, tensors: Tensors) -> None:
+        """Hand a version over."""
+        newest = max(self._versions, default=None)
+        if newest is not None and version != newest + 1:
+            raise VersionConflict(f"version {version} cannot follow version {newest}")
+        self._versions[version] = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._writes[version] = _num_writes(tensors)
+
+    def fetch(self, version: int, device: str | None = None) -> Tensors:
+        """The tensors that were published; on their own device unless another is named."""
+        tensors = self._versions.get(version)
+        if tensors is None:
+            raise UnknownVersion(f"version {version} is not here; {list(self.versions)} are")
+        if _num_writes(tensors) != self._writes[version]:
+            raise WrittenAfter(f"tensors of version {version} were written to after they were published")
+        return tensors if device is None else {name: tensor.to(device) for name, tensor in tensors.items()}
+
+    def fetch_delta(self, version: int, base: Resident) -> Delta:
+        """What differs between the base as it is and the version."""
+        new = self.fetch(version)
+        if new.keys() != base.tensors.keys():
+            raise WrongBase(f"version {version} has other tensors than version {base.version}")
+        changes = {name: _change(base.tensors[name], tensor) for name, tensor in new.items()}
+        return {name: change for name, change in changes.items() if len(change.indices_N)}
+
+    def retire(self, version: int) -> None:
+        """Let go of a version's tensors."""
+        if version == max(self._versions, default=None):
+            raise VersionConflict(f"version {version} is the newest")
+        self._versions.pop(version, None)
+        self._writes.pop(version, None)
+
+
+def _change(old: Tensor, new: Tensor) -> Change:
+    new = new.to(old.device).contiguous()
+    indices_N = (patterns(old) != patterns(new)).nonzero().squeeze(1)
+    return Change(indices_N=indices_N, values_N=new.view(-1)[indices_N])
+
+
+def _num_writes(tensors: Tensors) -> int:
+    return sum(tensor._version for tensor in tensors.values())

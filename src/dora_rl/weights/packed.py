@@ -1,0 +1,85 @@
+"""Sections: runs of bytes, compressed where that pays, each with its checksum and its size.
+
+Nothing is allocated before its size is known to be possible: deflate cannot shrink more than 1032 times, so
+a section that claims more is refused unread.
+"""
+
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from os import cpu_count
+from typing import Literal
+
+from dora_rl.core.record import Record
+
+Coding = Literal["raw", "deflate"]
+Strategy = Literal["none", "huffman", "runs"]
+"""How to try to compress: not at all, for skewed bytes without repetition, or for long runs."""
+
+_DEFLATE_RATIO = 1032
+"""The most that deflate can shrink anything."""
+_ENOUGH = 0.95
+"""Compression that saves less is not worth undoing."""
+_RAW_DEFLATE = -zlib.MAX_WBITS
+_STRATEGY = {"huffman": zlib.Z_HUFFMAN_ONLY, "runs": zlib.Z_RLE}
+
+Data = bytes | memoryview
+
+
+class Section(Record, frozen=True):
+    """What a header says about one section."""
+
+    stored_bytes: int
+    raw_bytes: int
+    crc32: int
+    """Of the stored bytes."""
+    coding: Coding = "raw"
+
+    def problem(self, raw_bytes: int) -> str | None:
+        """Why this cannot be a section of so many bytes, if it cannot."""
+        if self.raw_bytes != raw_bytes or self.stored_bytes < 0:
+            return f"a section of {self.raw_bytes} bytes where {raw_bytes} belong"
+        if self.coding == "raw" and self.stored_bytes != self.raw_bytes:
+            return f"{self.stored_bytes} bytes stored for {self.raw_bytes}"
+        if self.raw_bytes > _DEFLATE_RATIO * (self.stored_bytes + 1):
+            return f"{self.raw_bytes} bytes cannot come out of {self.stored_bytes}"
+        return None
+
+
+def pack(data: Data, strategy: Strategy) -> tuple[Section, Data]:
+    """A section, and the bytes to store for it."""
+    stored, coding = data, "raw"
+    if strategy != "none":
+        deflate = zlib.compressobj(1, zlib.DEFLATED, _RAW_DEFLATE, 9, _STRATEGY[strategy])
+        deflated = deflate.compress(data) + deflate.flush()
+        if len(deflated) < _ENOUGH * len(data):
+            stored, coding = deflated, "deflate"
+    section = Section(
+        stored_bytes=len(stored),
+        raw_bytes=len(data),
+        crc32=zlib.crc32(stored),
+        coding="deflate" if coding == "deflate" else "raw",
+    )
+    return section, stored
+
+
+def pack_all(parts: Sequence[tuple[Data, Strategy]]) -> list[tuple[Section, Data]]:
+    """Every section, on as many threads as there are processors: zlib does not hold the interpreter."""
+    with ThreadPoolExecutor(min(16, cpu_count() or 1)) as threads:
+        return list(threads.map(lambda part: pack(*part), parts))
+
+
+def unpack(section: Section, stored: Data) -> Data:
+    """The bytes of a section; ValueError if they are not those that were stored."""
+    if len(stored) != section.stored_bytes or zlib.crc32(stored) != section.crc32:
+        raise ValueError("its checksum does not match")
+    if section.coding == "raw":
+        return stored
+    inflate = zlib.decompressobj(_RAW_DEFLATE)
+    try:
+        raw = inflate.decompress(stored, section.raw_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be inflated: {error}") from error
+    if len(raw) != section.raw_bytes or not inflate.eof:
+        raise ValueError(f"it does not inflate to {section.raw_bytes} bytes")
+    return raw

@@ -1,0 +1,113 @@
+"""Sorted positions in few bits.
+
+    all      every position: nothing is stored
+    bitmap   one bit for each of `size` places
+    sorted   Elias-Fano: of each of N positions the low `l = floor(log2(size / N))` bits as l packed planes,
+             then the high parts as one bitmap in which position j's is the one at `(position >> l) + j`
+
+Elias-Fano stays within about half a bit of the entropy of evenly spread positions and needs neither a
+dictionary nor a loop, and so is made and read on the device. Measured on real steps it is shorter than gaps
+in Huffman codes where few values change, and general compression finds nothing left in it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dora_rl.weights.bits import num_packed, pack_bits, unpack_bits
+
+Code = Literal["all", "bitmap", "sorted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How `count` of `size` positions are written; it decides the number of bytes."""
+
+    size: int
+    count: int
+
+    @property
+    def low_bits(self) -> int:
+        """Of the sorted code."""
+        return (self.size // self.count).bit_length() - 1
+
+    @property
+    def num_high(self) -> int:
+        """Bits of the bitmap of high parts."""
+        return self.count + (self.size >> self.low_bits) + 1
+
+    @property
+    def code(self) -> Code:
+        """The shortest."""
+        if self.count in (0, self.size):
+            return "all"
+        return "sorted" if self._sorted_bytes < num_packed(self.size) else "bitmap"
+
+    @property
+    def num_bytes(self) -> int:
+        """What the positions take."""
+        match self.code:
+            case "all":
+                return 0
+            case "bitmap":
+                return num_packed(self.size)
+            case "sorted":
+                return self._sorted_bytes
+
+    @property
+    def _sorted_bytes(self) -> int:
+        return self.low_bits * num_packed(self.count) + num_packed(self.num_high)
+
+
+def encode(positions_N: Tensor, size: int) -> Tensor:
+    """The bytes of ascending positions below `size`."""
+    shape = Shape(size=size, count=len(positions_N))
+    match shape.code:
+        case "all":
+            return torch.empty(0, dtype=torch.uint8, device=positions_N.device)
+        case "bitmap":
+            return pack_bits(_marked(positions_N, size))
+        case "sorted":
+            planes = [pack_bits((positions_N >> bit) & 1) for bit in range(shape.low_bits)]
+            order_N = torch.arange(shape.count, device=positions_N.device)
+            high = _marked((positions_N >> shape.low_bits) + order_N, shape.num_high)
+            return torch.cat([*planes, pack_bits(high)])
+
+
+def decode(data: Tensor, shape: Shape) -> Tensor:
+    """The positions again, int64; ValueError where the bytes hold others than they promise."""
+    match shape.code:
+        case "all":
+            return torch.arange(shape.count, device=data.device)
+        case "bitmap":
+            return _checked(unpack_bits(data, shape.size).nonzero().squeeze(1), shape)
+        case "sorted":
+            return _checked(_from_sorted(data, shape), shape)
+
+
+def _from_sorted(data: Tensor, shape: Shape) -> Tensor:
+    low, high = data.split([shape.low_bits * num_packed(shape.count), num_packed(shape.num_high)])
+    ones = unpack_bits(high, shape.num_high).nonzero().squeeze(1)
+    if len(ones) != shape.count:
+        raise ValueError(f"{len(ones)} positions where {shape.count} are promised")
+    positions_N = (ones - torch.arange(shape.count, device=data.device)) << shape.low_bits
+    for bit, plane in enumerate(low.view(shape.low_bits, -1)):
+        positions_N |= unpack_bits(plane, shape.count).long() << bit
+    return positions_N
+
+
+def _checked(positions_N: Tensor, shape: Shape) -> Tensor:
+    if len(positions_N) != shape.count:
+        raise ValueError(f"{len(positions_N)} positions where {shape.count} are promised")
+    is_ascending = (positions_N[1:] > positions_N[:-1]).all() & (positions_N[-1] < shape.size)
+    if not is_ascending:
+        raise ValueError(f"positions that are not ascending below {shape.size}")
+    return positions_N
+
+
+def _marked(positions_N: Tensor, size: int) -> Tensor:
+    bits = torch.zeros(size, dtype=torch.bool, device=positions_N.device)
+    bits[positions_N] = True
+    return bits

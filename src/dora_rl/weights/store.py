@@ -1,0 +1,199 @@
+"""The store: every version of the window in files, each a small delta to the one before it.
+
+Any number of processes fetch; one publishes. Publishing takes a lock for as long as the store is open, and
+keeps a copy of the newest version on the device of the tensors it was given, to compare the next one with.
+A version exists from the moment its first file has its name, and from then on is final.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import torch
+
+from dora_rl.model.delta import Delta
+from dora_rl.weights.bits import DTYPES, patterns
+from dora_rl.weights.chain import AnchorPolicy, Inventory
+from dora_rl.weights.channel import Resident
+from dora_rl.weights.difference import Tensors, encode_all
+from dora_rl.weights.errors import MissingFile, UnknownVersion, VersionConflict, WeightsError
+from dora_rl.weights.files import Files, is_temporary
+from dora_rl.weights.lock import Lock
+from dora_rl.weights.rebuild import delta_onto, rebuilt
+from dora_rl.weights.shelf import Shelf
+from dora_rl.weights.writing import Base, write_anchor, write_delta
+
+_ATTEMPTS = 5
+_Result = TypeVar("_Result")
+
+
+class Store:
+    """A directory of versions. Speaks Channel; what is fetched belongs to the caller."""
+
+    def __init__(
+        self, directory: Path, *, policy: AnchorPolicy | None = None, files: Files | None = None
+    ) -> None:
+        self._policy = policy or AnchorPolicy()
+        self._files = files or Files()
+        self._shelf = Shelf(directory)
+        self._lock = Lock(directory)
+        self._newest: Resident | None = None
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Those that can be fetched, oldest first."""
+        return self._shelf.inventory().versions
+
+    def publish(self, version: int, tensors: Tensors) -> None:
+        """Make a version durable. Again with the same tensors: finishes what a failure left undone."""
+        self._own()
+        tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        _check_kind(tensors)
+        inventory = self._shelf.inventory()
+        if version in inventory.versions:
+            self._check_same(version, tensors)
+            self._files.sync_directory(self._shelf.directory)
+        elif inventory.newest is None:
+            write_anchor(self._files, self._shelf.path("anchor", version), version, tensors)
+            self._keep(version, tensors)
+        elif version == inventory.newest + 1:
+            self._append(version, tensors)
+        else:
+            raise VersionConflict(f"version {version} cannot follow version {inventory.newest}")
+        self._anchor_if_due(version, tensors)
+
+    def fetch(self, version: int, device: str | None = None) -> Tensors:
+        """All of a version; in host memory unless a device is named."""
+
+        def read(inventory: Inventory) -> Tensors:
+            return rebuilt(self._shelf, inventory.chain(version), device or "cpu")
+
+        return self._retried(version, read)
+
+    def fetch_delta(self, version: int, base: Resident) -> Delta:
+        """What turns the base into a newer version, on the device of the base."""
+        return self._retried(version, lambda _: delta_onto(self._shelf, version, base))
+
+    def retire(self, version: int) -> None:
+        """Let go of a version; its files go when no other version's chain needs them."""
+        self._own()
+        inventory = self._shelf.inventory()
+        if version == inventory.newest:
+            raise VersionConflict(f"version {version} is the newest: the next one is made against it")
+        if version in inventory.versions:
+            self._files.write(self._shelf.marker(version), ())
+        self._sweep()
+
+    def close(self) -> None:
+        """Let another process publish."""
+        self._newest = None
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def _own(self) -> None:
+        """Become the one that writes here, and clear away what a crash left."""
+        if self._lock.acquire():
+            self._sweep()
+
+    def _append(self, version: int, tensors: Tensors) -> None:
+        """A delta to the newest version."""
+        base = self._newest_on(_device_of(tensors))
+        _check_alike(tensors, base.tensors)
+        coded = encode_all(base.tensors, tensors)
+        identity = self._shelf.identity(base.version)
+        # Until the write has succeeded or failed, what is newest is for the files to say.
+        self._newest = None
+        path = self._shelf.path("delta", version)
+        write_delta(self._files, path, version, tensors, coded, Base(version=base.version, identity=identity))
+        for name, tensor in tensors.items():
+            patterns(base.tensors[name]).copy_(patterns(tensor))
+        self._newest = Resident(version=version, tensors=base.tensors)
+
+    def _anchor_if_due(self, version: int, tensors: Tensors) -> None:
+        chain = self._shelf.inventory().chain(version)
+        anchor_bytes, *delta_bytes = (self._shelf.path(*file).stat().st_size for file in chain)
+        if self._policy.is_due(anchor_bytes, delta_bytes):
+            path, identity = self._shelf.path("anchor", version), self._shelf.identity(version)
+            write_anchor(self._files, path, version, tensors, identity)
+
+    def _newest_on(self, device: torch.device) -> Resident:
+        newest = self._shelf.inventory().newest
+        assert newest is not None, "an empty store has no newest version"
+        kept = self._newest
+        if kept is None or kept.version != newest or _device_of(kept.tensors) != device:
+            self._newest = kept = Resident(version=newest, tensors=self.fetch(newest, str(device)))
+        return kept
+
+    def _keep(self, version: int, tensors: Tensors) -> None:
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        self._newest = Resident(version=version, tensors=copies)
+
+    def _check_same(self, version: int, tensors: Tensors) -> None:
+        published = self.fetch(version, str(_device_of(tensors)))
+        _check_alike(tensors, published)
+        different = sum(int((patterns(tensors[name]) != patterns(published[name])).sum()) for name in tensors)
+        if different:
+            raise VersionConflict(
+                f"version {version} is published already, with {different:,} other values",
+                hint="a published version is final: go on from it",
+            )
+
+    def _sweep(self) -> None:
+        """Remove what no version needs: files first, then the marks of versions that have none left."""
+        directory = self._shelf.directory
+        for path in filter(is_temporary, directory.iterdir()):
+            self._files.remove(path)
+        for file in self._shelf.inventory().needless():
+            self._files.remove(self._shelf.path(*file))
+        left = self._shelf.inventory()
+        for version in left.retired - left.anchors - left.deltas:
+            self._files.remove(self._shelf.marker(version))
+
+    # --- fetching -------------------------------------------------------------------------------
+
+    def _retried(self, version: int, read: Callable[[Inventory], _Result]) -> _Result:
+        """Read a version. While it is read, the publisher may put a newer anchor in place of its chain."""
+        for attempt in range(_ATTEMPTS):
+            inventory = self._shelf.inventory()
+            if version not in inventory.versions:
+                break
+            try:
+                return read(inventory)
+            except MissingFile:
+                if attempt == _ATTEMPTS - 1 or self._shelf.inventory() == inventory:
+                    raise
+        raise UnknownVersion(
+            f"{self._shelf.directory} does not hold version {version}; it holds {list(self.versions)}"
+        )
+
+
+def _device_of(tensors: Tensors) -> torch.device:
+    return next(iter(tensors.values())).device
+
+
+def _check_kind(tensors: Tensors) -> None:
+    if not tensors:
+        raise WeightsError("a version without tensors")
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES.values():
+            raise WeightsError(f"'{name}' is of {tensor.dtype}; versions are of {', '.join(DTYPES)}")
+
+
+def _check_alike(new: Tensors, old: Tensors) -> None:
+    """Versions of one store are of one model."""
+    if new.keys() != old.keys():
+        names = ", ".join(sorted(new.keys() ^ old.keys()))
+        raise VersionConflict(f"the versions of a store have the same tensors; {names} are not in both")
+    for name, tensor in new.items():
+        if (tensor.shape, tensor.dtype) != (old[name].shape, old[name].dtype):
+            raise VersionConflict(f"'{name}' had another shape or dtype in earlier versions")

@@ -1,0 +1,191 @@
+"""Any version of the window comes back bit for bit; a version is final; what is needed stays."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dora_rl.weights.chain import AnchorPolicy
+from dora_rl.weights.channel import Resident
+from dora_rl.weights.errors import Busy, UnknownVersion, VersionConflict, WeightsError, WrongBase
+from dora_rl.weights.store import Store
+
+from .versions import changed, history, same_bits
+
+SEEDS = st.integers(0, 2**32)
+
+
+def published(
+    directory: Path, count: int, *, every: int = 32, chain_share: float = 1e9, **settings: object
+) -> tuple[Store, list]:
+    versions = history(count, **settings)  # type: ignore[arg-type]
+    store = Store(directory, policy=AnchorPolicy(every=every, chain_share=chain_share))
+    for number, tensors in enumerate(versions):
+        store.publish(number, tensors)
+    return store, versions
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} - {"lock"}
+
+
+@given(
+    dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+    density=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
+    every=st.integers(1, 5),
+    seed=SEEDS,
+)
+def test_every_version_comes_back_bit_for_bit(
+    dtype: torch.dtype,
+    density: float,
+    every: int,
+    seed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("store")
+    store, versions = published(directory, 6, every=every, dtype=dtype, density=density, seed=seed)
+    store.close()
+    for number, tensors in enumerate(versions):
+        assert same_bits(Store(directory).fetch(number), tensors)
+
+
+def test_a_delta_spans_several_versions(tmp_path: Path) -> None:
+    store, versions = published(tmp_path, 6, every=3)
+    delta = store.fetch_delta(5, Resident(version=1, tensors=versions[1]))
+    tensors = {name: tensor.clone() for name, tensor in versions[1].items()}
+    for name, change in delta.items():
+        tensors[name].view(-1)[change.indices_N] = change.values_N
+    assert same_bits(tensors, versions[5])
+
+
+def test_a_delta_is_refused_by_weights_it_was_not_made_against(tmp_path: Path) -> None:
+    store, versions = published(tmp_path, 3)
+    with pytest.raises(WrongBase, match=r"v00000002\.delta"):
+        store.fetch_delta(2, Resident(version=1, tensors=versions[0]))
+    with pytest.raises(WrongBase, match="another shape"):
+        store.fetch_delta(2, Resident(version=1, tensors=versions[1] | {"norm.weight": torch.zeros(4)}))
+    with pytest.raises(WrongBase, match="another set"):
+        store.fetch_delta(2, Resident(version=1, tensors={"x": torch.zeros(4)}))
+    with pytest.raises(WrongBase, match="not newer"):
+        store.fetch_delta(1, Resident(version=1, tensors=versions[1]))
+
+
+def test_a_delta_is_small(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    old = {"x": (torch.randn(300_000, generator=generator) * 0.02).bfloat16()}
+    new = {"x": changed(old["x"], 0.03, generator, most=1)}
+    share = float((old["x"].view(torch.int16) != new["x"].view(torch.int16)).float().mean())
+    store = Store(tmp_path)
+    store.publish(0, old)
+    store.publish(1, new)
+    delta_bytes, anchor_bytes = ((tmp_path / f"v0000000{i}.{kind}").stat().st_size
+                                 for i, kind in ((1, "delta"), (0, "anchor")))  # fmt: skip
+    assert 0.015 < share < 0.03
+    assert delta_bytes < 0.75 * share * anchor_bytes
+
+
+def test_anchors_are_written_as_often_as_asked(tmp_path: Path) -> None:
+    published(tmp_path, 8, every=3)
+    assert {name for name in names(tmp_path) if "anchor" in name} == {
+        f"v{number:08}.anchor" for number in (0, 3, 6)
+    }
+
+
+def test_a_long_chain_is_cut_by_its_bytes(tmp_path: Path) -> None:
+    published(tmp_path, 8, chain_share=1.0, density=1.0)
+    assert sum("anchor" in name for name in names(tmp_path)) >= 3
+
+
+def test_publishing_again_is_accepted_if_identical_and_refused_otherwise(tmp_path: Path) -> None:
+    store, versions = published(tmp_path, 4)
+    before = names(tmp_path)
+    for number in (1, 3):
+        store.publish(number, versions[number])
+        with pytest.raises(VersionConflict, match=f"version {number} is published already, with"):
+            store.publish(number, versions[0])
+    assert names(tmp_path) == before
+
+
+def test_versions_follow_one_another(tmp_path: Path) -> None:
+    store, versions = published(tmp_path, 3)
+    with pytest.raises(VersionConflict, match="cannot follow version 2"):
+        store.publish(4, versions[0])
+    with pytest.raises(VersionConflict, match=r"extra are not in both"):
+        store.publish(3, versions[2] | {"extra": torch.zeros(1)})
+    with pytest.raises(VersionConflict, match="another shape"):
+        store.publish(3, versions[2] | {"norm.weight": torch.zeros(16)})
+    with pytest.raises(WeightsError, match="int64"):
+        store.publish(3, {"x": torch.zeros(1, dtype=torch.int64)})
+    with pytest.raises(UnknownVersion, match=r"it holds \[0, 1, 2\]"):
+        store.fetch(7)
+
+
+def test_a_store_has_one_publisher_and_any_number_of_readers(tmp_path: Path) -> None:
+    store, versions = published(tmp_path, 3)
+    other = Store(tmp_path)
+    assert same_bits(other.fetch(2), versions[2])
+    with pytest.raises(Busy):
+        other.publish(3, versions[0])
+    store.close()
+    other.publish(3, versions[0])
+
+
+def test_a_reopened_store_goes_on(tmp_path: Path) -> None:
+    versions = history(6)
+    for number, tensors in enumerate(versions):
+        with Store(tmp_path) as store:
+            store.publish(number, tensors)
+    assert all(same_bits(Store(tmp_path).fetch(number), each) for number, each in enumerate(versions))
+
+
+def test_a_run_may_begin_at_any_version(tmp_path: Path) -> None:
+    versions = history(2)
+    store = Store(tmp_path)
+    store.publish(41, versions[0])
+    store.publish(42, versions[1])
+    assert same_bits(store.fetch(42), versions[1])
+
+
+def test_the_published_tensors_are_the_publishers_to_overwrite(tmp_path: Path) -> None:
+    store, versions = Store(tmp_path), history(3)
+    mine = {name: tensor.clone() for name, tensor in versions[0].items()}
+    for number, tensors in enumerate(versions):
+        for name, tensor in mine.items():
+            tensor.copy_(tensors[name])
+        store.publish(number, mine)
+    assert all(same_bits(store.fetch(number), each) for number, each in enumerate(versions))
+
+
+@given(seed=SEEDS, every=st.integers(1, 4), order=st.permutations(range(7)), count=st.integers(1, 7))
+def test_retiring_keeps_what_others_need_and_nothing_else(
+    seed: int, every: int, order: list[int], count: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("store")
+    store, versions = published(directory, 8, every=every, seed=seed)
+    for number in order[:count]:
+        store.retire(number)
+        store.retire(number)
+    live = [number for number in range(8) if number not in order[:count]]
+    assert Store(directory).versions == tuple(live)
+    for number in live:
+        assert same_bits(store.fetch(number), versions[number])
+    for number in order[:count]:
+        with pytest.raises(UnknownVersion):
+            store.fetch(number)
+    first = min(live) // every * every
+    assert min(int(name[1:9]) for name in names(directory)) >= first
+    for earlier, later in pairwise(live):
+        if later == earlier + 1:
+            store.fetch_delta(later, Resident(version=earlier, tensors=versions[earlier]))
+
+
+def test_when_all_but_the_newest_is_retired_its_chain_is_left(tmp_path: Path) -> None:
+    store, _ = published(tmp_path, 7, every=3)
+    for number in range(6):
+        store.retire(number)
+    assert names(tmp_path) == {"v00000006.anchor", "v00000006.delta"}
+    with pytest.raises(VersionConflict, match="newest"):
+        store.retire(6)
