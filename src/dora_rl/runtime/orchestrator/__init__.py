@@ -1,0 +1,11 @@
+"""The middle of a live run: one loop between the control plane and the workers. Never reaches torch.
+
+loop         wait, translate, decide, write down, act
+translating  what workers say becomes inputs and payloads      requests   where each is, and its tokens
+carrying     decisions become commands                         instances  their processes, and deaths
+training     the trainer's process: batches, replays, checkpoints
+scoring      ended trajectories become rewards                 evaluating held-out rows, now and then
+writing      journal, event log, watchers                      metrics    one line a step
+opening      a new run, or one to go on with                   plane      the control plane of a live run
+waiting      sockets, ticks and interrupts                     batches    journalled groups for the trainer
+"""

@@ -1,0 +1,251 @@
+"""The loop of a live run: wait, translate, decide, write down, act.
+
+    words of workers, judgements, ticks ──> inputs, payloads ──> control ──> journal, log ──> commands
+         ^                                                                                        │
+         └────────────────────────────────────────────────────────────────────────────────────────┘
+
+| waits for                     | at most                | then                                      |
+|-------------------------------|------------------------|-------------------------------------------|
+| anyone to speak               | the next tick          | control looks at placement and silence    |
+| an instance to join           | `patience.start_s`     | it is started again, a few times          |
+| a joined instance to speak    | `control.silence_s`    | control has it started again              |
+| the trainer's step            | `patience.step_s`      | it is started again and catches up        |
+| a reward                      | `scoring.time_limit_s` | a failure that is counted                 |
+| anything to end at all        | `patience.progress_s`  | the run ends with the reason              |
+"""
+
+import time
+
+from dora_rl.control.schedules import make_schedule
+from dora_rl.core import decisions as do
+from dora_rl.core import inputs as told
+from dora_rl.core.decisions import Decision
+from dora_rl.core.errors import DoraError
+from dora_rl.runtime import messages as say
+from dora_rl.runtime.orchestrator.carrying import Carrying
+from dora_rl.runtime.orchestrator.deaths import Deaths
+from dora_rl.runtime.orchestrator.evaluating import Evaluating
+from dora_rl.runtime.orchestrator.instances import Instances
+from dora_rl.runtime.orchestrator.metrics import Metrics
+from dora_rl.runtime.orchestrator.moves import Moves
+from dora_rl.runtime.orchestrator.opening import Opened
+from dora_rl.runtime.orchestrator.requests import Draft, Requests
+from dora_rl.runtime.orchestrator.scoring import Scoring
+from dora_rl.runtime.orchestrator.training import Training
+from dora_rl.runtime.orchestrator.translating import News, Translating
+from dora_rl.runtime.orchestrator.waiting import Interrupts, wait_for
+from dora_rl.runtime.orchestrator.writing import Scribe, Watcher
+
+
+class Orchestrator:
+    """One run, from where it stands to its end."""
+
+    def __init__(self, opened: Opened, watchers: tuple[Watcher, ...] = ()) -> None:
+        setup, layout, plane, prompts = opened.setup, opened.layout, opened.plane, opened.prompts
+        self._setup = setup
+        self._opened = opened
+        self._plane = plane
+        self._journal = opened.journal
+        self._began = time.monotonic() - opened.past.at
+        self.interrupts = Interrupts()
+        self.deaths = Deaths(setup.patience.max_deaths)
+        self.metrics = Metrics(
+            layout.metrics_log, layout.metrics, plane, newest_version=opened.journal.newest_version
+        )
+        self.evaluating = Evaluating(setup.evaluation, prompts, self.metrics)
+        self._scribe = Scribe(plane, opened.journal, opened.log, prompts, watchers)
+        self._requests = Requests()
+        self.checkpoint: str | None = None
+        self._progress: tuple[int, ...] = ()
+        self._progress_at = time.monotonic()
+        self._ticked_at = 0.0
+        self._is_leaving = False
+        self.training = Training(setup, layout, opened.journal, self.deaths)
+        self._instances = Instances(setup, layout, self.deaths)
+        self._scoring = Scoring(setup.scoring, prompts, layout.tokenizer, plane)
+        self._carrying = Carrying(
+            setup,
+            prompts,
+            self._instances,
+            self._requests,
+            self.training,
+            self._scoring,
+            max_staleness=make_schedule(setup.control, setup.batch).max_staleness,
+        )
+        self._moves = Moves(layout.root, self._instances, self._requests, self._carrying.generate)
+        self._carrying.moves = self._moves
+        self._translating = Translating(plane, self._instances, self._requests, self._moves, self._ended)
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds of the run's own clock."""
+        return time.monotonic() - self._began
+
+    def run(self) -> None:
+        """To the end, or until interrupted."""
+        with self.interrupts.heeded():
+            self._recall()
+            while not self._is_over():
+                self._wait()
+                self._heed_interrupts()
+                self._act(self._look())
+                self._check_progress()
+
+    def _wait(self) -> None:
+        due_s = self._ticked_at + self._setup.control.rebalance_period_s - self.now
+        pool_s = self._scoring.pool.wait_s()
+        timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
+        handles = [post.handle for post in self._instances.posts.values()]
+        wait_for([*handles, self.training.handle], [self._scoring.pool, self.interrupts], timeout_s)
+
+    def _look(self) -> News:
+        """Everything that happened since."""
+        at = self.now
+        news = self._translating.look(at)
+        inputs, payloads = self._scoring.heard(at)
+        news.inputs += inputs
+        news.payloads += payloads
+        self._hear_trainer(at, news)
+        if self._has_fleet and at - self._ticked_at >= self._setup.control.rebalance_period_s:
+            self._ticked_at = at
+            news.inputs.append(told.Tick(at=at))
+        return news
+
+    def _act(self, news: News) -> None:
+        decisions = self._scribe.decide(news.inputs, news.payloads)
+        for event in news.inputs:
+            self.evaluating.hear(event)
+        self.evaluating.watch(decisions, self.now)
+        self._note_batches(decisions)
+        self._carrying.carry_out(decisions)
+        for act in news.after:
+            act()
+
+    def _note_batches(self, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, do.Take):
+                self.metrics.took(decision, [self._journal.group(group) for group in decision.groups])
+
+    @property
+    def _has_fleet(self) -> bool:
+        return any(map(self._instances.has_joined, self._instances.posts))
+
+    # --- trajectories ---------------------------------------------------------------------------
+
+    def _ended(self, trajectory: int) -> None:
+        """Its end is durable: have it scored."""
+        draft = self._requests.drafts.pop(trajectory, None)
+        if draft is not None:
+            start = draft.start
+            self._scoring.ask(trajectory, start.group, start.row, draft.attempt, draft.tokens)
+
+    # --- the trainer ----------------------------------------------------------------------------
+
+    def _hear_trainer(self, at: float, news: News) -> None:
+        for word in self.training.words():
+            match word:
+                case say.TrainerReady():
+                    self._translating.open_store()
+                case say.StepTrained():
+                    self._published(word, at, news)
+                case say.CheckpointWritten():
+                    news.after.append(lambda word=word: self._covered(word))  # type: ignore[misc]
+        self.training.restart_if_gone()
+
+    def _published(self, word: say.StepTrained, at: float, news: News) -> None:
+        version = word.batch + 1
+        news.inputs.append(told.Published(at=at, version=version, train_s=word.train_s))
+        news.inputs += self.evaluating.due(version, at)
+        is_due = version == self._setup.steps or version % self._setup.checkpoint_every_steps == 0
+        if is_due and not self.training.is_checkpoint_due:
+            # Before anything of the next step is sent: a step in progress cannot be written.
+            self.training.write_checkpoint()
+        num_failures = self._scoring.num_failures
+        news.after.append(lambda: self.metrics.trained(word, at, num_reward_failures=num_failures))
+        self.deaths.forgive()
+
+    def _covered(self, word: say.CheckpointWritten) -> None:
+        self.checkpoint = word.directory
+        self._journal.covered(word.version)
+        self._journal.prune()
+
+    # --- beginning and ending -------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        """Take up what was under way when the run was cut short; or ask for the first evaluation."""
+        past = self._opened.past
+        if not past.is_resumed:
+            self._act(News(inputs=[*self.evaluating.due(0, self.now)]))
+            return
+        for event, decisions in past.events:
+            self._hear_again(event, decisions)
+        past.events.clear()
+        self.training.handed = list(past.handed)
+        for unfinished in self._journal.unfinished():
+            start, response = past.starts[unfinished.trajectory], unfinished.response
+            self._requests.drafts[unfinished.trajectory] = Draft(
+                attempt=start.attempt, start=start, tokens=list(response.tokens)
+            )
+        gone = [
+            told.InstanceLost(at=self.now, instance=instance.id, reason="the run was resumed")
+            for instance in self._plane.fleet
+        ]
+        self._act(News(inputs=[*gone]))
+        for whole in self._journal.unscored():
+            key = whole.key
+            self._scoring.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
+
+    def _hear_again(self, event: told.Input, decisions: list[Decision]) -> None:
+        if isinstance(event, told.EvaluationAsked):
+            self.evaluating.begun(self._version_at(event), len(event.prompts))
+        self.evaluating.hear(event, is_replay=True)
+        self.evaluating.watch(decisions, event.at)
+        self._scribe.replayed(decisions)
+        self._last_version = event.version if isinstance(event, told.Published) else self._last_version
+
+    _last_version = 0
+
+    def _version_at(self, event: told.EvaluationAsked) -> int:
+        return self._last_version
+
+    def _heed_interrupts(self) -> None:
+        self.interrupts.drain()
+        if self.interrupts.count and not self._is_leaving:
+            self._is_leaving = True
+            self.training.is_open = False
+            if not self.training.is_checkpoint_due and not self.training.handed:
+                self.training.write_checkpoint()
+
+    def _is_over(self) -> bool:
+        if self.interrupts.count > 1:
+            return True
+        if self._is_leaving:
+            return not self.training.is_checkpoint_due
+        is_written = self._plane.is_done and not self.training.is_checkpoint_due
+        return is_written and not self.evaluating.num_missing
+
+    def _check_progress(self) -> None:
+        """A stuck run is an error, not a hang."""
+        w = self._plane.window
+        progress = (w.taken, w.newest, w.num_active, w.num_finished, self.evaluating.num_missing)
+        if progress != self._progress or self._plane.is_training:
+            self._progress, self._progress_at = progress, time.monotonic()
+        quiet_s = time.monotonic() - self._progress_at
+        if quiet_s > self._setup.patience.progress_s:
+            raise DoraError(
+                f"nothing has ended for {quiet_s:.0f} s: {w}", hint="look into the logs of the run"
+            )
+
+    def close(self, *, is_orderly: bool) -> None:
+        """End every process; in order, they get time for it."""
+        handles = [post.handle for post in self._instances.posts.values()]
+        for handle in (*handles, self.training.handle):
+            handle.send(say.Stop())
+        until = time.monotonic() + (self._setup.patience.stop_s if is_orderly else 0.0)
+        for handle in (*handles, self.training.handle):
+            handle.end(within_s=max(0.0, until - time.monotonic()))
+        self._scoring.close()
+        self._moves.close()
+        self.metrics.close()

@@ -1,0 +1,148 @@
+"""A run's directory, journal, prompts and control plane: made new, or as they were."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from dora_rl.control.plane import ControlPlane
+from dora_rl.control.replay import replay
+from dora_rl.core.decisions import Hand, Start, Take
+from dora_rl.core.errors import DoraError
+from dora_rl.core.history import Event, HistoryWriter
+from dora_rl.runtime import messages as say
+from dora_rl.runtime.handle import LocalProcess, torch_environment
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.orchestrator.deaths import refuse_users_mistake
+from dora_rl.runtime.orchestrator.plane import make_plane
+from dora_rl.runtime.prompts import PromptTable
+from dora_rl.runtime.setup import LiveSetup, read_setup, write_setup
+from dora_rl.store.journal import Journal
+from dora_rl.store.reconcile import reconcile
+from dora_rl.store.run_directory import RunDirectory
+
+
+class Past(Struct, kw_only=True):
+    """What happened before this process began."""
+
+    events: list[Event] = field(default_factory=list)
+    """Those that others than control have to hear again: of evaluations."""
+    at: float = 0.0
+    starts: dict[int, Start] = field(default_factory=dict)
+    """The last of each trajectory."""
+    handed: list[Hand] = field(default_factory=list)
+    is_resumed: bool = False
+
+
+class Opened(Struct, kw_only=True):
+    """A run that is ready to go on."""
+
+    setup: LiveSetup
+    layout: LiveLayout
+    directory: RunDirectory
+    journal: Journal
+    log: HistoryWriter
+    prompts: PromptTable
+    plane: ControlPlane
+    past: Past
+    closing: ExitStack
+
+    def close(self) -> None:
+        self.closing.close()
+
+
+def open_new(setup: LiveSetup) -> Opened:
+    """A new run; nothing is left behind if its rows cannot be read."""
+    with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
+        made = LiveLayout(root=Path(name))
+        _make_prompts(setup, made)
+        root = Path(setup.run_directory)
+        directory = closing.enter_context(RunDirectory.create(root, setup.header()))
+        layout = LiveLayout(root=root)
+        for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
+            shutil.copyfile(source, target)
+        write_setup(setup, layout.setup)
+        return _opened(setup, directory, closing.pop_all(), Past())
+
+
+def open_again(run_directory: Path) -> Opened:
+    """A run that was cut short: its log reconciled, its control plane as it was."""
+    with ExitStack() as closing:
+        directory = closing.enter_context(RunDirectory.resume(run_directory))
+        # It may have been moved since.
+        setup = msgspec.structs.replace(
+            read_setup(LiveLayout(root=run_directory).setup), run_directory=str(run_directory)
+        )
+        opened = _opened(setup, directory, closing.pop_all(), Past(is_resumed=True))
+    found = replay(opened.plane, _remembered(opened.journal, opened.past))
+    if found.difference is not None:
+        raise DoraError(
+            f"event {found.difference.seq} of {opened.journal.path} was decided otherwise before: "
+            f"{found.difference}",
+            hint="resume with the version of dora-rl that the run was started with",
+        )
+    return opened
+
+
+def _opened(setup: LiveSetup, directory: RunDirectory, closing: ExitStack, past: Past) -> Opened:
+    layout = LiveLayout(root=directory.layout.root)
+    journal = closing.enter_context(Journal.open(layout.journal))
+    reconcile(layout.events, journal)
+    log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
+    prompts = PromptTable.read(layout.prompts)
+    return Opened(
+        setup=setup,
+        layout=layout,
+        directory=directory,
+        journal=journal,
+        log=closing.enter_context(log),
+        prompts=prompts,
+        plane=make_plane(setup, prompts),
+        past=past,
+        closing=closing,
+    )
+
+
+def _remembered(journal: Journal, past: Past) -> Iterator[Event]:
+    """The journal's events, with what others than control need of them kept in `past`."""
+    for told, decisions in journal.events():
+        past.at = told.at
+        past.events.append((told, decisions))
+        for decision in decisions:
+            match decision:
+                case Start():
+                    past.starts[decision.trajectory] = decision
+                case Hand():
+                    past.handed.append(decision)
+                case Take():
+                    past.handed.clear()
+        yield told, decisions
+
+
+def _make_prompts(setup: LiveSetup, layout: LiveLayout) -> None:
+    """In a process of its own: whoever tokenizes imports torch."""
+    worker = LocalProcess(
+        "dora_rl.runtime.workers.prompts",
+        say.PromptsWord,
+        log=layout.root / "prompts.log",
+        environment=torch_environment(1),
+    )
+    worker.send(say.Begin(setup=setup, store=str(layout.root)))
+    until = time.monotonic() + setup.patience.start_s
+    try:
+        while worker.is_alive and time.monotonic() < until:
+            for word in worker.receive():
+                if isinstance(word, say.Broken):
+                    refuse_users_mistake(word)
+                    raise DoraError(word.message, hint=word.hint)
+            time.sleep(0.01)
+    finally:
+        reason = worker.end(within_s=0.0)
+    if not layout.tokenizer.exists():
+        words = (layout.root / "prompts.log").read_text(errors="replace").strip().splitlines()
+        raise DoraError(f"the rows were not read: the process {reason}: {words[-1] if words else ''}")

@@ -1,0 +1,174 @@
+"""The trainer's process: it is given batches, replays after a restart, and told when to write a checkpoint.
+
+The journal knows every batch that was taken. A trainer that starts says which version it holds; every batch
+after that is sent again, those that were published as replays. So its death is nobody else's business:
+control goes on as if the step took longer.
+"""
+
+import time
+from pathlib import Path
+
+from dora_rl.core.decisions import Hand, Take
+from dora_rl.runtime import messages as say
+from dora_rl.runtime.handle import LocalProcess, torch_environment
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.orchestrator.batches import group_of
+from dora_rl.runtime.orchestrator.deaths import Deaths, refuse_users_mistake
+from dora_rl.runtime.setup import LiveSetup
+from dora_rl.store.journal import Journal
+from dora_rl.store.records import TakenBatch
+from dora_rl.trainer.records import Group
+
+_NAME = "the trainer"
+
+
+class Training:
+    """The trainer, as the orchestrator sees it."""
+
+    def __init__(self, setup: LiveSetup, layout: LiveLayout, journal: Journal, deaths: Deaths) -> None:
+        self._setup = setup
+        self._layout = layout
+        self._journal = journal
+        self._deaths = deaths
+        self.handed: list[Hand] = []
+        """Groups of the batch that is not taken yet."""
+        self.is_open = True
+        """Whether further steps may begin."""
+        self.is_checkpoint_due = False
+        """A checkpoint was asked for and is not written yet."""
+        self.is_ready = False
+        self.num_replays = 0
+        """Batches trained on again, since this process began."""
+        self.num_different = 0
+        """Values in which replays differ from what was published."""
+        self._start()
+
+    def _start(self) -> None:
+        self.is_ready = False
+        self._num_busy = 0
+        self._last_words: str | None = None
+        self.handle = LocalProcess(
+            "dora_rl.runtime.workers.trainer",
+            say.TrainerWord,
+            log=self._log,
+            environment=torch_environment(self._setup.devices.trainer_threads),
+        )
+        self._heard_at = self._since = time.monotonic()
+        self.handle.send(say.Begin(setup=self._setup, store=str(self._layout.versions)))
+
+    @property
+    def _log(self) -> Path:
+        return self._layout.logs / "trainer.log"
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def take(self, take: Take) -> None:
+        """Train on a batch; one that is not ready will find it in the journal."""
+        self.handed = []
+        if self.is_ready and self.is_open:
+            groups = tuple(self._group(group) for group in take.groups)
+            self._train(say.TrainStep(batch=take.batch, groups=groups))
+
+    def hand(self, hand: Hand) -> None:
+        """Begin to train on a group of a batch to come."""
+        self.handed.append(hand)
+        if self.is_ready and self.is_open:
+            self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
+
+    def forget_handed(self) -> None:
+        """The open batch begins anew."""
+        self.handed = []
+
+    def write_checkpoint(self) -> None:
+        """Have the last version written, now or when it is there again."""
+        self.is_checkpoint_due = True
+        if self.is_ready:
+            self._busy()
+            self.handle.send(say.WriteCheckpoint())
+
+    def retire(self, version: int) -> None:
+        if self.is_ready:
+            self.handle.send(say.RetireVersion(version=version))
+
+    def _train(self, step: say.TrainStep) -> None:
+        self._busy()
+        self.handle.send(step)
+
+    def _busy(self) -> None:
+        if not self._num_busy:
+            self._since = self._heard_at = time.monotonic()
+        self._num_busy += 1
+
+    def _group(self, group: int) -> Group:
+        return group_of(self._journal.group(group), self._setup.sampling)
+
+    # --- listening ------------------------------------------------------------------------------
+
+    def words(self) -> list[say.TrainerReady | say.StepTrained | say.CheckpointWritten]:
+        """What is news for others."""
+        news: list[say.TrainerReady | say.StepTrained | say.CheckpointWritten] = []
+        for word in self.handle.receive():
+            self._heard_at = time.monotonic()
+            match word:
+                case say.Broken():
+                    refuse_users_mistake(word)
+                    self._last_words = word.message
+                case say.TrainerReady():
+                    self._catch_up(word)
+                    news.append(word)
+                case say.StepTrained(is_replay=True):
+                    self._done()
+                    self.num_replays += 1
+                    self.num_different += word.num_different or 0
+                case say.StepTrained():
+                    self._done()
+                    news.append(word)
+                case say.CheckpointWritten():
+                    self._done()
+                    self.is_checkpoint_due = False
+                    news.append(word)
+        return news
+
+    def _done(self) -> None:
+        self._num_busy -= 1
+        self._since = time.monotonic()
+
+    def _catch_up(self, ready: say.TrainerReady) -> None:
+        """Send everything that was taken after the version it holds."""
+        self.is_ready = True
+        for batch in self._journal.batches_after(ready.version):
+            if batch.is_published or self.is_open:
+                self._train(self._again(batch))
+        if self.is_checkpoint_due:
+            self.write_checkpoint()
+        if self.is_open:
+            for hand in self.handed:
+                self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
+
+    def _again(self, batch: TakenBatch) -> say.TrainStep:
+        groups = tuple(group_of(group, self._setup.sampling) for group in batch.groups)
+        return say.TrainStep(batch=batch.number, groups=groups, is_replay=batch.is_published)
+
+    # --- deaths ---------------------------------------------------------------------------------
+
+    def restart_if_gone(self) -> str | None:
+        """Start it again if it died, hangs or takes too long; say why."""
+        reason = self._trouble()
+        if reason is not None:
+            self.handle.end(within_s=0.0)
+            self._deaths.count(_NAME, reason, self._log)
+            self._start()
+        return reason
+
+    def _trouble(self) -> str | None:
+        now, patience = time.monotonic(), self._setup.patience
+        if not self.handle.is_alive:
+            ended = self.handle.end(within_s=1.0)
+            return f"{ended}: {self._last_words}" if self._last_words else ended
+        if self.is_ready and not self._num_busy:
+            return None
+        limit_s = patience.step_s if self.is_ready else patience.start_s
+        if now - self._since > limit_s:
+            return f"took more than {limit_s:g} s {'for a step' if self.is_ready else 'to start'}"
+        silence_s = self._setup.control.silence_s
+        return f"was silent for {silence_s:g} s" if now - self._heard_at > silence_s else None

@@ -1,0 +1,69 @@
+"""Waiting: for anyone to speak, for the next tick, for an interrupt; never longer than asked."""
+
+import os
+import selectors
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+
+class Readable(Protocol):
+    """Something with a descriptor."""
+
+    def fileno(self) -> int: ...
+
+
+class Sending(Readable, Protocol):
+    """Something that may have more to send than its socket takes."""
+
+    def flush(self) -> bool: ...
+
+
+class Interrupts:
+    """How often the user, or the system, asked the run to end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        os.write(self._write, b"!")
+
+    def drain(self) -> None:
+        try:
+            os.read(self._read, 64)
+        except BlockingIOError:
+            return
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Count SIGINT and SIGTERM instead of dying of them; elsewhere than in the main thread nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[int, Any] = {
+            number: signal.signal(number, self.note) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def wait_for(speaking: list[Sending], others: list[Readable], timeout_s: float) -> None:
+    """Return when someone has something to say, or after so long; meanwhile send what waits to be sent."""
+    with selectors.DefaultSelector() as selector:
+        for each in speaking:
+            events = selectors.EVENT_READ | (0 if each.flush() else selectors.EVENT_WRITE)
+            selector.register(each, events)
+        for other in others:
+            selector.register(other, selectors.EVENT_READ)
+        selector.select(timeout_s)

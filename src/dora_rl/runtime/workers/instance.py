@@ -1,0 +1,266 @@
+"""The process of an instance: `python -m dora_rl.runtime.workers.instance FD`. One engine and its loop.
+
+Commands are obeyed between steps, in the order they came. What is drawn is told within a report's time, and
+with the last tokens of a request its end. It never decides anything: not which version, not what is moved.
+"""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.fleet import InstanceSpec
+from dora_rl.rollout.errors import EngineError
+from dora_rl.rollout.native.transfer import Exported
+from dora_rl.rollout.requests import Event, Failed, Finished, Request
+from dora_rl.runtime import messages as say
+from dora_rl.runtime.workers.channel import Channel
+from dora_rl.runtime.workers.opening import open_tracked
+from dora_rl.runtime.workers.residents import Residents
+from dora_rl.runtime.workers.tracked import TrackedEngine
+
+_PRESSURE = 0.97
+"""Share of the KV in use at which it asks for help."""
+_IDLE_S = 0.05
+
+
+class InstanceWorker:
+    """One engine, obeying."""
+
+    def __init__(self, channel: Channel, begin: say.Begin, engine: TrackedEngine, device: str) -> None:
+        self._channel = channel
+        self._setup = begin.setup
+        self._engine = engine
+        self._residents = Residents(engine, Path(begin.store), device)
+        self._told: dict[int, int] = {}
+        """Requests that are here, with how many of their drawn tokens were told."""
+        self._is_paused = False
+        self._reported_at = 0.0
+        self._obey: dict[type, Callable[[Any], None]] = {
+            say.Generate: self._generate,
+            say.AbortRequest: self._abort,
+            say.LoadVersion: self._load,
+            say.DropVersion: self._drop,
+            say.ExportRequest: self._export,
+            say.ImportRequest: self._import,
+            say.InterruptAll: self._interrupt,
+            say.Pause: self._pause,
+            say.GoOn: self._go_on,
+        }
+
+    @property
+    def spec(self) -> InstanceSpec:
+        setup, limits = self._setup.engine, self._setup.engine.limits
+        return InstanceSpec(
+            slots=limits.max_running,
+            kv_tokens=limits.num_blocks * limits.block_size,
+            max_versions=setup.max_versions,
+            elastic=self._setup.devices.is_elastic,
+            # What arrives waits in host memory until it has a place on the device.
+            moves_kv=limits.num_host_blocks > 0,
+        )
+
+    def run(self) -> None:
+        """Until told to stop."""
+        is_idle = False
+        while True:
+            command = self._channel.receive(_IDLE_S if is_idle else 0.0)
+            while command is not None:
+                if isinstance(command, say.Stop):
+                    return
+                self._obey[type(command)](command)
+                command = self._channel.receive(0.0)
+            is_idle = self._is_paused or not self._engine.step()
+            if is_idle:
+                self._engine.rest()
+            for event in self._engine.finished():
+                self._ended(event)
+            if time.monotonic() - self._reported_at >= self._setup.report_every_s:
+                self._report()
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _generate(self, command: say.Generate) -> None:
+        self._told[command.request.id] = 0
+        self._engine.submit(command.request)
+
+    def _abort(self, command: say.AbortRequest) -> None:
+        if self._told.pop(command.request, None) is not None:
+            self._engine.abort(command.request)
+
+    def _ended(self, event: Event) -> None:
+        """Also what was aborted comes this way, and is not spoken of any more."""
+        if event.id not in self._told:
+            return
+        if isinstance(event, Failed):
+            del self._told[event.id]
+            self._channel.send(say.RequestFailed(request=event.id, reason=event.message))
+            return
+        self._channel.send(
+            say.RequestEnded(
+                drawn=self._drawn(event),
+                clock=self._engine.clock,
+                kv_tokens=self._engine.load().kv_tokens,
+                is_truncated=event.reason == "length",
+            )
+        )
+        del self._told[event.id]
+
+    def _drawn(self, turn: Finished) -> say.Drawn:
+        """What was not told yet; from now on it is."""
+        first, self._told[turn.id] = self._told[turn.id], len(turn.tokens)
+        return say.Drawn(
+            request=turn.id,
+            version=turn.version,
+            tokens=turn.tokens[first:],
+            logprobs=turn.logprobs[first:],
+            cut_logprobs=turn.cut_logprobs[first:],
+        )
+
+    def _report(self) -> None:
+        load, engine = self._engine.load(), self._engine
+        turns = [turn for id in self._told if (turn := engine.so_far(id)) is not None]
+        drawn = [self._drawn(turn) for turn in turns if len(turn.tokens) > self._told[turn.id]]
+        self._channel.send(
+            say.Report(
+                clock=engine.clock,
+                kv_tokens=load.kv_tokens,
+                step_s=engine.step_s or 0.0,
+                is_pressed=load.kv_tokens >= _PRESSURE * load.kv_capacity,
+                drawn=tuple(drawn),
+            )
+        )
+        self._reported_at = time.monotonic()
+
+    # --- moving ---------------------------------------------------------------------------------
+
+    def _export(self, command: say.ExportRequest) -> None:
+        turn = self._engine.so_far(command.request)
+        if turn is None or command.request not in self._told:
+            return  # It ended meanwhile, and that was told.
+        if command.path is None:
+            drawn, kv_bytes = self._drawn(turn), 0
+            self._engine.abort(command.request)
+        else:
+            exported = self._engine.export_request(command.request)
+            drawn = self._drawn(self._turn_of(exported))
+            kv_bytes = _write(exported, Path(command.path))
+        del self._told[command.request]
+        self._channel.send(say.RequestExported(drawn=drawn, kv_bytes=kv_bytes))
+
+    @staticmethod
+    def _turn_of(exported: Exported) -> Finished:
+        header = exported.header
+        return Finished(
+            id=header.request.id,
+            version=header.request.version,
+            tokens=header.tokens[header.turn_start :],
+            logprobs=header.logprobs,
+            cut_logprobs=header.cut_logprobs,
+            reason="aborted",
+        )
+
+    def _import(self, command: say.ImportRequest) -> None:
+        try:
+            exported = Exported.from_bytes(Path(command.path).read_bytes())
+            arrived = _renamed(exported, command.request)
+            self._engine.import_request(arrived)
+        except (EngineError, OSError) as error:
+            self._channel.send(say.RequestFailed(request=command.request, reason=str(error)))
+            return
+        self._told[command.request] = len(exported.header.logprobs)
+        self._channel.send(say.RequestImported(request=command.request))
+
+    # --- versions -------------------------------------------------------------------------------
+
+    def _load(self, command: say.LoadVersion) -> None:
+        with self._channel.kept_alive(self._setup.patience.load_s):
+            load_s = self._residents.load(command.version, command.drop)
+        self._engine.rest()
+        self._channel.send(say.VersionLoaded(version=command.version, load_s=load_s))
+
+    def _drop(self, command: say.DropVersion) -> None:
+        if command.version in self._engine.load().versions:
+            self._engine.drop_version(command.version)
+
+    def _interrupt(self, command: say.InterruptAll) -> None:
+        """Everything leaves with what it has and enters again under the other version."""
+        self._report()
+        left = [self._taken_out(id) for id in self._told]
+        resident = self._engine.load().versions
+        self._load(
+            say.LoadVersion(version=command.version, drop=tuple(v for v in resident if v != command.version))
+        )
+        for request in left:
+            self._generate(say.Generate(request=msgspec.structs.replace(request, version=command.version)))
+
+    def _taken_out(self, id: int) -> Request:
+        turn, request = self._engine.so_far(id), self._engine.request(id)
+        assert turn is not None, f"request {id} ended and was not told"
+        self._engine.abort(id)
+        self._engine.finished()
+        return continued(request, turn.tokens)
+
+    # --- devices --------------------------------------------------------------------------------
+
+    def _pause(self, command: say.Pause) -> None:
+        self._is_paused = True
+        self._channel.send(say.Paused())
+
+    def _go_on(self, command: say.GoOn) -> None:
+        self._is_paused = False
+        self._channel.send(say.WentOn())
+
+
+def continued(request: Request, tokens: tuple[int, ...]) -> Request:
+    """The same request behind these tokens, which count against its length."""
+    stopping = request.stopping
+    return msgspec.structs.replace(
+        request,
+        continued=(*request.continued, *tokens),
+        stopping=msgspec.structs.replace(stopping, max_new_tokens=stopping.max_new_tokens - len(tokens)),
+    )
+
+
+def _renamed(exported: Exported, id: int) -> Exported:
+    header = exported.header
+    request = msgspec.structs.replace(header.request, id=id)
+    return Exported(header=msgspec.structs.replace(header, request=request), kv=exported.kv)
+
+
+def _write(exported: Exported, path: Path) -> int:
+    content = exported.to_bytes()
+    path.write_bytes(content)
+    return len(content)
+
+
+def main(fd: int) -> None:
+    """Open the engine, say so, and obey."""
+    channel = Channel(fd, say.InstanceCommand)
+    begin = channel.receive()
+    assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
+    torch.set_num_threads(begin.setup.devices.instance_threads)
+    try:
+        with channel.kept_alive(begin.setup.patience.start_s):
+            engine, device = open_tracked(begin.setup, begin.number)
+        worker = InstanceWorker(channel, begin, engine, device)
+        channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
+        worker.run()
+    except DoraError as error:
+        # The one place where a worker's failure becomes a message: its owner decides what follows.
+        traceback.print_exc()
+        channel.send(
+            say.Broken(message=error.message, is_users=isinstance(error, UserError), hint=error.hint)
+        )
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
