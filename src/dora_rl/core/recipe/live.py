@@ -12,14 +12,17 @@ class Devices(Section, frozen=True):
 
     kind: Literal["auto", "cpu", "cuda"] = "auto"
     """Left at auto, GPUs where there are any."""
-    instances: Positive = 1
-    """Rollout engines."""
+    instances: Positive | None = None
+    """Rollout engines.
+
+    Left out, one on CPUs or a single GPU, else one for each GPU but the one that trains.
+    """
+    elastic: bool | None = None
+    """Generation pauses while the trainer trains; left out, where both share one GPU."""
     instance_threads: Positive | None = None
     """Threads of each instance on CPUs; left out, an even share."""
     trainer_threads: Positive | None = None
     """Threads of the trainer on CPUs; left out, an even share."""
-    trainer_ranks: Positive = 1
-    """GPUs that train."""
     memory_gib: PositiveFloat | None = None
     """Memory of one device, or of the machine where devices are CPUs; left out, what there is."""
 

@@ -1,0 +1,100 @@
+"""What `dora train` does: resolve, plan, run or go on, and say what came of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import typer
+
+from dora_rl.cli.training.aside import aside
+from dora_rl.cli.training.plan import RunPlan
+from dora_rl.cli.training.planning import plan_run
+from dora_rl.cli.training.showing import plan_as_json, show_plan, summary_lines
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.history import History
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.observe.live.completions import CompletionLog, load_decode
+from dora_rl.observe.live.view import shown
+from dora_rl.observe.report.page import write_page
+from dora_rl.observe.report.reading import COMPLETIONS, read_run
+from dora_rl.observe.terminal import say, stdout
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.run import Watcher, resume_live, run_live
+from dora_rl.runtime.summary import RunSummary
+
+INTERRUPTED = 130
+
+
+def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
+    """Run a recipe, or only say what it would be."""
+    recipe = resolve_recipe(name, assignments)
+    plan = aside(plan_run, recipe, _run_directory(recipe, name))
+    if is_dry:
+        _print_plan(plan, as_json=as_json)
+        return
+    if plan.disk_bytes > plan.free_disk_bytes:
+        say(f"warning: the run may write up to {plan.disk_bytes / 2**30:.1f} GiB, and "
+            f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
+    layout = LiveLayout(root=Path(plan.setup.run_directory))
+    say(f"run directory: {layout.root}")
+    with shown(f"{recipe.model}, {Path(name).stem}", recipe.steps) as view:
+        summary = run_live(plan.setup, [view, _completions(layout, recipe)])
+    _finish(summary, as_json=as_json)
+
+
+def go_on(root: Path, *, as_json: bool) -> None:
+    """Resume a run that was cut short."""
+    layout = LiveLayout(root=root)
+    recipe = layout.read_recipe()
+    with shown(f"{recipe.model}, {root.name}", recipe.steps) as view:
+        if layout.events.is_file():
+            for event, decisions in History(layout.events):
+                view(event, decisions)
+        summary = resume_live(root, [view, _completions(layout, recipe)])
+    _finish(summary, as_json=as_json)
+
+
+def _run_directory(recipe: Recipe, name: str) -> str:
+    """The one that is asked for, else the next free number of this recipe."""
+    if recipe.run.directory is not None:
+        path = Path(recipe.run.directory)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(
+                f"run.directory {path} exists and is not empty",
+                hint=f"resume the run in it with `dora train --resume {path}`, or choose another directory",
+            )
+        return str(path.absolute())
+    number = 1
+    while (path := Path("runs") / f"{Path(name).stem}-{number}").exists():
+        number += 1
+    return str(path.absolute())
+
+
+def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:
+    return CompletionLog(
+        layout.root / COMPLETIONS,
+        journal=layout.journal,
+        num_trajectories=recipe.run.log_completions,
+        decode=lambda: load_decode(layout.tokenizer),
+    ).watch
+
+
+def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(plan_as_json(plan))
+    else:
+        show_plan(stdout(), plan)
+
+
+def _finish(summary: RunSummary, *, as_json: bool) -> None:
+    root = Path(summary.run_directory)
+    page = write_page(read_run(root), root / "report.html")
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(summary)))
+    else:
+        for line in summary_lines(summary):
+            typer.echo(line)
+        typer.echo(f"report: {page}")
+    if not summary.is_complete:
+        raise typer.Exit(INTERRUPTED)
