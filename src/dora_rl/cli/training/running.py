@@ -17,11 +17,12 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.observe.live.completions import CompletionLog, load_decode
 from dora_rl.observe.live.view import shown
 from dora_rl.observe.report.page import write_page
-from dora_rl.observe.report.reading import COMPLETIONS, read_run
+from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
 from dora_rl.observe.terminal import say, stdout
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.run import Watcher, resume_live, run_live
 from dora_rl.runtime.summary import RunSummary
+from dora_rl.store.errors import RunError
 
 INTERRUPTED = 130
 
@@ -47,12 +48,24 @@ def go_on(root: Path, *, as_json: bool) -> None:
     """Resume a run that was cut short."""
     layout = LiveLayout(root=root)
     recipe = layout.read_recipe()
-    with shown(f"{recipe.model}, {root.name}", recipe.steps) as view:
-        if layout.events.is_file():
-            for event, decisions in History(layout.events):
-                view(event, decisions)
+    _check_resumable(layout)
+    past = History(layout.events) if layout.events.is_file() else ()
+    with shown(f"{recipe.model}, {root.name}", recipe.steps, past) as view:
         summary = resume_live(root, [view, _completions(layout, recipe)])
     _finish(summary, as_json=as_json)
+
+
+def _check_resumable(layout: LiveLayout) -> None:
+    """Said at once, before the past is read; whoever opens the run checks again."""
+    if layout.is_finished:
+        raise RunError(
+            f"the run in {layout.root} is finished: there is nothing to resume",
+            hint=f"`dora report {layout.root}` shows it; start another run with `dora train RECIPE`",
+        )
+    if is_in_use(layout.lock):
+        raise RunError(
+            f"the run in {layout.root} is going on in another process", hint="wait for it, or end it"
+        )
 
 
 def _run_directory(recipe: Recipe, name: str) -> str:
