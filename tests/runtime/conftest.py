@@ -18,6 +18,7 @@ from dora_rl.runtime.setup import EngineSetup, LiveSetup
 from dora_rl.trainer.config import OptimizerConfig, TrainerConfig
 from dora_rl.weights.store import Store
 
+EVEN_REWARD = f"{Path(__file__).with_name('rewards.py')}:even_reward"
 MakeSetup = Callable[..., LiveSetup]
 
 
@@ -63,9 +64,11 @@ def live_setup(model: Path, run_directory: Path, **changes: Any) -> LiveSetup:
         run_directory=str(run_directory),
         model=str(model),
         data=DataConfig(train=SourceConfig(name="count", options={"rows": 64, "held_out_rows": 8})),
-        scoring=ScoringConfig(rewards=(RewardConfig(function="count_reward"),), processes=1),
+        scoring=ScoringConfig(rewards=(RewardConfig(function=EVEN_REWARD),), processes=1),
         engine=EngineSetup(limits=limits, max_versions=4),
-        max_new_tokens=24,
+        max_new_tokens=48,
+        # A fresh model draws every character about as often: responses of very different lengths.
+        stop_strings=("a", "b", "c", "d"),
         steps=3,
         batch=Batch(groups=2, group_size=3),
         control=Control(max_staleness=2, rebalance_period_s=0.3, silence_s=20.0),

@@ -56,8 +56,8 @@ class EngineSettings(Section, frozen=True):
     kv_tokens: Positive | None = None
     """Tokens of KV; left out, every slot has room for the longest sequence, memory permitting."""
     host_kv_tokens: Count | None = None
-    """Tokens of KV that may wait in host memory, without which they are computed again; left out, a quarter of
-    the KV where requests can move between instances, else none."""
+    """Tokens of KV that may wait in host memory, without which they are computed again; left out, a quarter
+    of the KV where requests can move between instances, else none."""
     block_size: Positive = 32
     """Tokens of a block of KV."""
     step_tokens: Positive = 512

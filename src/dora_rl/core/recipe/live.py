@@ -13,7 +13,7 @@ class Devices(Section, frozen=True):
     kind: Literal["auto", "cpu", "cuda"] = "auto"
     """Left at auto, GPUs where there are any."""
     instances: Positive | None = None
-    """Rollout engines; left out, one on CPUs or a single GPU, else one for each GPU but the one that trains."""
+    """Rollout engines; left out, one on CPUs or a single GPU, else one for each GPU but the trainer's."""
     elastic: bool | None = None
     """Generation pauses while the trainer trains; left out, where both share one GPU."""
     instance_threads: Positive | None = None

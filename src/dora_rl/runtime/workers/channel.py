@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -66,6 +67,13 @@ class Channel:
         finally:
             is_over.set()
             thread.join()
+
+    @staticmethod
+    def leave() -> None:
+        """End in order, without waiting for libraries to take themselves apart."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def _read(self) -> None:
         frames = Frames()

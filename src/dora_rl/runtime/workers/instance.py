@@ -260,6 +260,7 @@ def main(fd: int) -> None:
             say.Broken(message=error.message, is_users=isinstance(error, UserError), hint=error.hint)
         )
         sys.exit(1)
+    channel.leave()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,9 @@
+"""Rewards that runs of the tests are judged by, in processes of their own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def even_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
+    """The share of even tokens: something a model can learn at once."""
+    return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]

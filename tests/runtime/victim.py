@@ -1,0 +1,50 @@
+"""A run in a process of its own, to which something happens: `python victim.py SETUP PLAN`.
+
+SETUP is a file with a set-up, or a run directory to resume. PLAN is a JSON list of [after so many inputs,
+signal, victim]; victims are `self`, or what a child's command line contains. Prints the summary of the run.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from dora_rl.core.decisions import Decision
+from dora_rl.core.inputs import Input
+from dora_rl.runtime.run import resume_live, run_live
+from dora_rl.runtime.setup import read_setup
+
+
+def children(marker: str) -> list[int]:
+    """Child processes of this one whose command line contains the marker."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in found if marker in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+class Fate:
+    """Counts inputs, and strikes."""
+
+    def __init__(self, plan: list[tuple[int, str, str]]) -> None:
+        self._plan = plan
+        self._num_inputs = 0
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        self._num_inputs += 1
+        for after, name, victim in self._plan:
+            if after == self._num_inputs:
+                pids = [os.getpid()] if victim == "self" else children(victim)
+                for pid in pids:
+                    os.kill(pid, signal.Signals[name])
+
+
+def main(where: Path, plan: list[tuple[int, str, str]]) -> None:
+    watchers = [Fate(plan).watch]
+    summary = resume_live(where, watchers) if where.is_dir() else run_live(read_setup(where), watchers)
+    print(msgspec.json.encode(summary).decode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
