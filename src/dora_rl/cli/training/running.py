@@ -15,6 +15,8 @@ from dora_rl.core.history import History
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.observe.live.completions import CompletionLog, load_decode
+from dora_rl.observe.live.metrics import MetricsTail
+from dora_rl.observe.live.trackers import Trackers
 from dora_rl.observe.live.view import shown
 from dora_rl.observe.report.page import write_page
 from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
@@ -39,8 +41,9 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
             f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
     layout = LiveLayout(root=Path(plan.setup.run_directory))
     say(f"run directory: {layout.root}")
-    with shown(f"{recipe.model}, {Path(name).stem}", recipe.steps) as view:
-        summary = run_live(plan.setup, [view, _completions(layout, recipe)])
+    title = f"{recipe.model}, {Path(name).stem}"
+    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
+        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
 
 
@@ -50,8 +53,9 @@ def go_on(root: Path, *, as_json: bool) -> None:
     recipe = layout.read_recipe()
     _check_resumable(layout)
     past = History(layout.events) if layout.events.is_file() else ()
-    with shown(f"{recipe.model}, {root.name}", recipe.steps, past) as view:
-        summary = resume_live(root, [view, _completions(layout, recipe)])
+    title = f"{recipe.model}, {root.name}"
+    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps, past) as view:
+        summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
 
 
@@ -91,6 +95,13 @@ def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:
         num_trajectories=recipe.run.log_completions,
         decode=lambda: load_decode(layout.tokenizer),
     ).watch
+
+
+def _trackers(layout: LiveLayout, recipe: Recipe) -> Trackers:
+    metrics = MetricsTail(layout.metrics_log)
+    # What a resumed run logged before is logged.
+    metrics.read()
+    return Trackers(recipe.run.trackers, run=layout.root.name, recipe=recipe, metrics=metrics)
 
 
 def _print_plan(plan: RunPlan, *, as_json: bool) -> None:

@@ -50,6 +50,6 @@ class RunSettings(Section, frozen=True):
     directory: str | None = None
     """A directory that does not exist; left out, runs/NAME-1, -2 and so on."""
     trackers: tuple[Tracker, ...] = ("tensorboard",)
-    """Beside metrics.jsonl, which is always written."""
+    """Beside metrics.jsonl, which is always written. TensorBoard files are written where it is installed."""
     log_completions: Count = 8
     """Trajectories of every step whose text goes into completions.jsonl."""
