@@ -137,6 +137,7 @@ class _Planner:
             max_new_tokens=inputs.max_new_tokens,
             steps=recipe.steps,
             seed=recipe.seed,
+            warm_start=recipe.warm_start if recipe.warm_start.steps else None,
             batch=recipe.batch,
             control=recipe.control,
             trainer=self._trainer,

@@ -24,6 +24,16 @@ class Devices(Section, frozen=True):
     """Memory of one device, or of the machine where devices are CPUs; left out, what there is."""
 
 
+class WarmStart(Section, frozen=True):
+    """A short supervised start on rows that have a column `solution`; its outcome is version 0."""
+
+    steps: Count = 0
+    """Updates; none where it is 0."""
+    rows: Positive = 32
+    """Rows of an update, drawn at random."""
+    learning_rate: PositiveFloat = 3e-3
+
+
 class Evaluation(Section, frozen=True):
     """Held-out rows, generated beside training and scored by the same rewards."""
 

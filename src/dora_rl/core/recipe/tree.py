@@ -8,7 +8,7 @@ from dora_rl.core.recipe.cluster import Cluster
 from dora_rl.core.recipe.control import Batch, Control
 from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings, Sampling
-from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, RunSettings
+from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, RunSettings, WarmStart
 from dora_rl.core.recipe.optimizer import OptimizerConfig
 from dora_rl.core.recipe.rewards import RewardConfig, ScoringSettings
 from dora_rl.core.recipe.section import Positive, Section
@@ -38,6 +38,7 @@ class Recipe(Section, frozen=True):
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     sampling: Sampling = field(default_factory=Sampling)
     response: ResponseSettings = field(default_factory=ResponseSettings)
+    warm_start: WarmStart = field(default_factory=WarmStart)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     """In a file also the name of a preset (`grpo`, `dapo`, ...), or its name and what differs from it:
     `{preset: dapo, entropy_bonus: 0.001}`."""

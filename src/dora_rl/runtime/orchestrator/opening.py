@@ -66,18 +66,17 @@ def open_new(setup: LiveSetup) -> Opened:
         layout = LiveLayout(root=root)
         for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
             shutil.copyfile(source, target)
+        if setup.warm_start is not None:
+            shutil.copytree(made.initial_model, layout.initial_model)
         write_setup(setup, layout.setup)
-        return _opened(setup, directory, closing.pop_all(), Past())
+        return _opened(_at_home(setup, root), directory, closing.pop_all(), Past())
 
 
 def open_again(run_directory: Path) -> Opened:
     """A run that was cut short: its log reconciled, its control plane as it was."""
     with ExitStack() as closing:
         directory = closing.enter_context(RunDirectory.resume(run_directory))
-        # It may have been moved since.
-        setup = msgspec.structs.replace(
-            read_setup(LiveLayout(root=run_directory).setup), run_directory=str(run_directory)
-        )
+        setup = _at_home(read_setup(LiveLayout(root=run_directory).setup), run_directory)
         opened = _opened(setup, directory, closing.pop_all(), Past(is_resumed=True))
     found = replay(opened.plane, _remembered(opened.journal, opened.past))
     if found.difference is not None:
@@ -87,6 +86,13 @@ def open_again(run_directory: Path) -> Opened:
             hint="resume with the version of dora-rl that the run was started with",
         )
     return opened
+
+
+def _at_home(setup: LiveSetup, root: Path) -> LiveSetup:
+    """The set-up with its places as they are now: a run may have been moved."""
+    initial_model = LiveLayout(root=root).initial_model
+    model = setup.model if setup.warm_start is None else str(initial_model)
+    return msgspec.structs.replace(setup, run_directory=str(root), model=model)
 
 
 def _opened(setup: LiveSetup, directory: RunDirectory, closing: ExitStack, past: Past) -> Opened:
