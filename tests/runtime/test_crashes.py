@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import InstanceJoined
 from dora_rl.core.recipe import Control
+from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.runtime.orchestrator.deaths import WorkerDied
 from dora_rl.runtime.orchestrator.plane import replay_live
 from dora_rl.runtime.run import run_live
@@ -147,7 +148,7 @@ def _kill_instances() -> None:
 
 
 def test_a_set_up_that_cannot_work_leaves_nothing_behind(make_setup: MakeSetup) -> None:
-    setup = make_setup(max_new_tokens=511)
+    setup = make_setup(max_new_tokens=511, data=DataConfig(train=SourceConfig(name="arithmetic")))
     with pytest.raises(UserError, match="max_new_tokens"):
         run_live(setup)
     assert not Path(setup.run_directory).exists()

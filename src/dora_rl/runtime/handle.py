@@ -84,8 +84,9 @@ class LocalProcess:
         return self._pipe.fileno()
 
     def send(self, message: Message) -> None:
-        self._unsent += framed(message)
-        self.flush()
+        if self._is_alive:
+            self._unsent += framed(message)
+            self.flush()
 
     def flush(self) -> bool:
         try:

@@ -32,12 +32,9 @@ def resume_live(run_directory: Path, watchers: Sequence[Watcher] = ()) -> RunSum
 def _run(opened: Opened, watchers: Sequence[Watcher]) -> RunSummary:
     try:
         orchestrator = Orchestrator(opened, tuple(watchers))
-        is_orderly = False
-        try:
-            orchestrator.run()
-            is_orderly = orchestrator.interrupts.count < 2
-        finally:
-            orchestrator.close(is_orderly=is_orderly)
+        orchestrator.run()
+        if orchestrator.interrupts.count < 2:
+            orchestrator.stop()
         summary = _summary(opened, orchestrator)
         if summary.is_complete:
             opened.directory.finish(msgspec.to_builtins(summary))

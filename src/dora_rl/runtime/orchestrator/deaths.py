@@ -1,5 +1,6 @@
-"""Deaths of workers: counted, and too many in a row are the end of the run."""
+"""Deaths of workers: written down, counted, and too many in a row are the end of the run."""
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,13 +15,16 @@ class WorkerDied(DoraError):
 class Deaths:
     """Who died how often, in all and since the last version was published."""
 
-    def __init__(self, max_deaths: int) -> None:
+    def __init__(self, max_deaths: int, book: Path) -> None:
         self._max_deaths = max_deaths
+        self._book = book
         self._in_a_row: Counter[str] = Counter()
         self.total: Counter[str] = Counter()
 
     def count(self, worker: str, reason: str, log: Path) -> None:
         """A worker died; WorkerDied if that was once too often."""
+        with self._book.open("a", encoding="utf-8") as book:
+            book.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {worker} {reason}\n")
         self.total[worker] += 1
         self._in_a_row[worker] += 1
         if self._in_a_row[worker] >= self._max_deaths:
@@ -33,6 +37,13 @@ class Deaths:
     def forgive(self) -> None:
         """A version was published: whoever died did not keep the run from going on."""
         self._in_a_row.clear()
+
+
+def how_it_ended(exit_reason: str, last_words: str | None, log: Path) -> str:
+    """In words: what it said itself, else what it left in its log."""
+    lines = [] if last_words else log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = last_words or (lines[-1] if lines else None)
+    return f"{exit_reason}: {said}" if said else exit_reason
 
 
 def refuse_users_mistake(word: Broken) -> None:

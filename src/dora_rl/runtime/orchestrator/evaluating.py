@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from dora_rl.core.decisions import Close, Decision, Start
-from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Scored
+from dora_rl.core.history import Event
+from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
 from dora_rl.runtime.orchestrator.metrics import Metrics
 from dora_rl.runtime.prompts import PromptTable
 from dora_rl.runtime.setup import Evaluation
@@ -49,7 +50,7 @@ class Evaluating:
             case Scored(trajectory=key, reward=reward) if key in self._version_of:
                 self._end(key, reward, None if is_replay else told.at)
 
-    def watch(self, decisions: Sequence[Decision], at: float) -> None:
+    def watch(self, decisions: Sequence[Decision], at: float | None) -> None:
         """Which trajectories belong to which version, and which came to nothing."""
         for decision in decisions:
             match decision:
@@ -59,6 +60,18 @@ class Evaluating:
                     for key in decision.members:
                         if key in self._version_of:
                             self._end(key, None, at)
+
+    def recall(self, events: Sequence[Event]) -> None:
+        """Take up what was under way when the run was cut short."""
+        version = 0
+        for told, decisions in events:
+            match told:
+                case Published():
+                    version = told.version
+                case EvaluationAsked():
+                    self.begun(version, len(told.prompts))
+            self.hear(told, is_replay=True)
+            self.watch(decisions, None)
 
     def begun(self, version: int, num_prompts: int) -> None:
         """An evaluation of this version was asked for."""

@@ -16,7 +16,7 @@ from dora_rl.core.fleet import InstanceSpec
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.handle import LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.orchestrator.deaths import Deaths, refuse_users_mistake
+from dora_rl.runtime.orchestrator.deaths import Deaths, how_it_ended, refuse_users_mistake
 from dora_rl.runtime.setup import LiveSetup
 
 
@@ -76,6 +76,11 @@ class Instances:
         handle.send(say.Begin(setup=self._setup, store=str(self._layout.versions), number=number))
         self.posts[number] = Post(number=number, handle=handle, since=time.monotonic())
 
+    def close(self) -> None:
+        """End what is left, at once."""
+        for post in self.posts.values():
+            post.handle.end(within_s=0.0)
+
     # --- talking --------------------------------------------------------------------------------
 
     def send(self, number: int, message: say.Message) -> None:
@@ -119,8 +124,7 @@ class Instances:
     def _reason(self, post: Post) -> str:
         if post.handle.is_alive:
             return f"took more than {self._setup.patience.start_s:g} s {post.phase.value}"
-        ended = post.handle.end(within_s=1.0)
-        return f"{ended}: {post.last_words}" if post.last_words else ended
+        return how_it_ended(post.handle.end(within_s=1.0), post.last_words, self._log(post.number))
 
     def _replace(self, post: Post, reason: str) -> Lost:
         post.handle.end(within_s=0.0)

@@ -47,11 +47,14 @@ class Orchestrator:
         self._plane = plane
         self._journal = opened.journal
         self._began = time.monotonic() - opened.past.at
+        close = opened.closing.callback
         self.interrupts = Interrupts()
-        self.deaths = Deaths(setup.patience.max_deaths)
+        close(self.interrupts.close)
+        self.deaths = Deaths(setup.patience.max_deaths, layout.logs / "orchestrator.log")
         self.metrics = Metrics(
             layout.metrics_log, layout.metrics, plane, newest_version=opened.journal.newest_version
         )
+        close(self.metrics.close)
         self.evaluating = Evaluating(setup.evaluation, prompts, self.metrics)
         self._scribe = Scribe(plane, opened.journal, opened.log, prompts, watchers)
         self._requests = Requests()
@@ -61,8 +64,11 @@ class Orchestrator:
         self._ticked_at = 0.0
         self._is_leaving = False
         self.training = Training(setup, layout, opened.journal, self.deaths)
+        close(self.training.close)
         self._instances = Instances(setup, layout, self.deaths)
+        close(self._instances.close)
         self._scoring = Scoring(setup.scoring, prompts, layout.tokenizer, plane)
+        close(self._scoring.close)
         self._carrying = Carrying(
             setup,
             prompts,
@@ -73,6 +79,7 @@ class Orchestrator:
             max_staleness=make_schedule(setup.control, setup.batch).max_staleness,
         )
         self._moves = Moves(layout.root, self._instances, self._requests, self._carrying.generate)
+        close(self._moves.close)
         self._carrying.moves = self._moves
         self._translating = Translating(plane, self._instances, self._requests, self._moves, self._ended)
 
@@ -86,6 +93,7 @@ class Orchestrator:
     def run(self) -> None:
         """To the end, or until interrupted."""
         with self.interrupts.heeded():
+            self._scoring.check()
             self._recall()
             while not self._is_over():
                 self._wait()
@@ -179,9 +187,8 @@ class Orchestrator:
         if not past.is_resumed:
             self._act(News(inputs=[*self.evaluating.due(0, self.now)]))
             return
-        for event, decisions in past.events:
-            self._hear_again(event, decisions)
-        past.events.clear()
+        self.evaluating.recall(past.evaluations)
+        self._scribe.recall(past.evaluations)
         self.training.handed = list(past.handed)
         for unfinished in self._journal.unfinished():
             start, response = past.starts[unfinished.trajectory], unfinished.response
@@ -197,26 +204,19 @@ class Orchestrator:
             key = whole.key
             self._scoring.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
 
-    def _hear_again(self, event: told.Input, decisions: list[Decision]) -> None:
-        if isinstance(event, told.EvaluationAsked):
-            self.evaluating.begun(self._version_at(event), len(event.prompts))
-        self.evaluating.hear(event, is_replay=True)
-        self.evaluating.watch(decisions, event.at)
-        self._scribe.replayed(decisions)
-        self._last_version = event.version if isinstance(event, told.Published) else self._last_version
-
-    _last_version = 0
-
-    def _version_at(self, event: told.EvaluationAsked) -> int:
-        return self._last_version
-
     def _heed_interrupts(self) -> None:
         self.interrupts.drain()
         if self.interrupts.count and not self._is_leaving:
             self._is_leaving = True
             self.training.is_open = False
-            if not self.training.is_checkpoint_due and not self.training.handed:
+            if self._is_worth_a_checkpoint and not self.training.is_checkpoint_due:
                 self.training.write_checkpoint()
+
+    @property
+    def _is_worth_a_checkpoint(self) -> bool:
+        """A step that began with some of its groups cannot be written, and will be begun again."""
+        has_news = self._plane.is_training or self._plane.window.newest > self._journal.covered_step
+        return has_news and not self.training.handed
 
     def _is_over(self) -> bool:
         if self.interrupts.count > 1:
@@ -238,14 +238,11 @@ class Orchestrator:
                 f"nothing has ended for {quiet_s:.0f} s: {w}", hint="look into the logs of the run"
             )
 
-    def close(self, *, is_orderly: bool) -> None:
-        """End every process; in order, they get time for it."""
-        handles = [post.handle for post in self._instances.posts.values()]
-        for handle in (*handles, self.training.handle):
+    def stop(self) -> None:
+        """Let every worker end in order."""
+        handles = [*(post.handle for post in self._instances.posts.values()), self.training.handle]
+        for handle in handles:
             handle.send(say.Stop())
-        until = time.monotonic() + (self._setup.patience.stop_s if is_orderly else 0.0)
-        for handle in (*handles, self.training.handle):
+        until = time.monotonic() + self._setup.patience.stop_s
+        for handle in handles:
             handle.end(within_s=max(0.0, until - time.monotonic()))
-        self._scoring.close()
-        self._moves.close()
-        self.metrics.close()

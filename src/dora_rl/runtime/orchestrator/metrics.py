@@ -113,7 +113,7 @@ def _cut(path: Path, newest_version: int) -> None:
 
 def _board(directory: Path) -> Any:
     try:
-        from tensorboard.summary import Writer  # type: ignore[import-not-found, unused-ignore]
+        from tensorboard.summary import Writer
     except ImportError:
         return None
     return Writer(str(directory))

@@ -12,9 +12,10 @@ from msgspec import Struct, field
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.replay import replay
-from dora_rl.core.decisions import Hand, Start, Take
+from dora_rl.core.decisions import Close, Decision, Hand, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, HistoryWriter
+from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.handle import LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
@@ -30,11 +31,11 @@ from dora_rl.store.run_directory import RunDirectory
 class Past(Struct, kw_only=True):
     """What happened before this process began."""
 
-    events: list[Event] = field(default_factory=list)
-    """Those that others than control have to hear again: of evaluations."""
+    evaluations: list[Event] = field(default_factory=list)
+    """Everything that speaks of one."""
     at: float = 0.0
     starts: dict[int, Start] = field(default_factory=dict)
-    """The last of each trajectory."""
+    """The last of each trajectory that was not heard to end."""
     handed: list[Hand] = field(default_factory=list)
     is_resumed: bool = False
 
@@ -59,10 +60,10 @@ class Opened(Struct, kw_only=True):
 def open_new(setup: LiveSetup) -> Opened:
     """A new run; nothing is left behind if its rows cannot be read."""
     with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
+        header, root = setup.header(), Path(setup.run_directory)
         made = LiveLayout(root=Path(name))
         _make_prompts(setup, made)
-        root = Path(setup.run_directory)
-        directory = closing.enter_context(RunDirectory.create(root, setup.header()))
+        directory = closing.enter_context(RunDirectory.create(root, header))
         layout = LiveLayout(root=root)
         for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
             shutil.copyfile(source, target)
@@ -116,18 +117,39 @@ def _opened(setup: LiveSetup, directory: RunDirectory, closing: ExitStack, past:
 
 def _remembered(journal: Journal, past: Past) -> Iterator[Event]:
     """The journal's events, with what others than control need of them kept in `past`."""
+    evaluated: set[int] = set()
     for told, decisions in journal.events():
         past.at = told.at
-        past.events.append((told, decisions))
+        if isinstance(told, Ended):
+            past.starts.pop(told.trajectory, None)
         for decision in decisions:
-            match decision:
-                case Start():
-                    past.starts[decision.trajectory] = decision
-                case Hand():
-                    past.handed.append(decision)
-                case Take():
-                    past.handed.clear()
+            _remember(decision, past)
+        if _speaks_of_evaluation(told, decisions, evaluated):
+            past.evaluations.append((told, decisions))
         yield told, decisions
+
+
+def _remember(decision: Decision, past: Past) -> None:
+    match decision:
+        case Start():
+            past.starts[decision.trajectory] = decision
+        case Close():
+            for trajectory in decision.members:
+                past.starts.pop(trajectory, None)
+        case Hand():
+            past.handed.append(decision)
+        case Take():
+            past.handed.clear()
+
+
+def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set[int]) -> bool:
+    """`evaluated` are the trajectories of evaluations so far."""
+    starts = {d.trajectory for d in decisions if isinstance(d, Start) and d.evaluation}
+    closes = {key for d in decisions if isinstance(d, Close) for key in d.members}
+    evaluated |= starts
+    if isinstance(told, Ended | Scored):
+        return bool(starts) or told.trajectory in evaluated
+    return isinstance(told, EvaluationAsked | Published) or bool(starts) or not evaluated.isdisjoint(closes)
 
 
 def _make_prompts(setup: LiveSetup, layout: LiveLayout) -> None:

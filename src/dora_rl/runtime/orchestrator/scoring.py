@@ -31,6 +31,10 @@ class Scoring:
         """Of the trajectories that are being judged."""
         self.num_failures = 0
 
+    def check(self) -> None:
+        """Wait for the functions to be imported; refuse rows that lack a column they need."""
+        self.pool.wait_ready(self._prompts[0].row.columns)
+
     def text(self, tokens: Sequence[int]) -> str:
         """A response as reward functions see it."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))

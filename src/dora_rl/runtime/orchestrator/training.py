@@ -13,7 +13,7 @@ from dora_rl.runtime import messages as say
 from dora_rl.runtime.handle import LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.orchestrator.batches import group_of
-from dora_rl.runtime.orchestrator.deaths import Deaths, refuse_users_mistake
+from dora_rl.runtime.orchestrator.deaths import Deaths, how_it_ended, refuse_users_mistake
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import TakenBatch
@@ -59,6 +59,10 @@ class Training:
     @property
     def _log(self) -> Path:
         return self._layout.logs / "trainer.log"
+
+    def close(self) -> None:
+        """End it, if it is left, at once."""
+        self.handle.end(within_s=0.0)
 
     # --- telling --------------------------------------------------------------------------------
 
@@ -163,8 +167,7 @@ class Training:
     def _trouble(self) -> str | None:
         now, patience = time.monotonic(), self._setup.patience
         if not self.handle.is_alive:
-            ended = self.handle.end(within_s=1.0)
-            return f"{ended}: {self._last_words}" if self._last_words else ended
+            return how_it_ended(self.handle.end(within_s=1.0), self._last_words, self._log)
         if self.is_ready and not self._num_busy:
             return None
         limit_s = patience.step_s if self.is_ready else patience.start_s

@@ -36,6 +36,10 @@ class Interrupts:
         self.count += 1
         os.write(self._write, b"!")
 
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
     def drain(self) -> None:
         try:
             os.read(self._read, 64)

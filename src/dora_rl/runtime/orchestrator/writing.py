@@ -61,8 +61,9 @@ class Scribe:
             self._evaluating.add(start.group)
         return is_new
 
-    def replayed(self, decisions: Sequence[Decision]) -> None:
+    def recall(self, events: Sequence[Event]) -> None:
         """These were written down before this process began."""
-        for decision in decisions:
-            if isinstance(decision, Start):
-                self._is_new_evaluation(decision)
+        for _, decisions in events:
+            for decision in decisions:
+                if isinstance(decision, Start):
+                    self._is_new_evaluation(decision)
