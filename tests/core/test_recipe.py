@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.loading import build, to_dict, to_yaml
+from dora_rl.core.loading import build, override, to_dict, to_yaml
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
 from dora_rl.core.recipe.losses import CispoConfig, PpoConfig
@@ -106,6 +106,29 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: s
     with pytest.raises(ConfigError, match=message) as error:
         resolved(tmp_path, text)
     assert hint is None or hint in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("rows", "task.rows"),
+        ("schedule", "control.schedule"),
+        ("learning_rate", "optimizer.learning_rate"),
+        ("temperature", "sampling.temperature"),
+        ("max_new_tokens", "response.max_new_tokens"),
+        ("updates", "batch.updates"),
+        ("slots", "cluster.slots"),
+        ("max_versions", "cluster.max_versions"),
+        ("lora.rank", "trainer.lora.rank"),
+        ("clip_high", "algorithm.loss.clip_high"),
+        ("instances", "devices.instances"),
+    ],
+)
+def test_what_is_set_most_often_has_a_short_name(short: str, full: str) -> None:
+    def assigned(name: str) -> object:
+        return override({}, [f"{name}=1"], Recipe)
+
+    assert assigned(short) == assigned(full)
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

@@ -1,10 +1,12 @@
 """A follower knows from inputs and decisions alone what the simulator knows from the inside."""
 
 from collections.abc import Sequence
+from io import StringIO
 from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
@@ -16,6 +18,7 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.facts import StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import curve
+from dora_rl.observe.live.view import RunView
 from dora_rl.observe.live.warnings import dead_run_warnings
 from dora_rl.observe.live.words import by_version, duration, left_s, step_line
 from dora_rl.sim.run import Result, simulate
@@ -179,3 +182,26 @@ def test_a_curve_goes_from_the_least_to_the_greatest_within_its_width() -> None:
     assert curve([0.0, 0.5, 1.0]) == "▁▅█"
     assert len(curve([float(i) for i in range(1000)], width=60)) <= 60
     assert curve([]) == ""
+
+
+def test_the_screen_shows_steps_groups_by_version_and_who_waits() -> None:
+    view = RunView("tiny, demo", 6, None)
+    simulate(RECIPE, [view.watch])
+    console = Console(file=StringIO(), width=140, force_terminal=False)
+    console.print(view)
+    screen = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in ("tiny, demo", "6/6", "staleness", "tokens/s", "active groups", "instance 3", "trainer done"):
+        assert word in screen, word
+
+
+def test_where_nobody_watches_every_step_is_told_once_and_the_past_not_at_all() -> None:
+    told_lines: list[str] = []
+    view = RunView("run", 6, told_lines.append)
+    events: list[tuple[Input, list[Decision]]] = []
+    simulate(RECIPE, [lambda event, decisions: events.append((event, decisions))])
+    half = next(i for i, (e, _) in enumerate(events) if isinstance(e, told.Published) and e.version == 3)
+    view.recall(events[: half + 1])
+    for event, decisions in events[half + 1 :]:
+        view.watch(event, decisions)
+    steps = [line.split()[1] for line in told_lines if line.startswith("step ")]
+    assert steps == ["4/6", "5/6", "6/6"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from dora_rl.core.errors import UserError
 
 _RECIPE = """\
-# Complete a sequence of letters, judged by rewards.py.
+# Write the letters that follow a letter, judged by rewards.py.
 #
 #   dora train recipe.yaml              run it
 #   dora train recipe.yaml --dry-run    what it resolves to, and what it will need
@@ -14,19 +14,20 @@ _RECIPE = """\
 #
 # Everything left out has a default; --set key=value changes one value for one run.
 model: tiny                             # or a directory in Hugging Face format, or smollm2
-steps: 20                               # train steps
-batch: {groups: 8, group_size: 8}       # prompts of a step, and responses to each
+steps: 30                               # train steps
+batch: {groups: 8, group_size: 16}      # prompts of a step, and responses to each
 
 data:
   train: {name: rows.jsonl}             # rows with a `prompt`, and columns for the reward
   held_out_share: 0.1                   # for evaluation
 rewards:
+  - {function: rewards.py:lower_case, weight: 0.5}
   - {function: rewards.py:right_letters, weight: 1.0}
 
-response: {max_new_tokens: 12}
+response: {max_new_tokens: 10}
 sampling: {temperature: 1.0}
 algorithm: grpo                         # or dapo, rloo, gspo, ...: `docs/recipes.md`
-optimizer: {learning_rate: 2e-3}
+optimizer: {learning_rate: 5e-3}
 trainer: {serving_dtype: float32, micro_batch_tokens: 4096}
 
 control: {max_staleness: 2}             # how many versions old a trained response may be at most
@@ -42,6 +43,11 @@ _REWARDS = '''\
 `completions` are strings where prompts are strings. Every other column of the rows comes under its own
 name, here `solution`. None says that a reward does not apply.
 """
+
+
+def lower_case(completions, **columns):
+    """The share of lower-case letters: easy, and a first step towards the right ones."""
+    return [sum("a" <= letter <= "z" for letter in text) / max(1, len(text)) for text in completions]
 
 
 def right_letters(completions, solution, **columns):

@@ -15,13 +15,16 @@ from dora_rl.core.history import History
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.observe.live.completions import CompletionLog, load_decode
+from dora_rl.observe.live.metrics import MetricsTail
+from dora_rl.observe.live.trackers import Trackers
 from dora_rl.observe.live.view import shown
 from dora_rl.observe.report.page import write_page
-from dora_rl.observe.report.reading import COMPLETIONS, read_run
+from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
 from dora_rl.observe.terminal import say, stdout
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.run import Watcher, resume_live, run_live
 from dora_rl.runtime.summary import RunSummary
+from dora_rl.store.errors import RunError
 
 INTERRUPTED = 130
 
@@ -38,8 +41,9 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
             f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
     layout = LiveLayout(root=Path(plan.setup.run_directory))
     say(f"run directory: {layout.root}")
-    with shown(f"{recipe.model}, {Path(name).stem}", recipe.steps) as view:
-        summary = run_live(plan.setup, [view, _completions(layout, recipe)])
+    title = f"{recipe.model}, {Path(name).stem}"
+    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
+        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
 
 
@@ -47,12 +51,25 @@ def go_on(root: Path, *, as_json: bool) -> None:
     """Resume a run that was cut short."""
     layout = LiveLayout(root=root)
     recipe = layout.read_recipe()
-    with shown(f"{recipe.model}, {root.name}", recipe.steps) as view:
-        if layout.events.is_file():
-            for event, decisions in History(layout.events):
-                view(event, decisions)
-        summary = resume_live(root, [view, _completions(layout, recipe)])
+    _check_resumable(layout)
+    past = History(layout.events) if layout.events.is_file() else ()
+    title = f"{recipe.model}, {root.name}"
+    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps, past) as view:
+        summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
+
+
+def _check_resumable(layout: LiveLayout) -> None:
+    """Said at once, before the past is read; whoever opens the run checks again."""
+    if layout.is_finished:
+        raise RunError(
+            f"the run in {layout.root} is finished: there is nothing to resume",
+            hint=f"`dora report {layout.root}` shows it; start another run with `dora train RECIPE`",
+        )
+    if is_in_use(layout.lock):
+        raise RunError(
+            f"the run in {layout.root} is going on in another process", hint="wait for it, or end it"
+        )
 
 
 def _run_directory(recipe: Recipe, name: str) -> str:
@@ -78,6 +95,13 @@ def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:
         num_trajectories=recipe.run.log_completions,
         decode=lambda: load_decode(layout.tokenizer),
     ).watch
+
+
+def _trackers(layout: LiveLayout, recipe: Recipe) -> Trackers:
+    metrics = MetricsTail(layout.metrics_log)
+    # What a resumed run logged before is logged.
+    metrics.read()
+    return Trackers(recipe.run.trackers, run=layout.root.name, recipe=recipe, metrics=metrics)
 
 
 def _print_plan(plan: RunPlan, *, as_json: bool) -> None:

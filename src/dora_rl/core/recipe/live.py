@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from msgspec import field
+
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
@@ -29,9 +31,10 @@ class WarmStart(Section, frozen=True):
 
     steps: Count = 0
     """Updates; none where it is 0."""
-    rows: Positive = 32
+    rows: Positive = field(default=32, name="update_rows")
     """Rows of an update, drawn at random."""
-    learning_rate: PositiveFloat = 3e-3
+    learning_rate: PositiveFloat = field(default=3e-3, name="rate")
+    """Of AdamW, constant."""
 
 
 class Evaluation(Section, frozen=True):
@@ -60,6 +63,6 @@ class RunSettings(Section, frozen=True):
     directory: str | None = None
     """A directory that does not exist; left out, runs/NAME-1, -2 and so on."""
     trackers: tuple[Tracker, ...] = ("tensorboard",)
-    """Beside metrics.jsonl, which is always written."""
+    """Beside metrics.jsonl, which is always written. TensorBoard files are written where it is installed."""
     log_completions: Count = 8
     """Trajectories of every step whose text goes into completions.jsonl."""

@@ -4,7 +4,7 @@ A view hears inputs and decisions from the run's own loop, and must not hold it 
 and draws from a thread of rich's. Lines go to stderr, because the result of a run is what goes to stdout.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from dora_rl.core.decisions import Decision
+from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import draw
@@ -40,6 +41,12 @@ class RunView:
             if self._tell is not None:
                 self._tell_steps(self._tell)
 
+    def recall(self, past: Iterable[Event]) -> None:
+        """Take note of what happened before, and tell nothing of it."""
+        for event, decisions in past:
+            self._follower.watch(event, decisions)
+        self._num_told = len(self._follower.steps)
+
     def __rich__(self) -> RenderableType:
         with self._lock:
             follower = self._follower
@@ -65,14 +72,14 @@ class RunView:
 
 
 @contextmanager
-def shown(title: str, num_steps: int, *, is_quiet: bool = False) -> Iterator[Watcher]:
-    """A watcher that shows the run on stderr until the block ends."""
+def shown(title: str, num_steps: int, past: Iterable[Event] = ()) -> Iterator[Watcher]:
+    """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run had done."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    if is_quiet:
-        yield lambda event, decisions: None
-    elif console.is_terminal:
-        view = RunView(title, num_steps, None)
-        with Live(view, console=Console(stderr=True), refresh_per_second=4, transient=False):
-            yield view.watch
-    else:
-        yield RunView(title, num_steps, console.print).watch
+    view = RunView(title, num_steps, None if console.is_terminal else console.print)
+    view.recall(past)
+    if not console.is_terminal:
+        yield view.watch
+        return
+    # Lines may not wrap here: the height of the screen must be known to draw over it.
+    with Live(view, console=Console(stderr=True), refresh_per_second=4):
+        yield view.watch

@@ -40,9 +40,9 @@ def _variance(recent: Sequence[StepFacts]) -> Iterator[str]:
 def _truncation(recent: Sequence[StepFacts]) -> Iterator[str]:
     share = fmean(step.truncated_share for step in recent)
     if share > 0.8:
-        whole = "every response" if share == 1.0 else f"{share:.0%} of the responses"
+        whole = "all responses" if share > 0.995 else f"{share:.0%} of the responses"
         yield (
-            f"{whole} of the last {len(recent)} steps was cut at the length limit; raise "
+            f"{whole} of the last {len(recent)} steps were cut at the length limit; raise "
             "response.max_new_tokens, or check that the model ends its answers"
         )
 

@@ -33,7 +33,8 @@ def left_s(steps: Sequence[StepFacts], num_steps: int) -> float | None:
     remaining = num_steps - (steps[-1].step + 1) if steps else num_steps
     if not steps or remaining <= 0:
         return None
-    return remaining * median(step.step_s for step in steps[-_USUAL:])
+    # The first step waited for processes to start.
+    return remaining * median(step.step_s for step in steps[1:][-_USUAL:] or steps)
 
 
 def waiting(state: State) -> str:
