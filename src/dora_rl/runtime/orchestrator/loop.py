@@ -65,7 +65,7 @@ class Orchestrator:
         self._is_leaving = False
         self.training = Training(setup, layout, opened.journal, self.deaths)
         close(self.training.close)
-        self._instances = Instances(setup, layout, self.deaths)
+        self._instances = Instances(setup, layout, self.deaths, prompts.stop_tokens)
         close(self._instances.close)
         self._scoring = Scoring(setup.scoring, prompts, layout.tokenizer, plane)
         close(self._scoring.close)

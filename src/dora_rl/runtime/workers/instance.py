@@ -249,7 +249,7 @@ def main(fd: int) -> None:
     torch.set_num_threads(begin.setup.devices.instance_threads)
     try:
         with channel.kept_alive(begin.setup.patience.start_s):
-            engine, device = open_tracked(begin.setup, begin.number)
+            engine, device = open_tracked(begin)
         worker = InstanceWorker(channel, begin, engine, device)
         channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
         worker.run()

@@ -10,7 +10,7 @@ from pathlib import Path
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.prompts import tokenize_rows
-from dora_rl.model.tokenizer import load_tokenizer
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.prompts import PromptTable, check_lengths
@@ -26,6 +26,7 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
     table = PromptTable(
         train=train.prompts,
         held_out=held_out.prompts if held_out else (),
+        stop_tokens=tuple(sorted(load_eos_ids(Path(setup.model)))),
         num_overlong=train.num_overlong + (held_out.num_overlong if held_out else 0),
     )
     check_lengths(table, setup)
