@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dora_rl.core.decisions import Admit, Close, Decision, Start, Take
 from dora_rl.core.inputs import Published, Scored, StepLost, Tick
+from dora_rl.core.recipe import Control, Recipe
 from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import AnyPayload, Completed, Progress, Rewarded, Rewound, Stretch
@@ -178,7 +179,9 @@ def test_a_payload_is_recorded_once_and_in_its_place(
     [
         (Admit(group=0, version=0, epoch=0, row=0), "other records"),
         (start(0, 0), "attempt 0 starts, while attempt 0 is scored"),
-        (start(3, 0), "starts without its prompt"),
+        (start(3, 0), "group 3 starts without having been admitted"),
+        (start(1, 0, version=1), "pinned to version 0, and starts under 1"),
+        (start(1, 0, version=1, attempt=1), "pinned to version 0, and starts under 1"),
         (take(0, 0), "batch 0 is not the next"),
         (take(1, 0), "was taken before"),
         (take(2, 1), "batch 2 is not the next"),
@@ -247,6 +250,24 @@ def test_tokens_of_another_version_than_the_pinned_one_are_refused(journal: Jour
     other = Progress(trajectory=0, attempt=0, start=0, tokens=(1,), version=1, logprobs=(0.0,))
     with pytest.raises(Contradiction, match="pinned to version 0"):
         journal.append([], [other])
+
+
+def test_a_group_does_not_start_without_its_prompt(journal: Journal) -> None:
+    with pytest.raises(Contradiction, match="group 0 starts without its prompt"):
+        journal.append([admission(0)])
+
+
+def test_under_partial_a_trajectory_goes_on_under_another_version(tmp_path: Path) -> None:
+    recipe = Recipe(batch=RECIPE.batch, control=Control(schedule="partial"))
+    with Journal.create(tmp_path / "journal.sqlite", recipe) as journal:
+        admit(journal, 0)
+        journal.append([], [progress(0, 3)])
+        decided(journal, start(0, 0, version=1))
+        later = Progress(trajectory=0, attempt=0, start=3, tokens=(9,), version=1, logprobs=(0.0,))
+        journal.append([], [later])
+        found = next(journal.unfinished())
+    assert found.version == 1
+    assert found.response.stretches == (Stretch(start=0, version=0), Stretch(start=3, version=1))
 
 
 @pytest.mark.parametrize(("version", "count"), [(0, 1), (None, 2)])
@@ -371,6 +392,14 @@ def test_a_restarted_trainer_is_given_what_its_checkpoint_does_not_hold(journal:
     assert group.members[0].response.tokens == progress(2, 4).tokens
     assert group.members[0].values == {"f": 1.0, "g": None}
     assert group == journal.group(1)
+
+
+def test_a_group_that_is_not_finished_is_not_given_out(journal: Journal) -> None:
+    admit(journal, 0)
+    with pytest.raises(JournalError, match="group 0 is not finished"):
+        journal.group(0)
+    with pytest.raises(JournalError, match="knows no group 9"):
+        journal.group(9)
 
 
 def test_the_batch_of_a_lost_step_is_taken_again_or_another(journal: Journal) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dora_rl import __version__
-from dora_rl.cli import bench, model, plan, simulate
+from dora_rl.cli import bench, doctor, init, model, plan, report, simulate, train
 from dora_rl.core.errors import DoraError, UserError
 
 app = typer.Typer(
@@ -22,7 +22,11 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 app.add_typer(simulate.app, name="simulate")
+app.command()(doctor.doctor)
+app.command()(init.init)
 app.command()(plan.plan)
+app.command()(report.report)
+app.command()(train.train)
 
 EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
 """What a command may find missing, and the extra that brings it."""

@@ -5,5 +5,5 @@ hub_config  that record from and to a config.json    load       a Decoder from a
 decoder     the forward pass over packed sequences   save       and back
 attention   the seam where keys and values live      tokenizer  text, token ids and stop tokens
 logprobs    of given tokens, without all the logits  tiny       a model from nothing, for demos
-delta       a change of weights, as an engine takes it
+delta       a change of weights, as an engine takes it   shapes    of known models, for benches
 """

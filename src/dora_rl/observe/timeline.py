@@ -58,7 +58,9 @@ def read_timeline(events: Iterable[Event]) -> Timeline:
 class Tracker:
     """Follows requests over instances; `watch` has the form of a simulation's watcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_history: bool = True) -> None:
+        """Without history only what runs now is known, in memory that does not grow with the run."""
+        self._keeps_history = keeps_history
         self._now = 0.0
         self._specs: dict[int, InstanceSpec] = {}
         self._loads: dict[int, list[Load]] = {}
@@ -96,7 +98,17 @@ class Tracker:
             if handler is not None:
                 handler(record)
 
+    @property
+    def running(self) -> dict[int, dict[int, int]]:
+        """Requests that decode now, by instance and version."""
+        by_instance: dict[int, dict[int, int]] = {instance: {} for instance in sorted(self._specs)}
+        for (instance, version), running in sorted(self._running.items()):
+            if running:
+                by_instance[instance][version] = running
+        return by_instance
+
     def timeline(self) -> Timeline:
+        assert self._keeps_history, "this tracker kept nothing to draw"
         return Timeline(
             end=self._now,
             specs=self._specs,
@@ -157,7 +169,8 @@ class Tracker:
     def _count(self, instance: int, version: int, change: int) -> None:
         running = self._running.get((instance, version), 0) + change
         self._running[instance, version] = running
-        self._loads[instance].append(Load(at=self._now, version=version, running=running))
+        if self._keeps_history:
+            self._loads[instance].append(Load(at=self._now, version=version, running=running))
 
     # --- trainer ---
 

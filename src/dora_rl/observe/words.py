@@ -1,12 +1,39 @@
 """What a result means, in words."""
 
+from typing import Protocol
+
 from dora_rl.sim.run import Result
 
 _BUSY = 0.05
 """A side that idles for less is the bottleneck."""
 
 
-def bottleneck(result: Result) -> str:
+class Busy(Protocol):
+    """Who was busy and who waited, in a simulated run or a live one."""
+
+    @property
+    def trainer_idle_fraction(self) -> float: ...
+
+    @property
+    def instance_idle_fraction(self) -> float: ...
+
+    @property
+    def max_staleness(self) -> int: ...
+
+    @property
+    def elastic_gpus(self) -> int: ...
+
+    @property
+    def gpus(self) -> int: ...
+
+    @property
+    def window_stall_s(self) -> float: ...
+
+    @property
+    def starved_s(self) -> float: ...
+
+
+def bottleneck(result: Busy) -> str:
     """Who holds the step up, and what would help."""
     trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
     if trainer < _BUSY:

@@ -7,6 +7,7 @@ device or the instance is.
 from typing import Literal
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.generation import Sampling as Sampling
 from dora_rl.core.record import Record
 
 _WORD = 2**32
@@ -25,36 +26,6 @@ class StreamKey(Record, frozen=True):
         words = (self.epoch, self.row, self.member, self.attempt)
         if not (0 <= self.seed < _WORD**2 and all(0 <= word < _WORD for word in words)):
             raise ConfigError(f"{self} does not fit 64 bits of seed and 32 of each of the others")
-
-
-class Sampling(Record, frozen=True):
-    """The distribution tokens are drawn from."""
-
-    temperature: float = 1.0
-    """Zero is greedy; log-probabilities are then those at temperature 1."""
-    top_k: int | None = None
-    top_p: float = 1.0
-    """Keep the likeliest tokens up to and including the one that reaches this mass."""
-    min_p: float = 0.0
-    """Drop tokens less likely than this share of the likeliest."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(f"temperature {self.temperature} is not a finite number of at least 0")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"top_k {self.top_k} keeps no token", hint="leave it out to keep all")
-        if not (0 < self.top_p <= 1 and 0 <= self.min_p <= 1):
-            raise ConfigError(f"top_p {self.top_p} must be in (0, 1] and min_p {self.min_p} in [0, 1]")
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken instead of a draw."""
-        return self.temperature == 0
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether some tokens may be excluded from the draw."""
-        return not self.is_greedy and (self.top_k is not None or self.top_p < 1 or self.min_p > 0)
 
 
 class Stopping(Record, frozen=True):

@@ -11,8 +11,8 @@ from torch import Tensor
 from dora_rl.core.record import Record
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.shapes import SHAPES, random_weights
 from dora_rl.rollout.bench.setup import DeviceKind, backend_of
-from dora_rl.rollout.bench.shapes import SHAPES, random_weights
 from dora_rl.rollout.native.engine import NativeEngine
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.requests import Finished, Request, Stopping, StreamKey

@@ -27,3 +27,8 @@ class LiveLayout(RunLayout, frozen=True):
     def metrics_log(self) -> Path:
         """One JSON line a step."""
         return self.root / "metrics.jsonl"
+
+    @property
+    def initial_model(self) -> Path:
+        """Version 0, where a warm start made it."""
+        return self.root / "initial_model"

@@ -18,6 +18,7 @@ from dora_rl.core.recipe import (
     Recipe,
     Task,
 )
+from dora_rl.core.recipe.live import WarmStart
 from dora_rl.core.record import Record
 from dora_rl.envs.config import DataConfig, ScoringConfig
 from dora_rl.rollout.requests import Sampling
@@ -102,6 +103,8 @@ class LiveSetup(Record, frozen=True):
     sampling: Sampling = Sampling()
     stop_strings: tuple[str, ...] = ()
     devices: Devices = field(default_factory=Devices)
+    warm_start: WarmStart | None = None
+    """What the model goes through before it is version 0."""
     evaluation: Evaluation | None = None
     checkpoint_every_steps: Positive = 10
     """A checkpoint is also written at the end, and when the run is interrupted."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.loading import Tree, build, load_yaml, override
 from dora_rl.core.recipe import Control, Recipe
+from dora_rl.core.recipe.resolving import expand, laid_over, with_preset_keys
 from dora_rl.costs.memory import check_memory
 from dora_rl.sim.plan.search import decide
 from dora_rl.sim.presets import Preset, find_preset
@@ -22,11 +23,11 @@ def resolve(
 ) -> Recipe:
     """The recipe a user describes; its split may still be open."""
     base = find_preset(preset) if preset else _NO_PRESET
-    given = load_yaml(file) if file else {}
-    schedule = _schedule(override(_laid_over(base.tree, given), assignments, Recipe))
-    tree = _laid_over(_laid_over(base.tree, base.by_schedule.get(schedule, {})), given)
+    given = with_preset_keys(load_yaml(file)) if file else {}
+    schedule = _schedule(override(laid_over(base.tree, given), assignments, Recipe))
+    tree = laid_over(laid_over(base.tree, base.by_schedule.get(schedule, {})), given)
     source = str(file) if file else f"preset {preset}" if preset else "recipe"
-    return build(Recipe, override(tree, assignments, Recipe), source)
+    return build(Recipe, expand(override(tree, assignments, Recipe)), source)
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -41,14 +42,3 @@ def _schedule(tree: Tree) -> str:
     control = tree.get("control")
     name = control.get("schedule") if isinstance(control, dict) else None
     return str(name or Control().schedule)
-
-
-def _laid_over(base: Tree, top: Tree) -> Tree:
-    """`top` over `base`, section by section; a section of another kind replaces the whole."""
-    if top.get("kind", base.get("kind")) != base.get("kind"):
-        return top
-    laid = base | top
-    for key in base.keys() & top.keys():
-        if isinstance(base[key], dict) and isinstance(top[key], dict):
-            laid[key] = _laid_over(base[key], top[key])
-    return laid

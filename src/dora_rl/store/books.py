@@ -23,9 +23,10 @@ _encode = msgpack.Encoder().encode
 class Books:
     """Records what inputs and decisions change, one after the other."""
 
-    def __init__(self, tables: Tables, *, group_size: int) -> None:
+    def __init__(self, tables: Tables, *, group_size: int, mixes_versions: bool) -> None:
         self._tables = tables
         self._group_size = group_size
+        self._mixes_versions = mixes_versions
         self._handlers: dict[type, Callable[[Any], None]] = {
             Published: self._published,
             StepLost: self._step_lost,
@@ -90,6 +91,9 @@ class Books:
     def _started(self, decision: Start) -> None:
         key, attempt = decision.trajectory, decision.attempt
         found = self._tables.one("SELECT attempt, state FROM trajectories WHERE id = ?", key)
+        if found is None and decision.evaluation:
+            self._new_group(decision, is_evaluation=True)
+        self._check_version(decision)
         match found:
             case None:
                 self._first_start(decision)
@@ -103,8 +107,6 @@ class Books:
                 )
 
     def _first_start(self, decision: Start) -> None:
-        if decision.evaluation:
-            self._new_group(decision, is_evaluation=True)
         self._check_prompt(decision)
         self._tables.do(
             "INSERT INTO trajectories (id, group_id, member, version, attempt, state)"
@@ -136,6 +138,16 @@ class Books:
             decision.row,
             is_evaluation,
         )
+
+    def _check_version(self, decision: Start) -> None:
+        found = self._tables.one("SELECT version FROM groups WHERE id = ?", decision.group)
+        if found is None:
+            raise Contradiction(f"group {decision.group} starts without having been admitted")
+        if found[0] != decision.version and not self._mixes_versions:
+            raise Contradiction(
+                f"trajectory {decision.trajectory} is pinned to version {found[0]}, "
+                f"and starts under {decision.version}"
+            )
 
     def _check_prompt(self, decision: Start) -> None:
         found = self._tables.one("SELECT length(tokens) / 4 FROM prompts WHERE group_id = ?", decision.group)

@@ -51,8 +51,9 @@ class Journal:
         except BaseException:
             self.close()
             raise
-        self._payloads = Payloads(self._tables, mixes_versions=self.recipe.control.schedule == "partial")
-        self._books = Books(self._tables, group_size=self.recipe.batch.group_size)
+        mixes = self.recipe.control.schedule == "partial"
+        self._payloads = Payloads(self._tables, mixes_versions=mixes)
+        self._books = Books(self._tables, group_size=self.recipe.batch.group_size, mixes_versions=mixes)
         self._reader = Reader(self._tables, seed=self.recipe.seed)
 
     @classmethod

@@ -52,7 +52,10 @@ class Reader:
             yield self._whole(row)
 
     def group(self, group: int) -> FinishedGroup:
-        """A group's scored members; their tokens must not have been pruned."""
+        """The scored members of a finished group; their tokens must not have been pruned."""
+        open_states = "group_id = ? AND state IN ('running', 'ended')"
+        if self._tables.one(f"SELECT 1 FROM trajectories WHERE {open_states}", group):
+            raise JournalError(f"group {group} is not finished")
         rows = self._tables.each(
             f"{_TRAJECTORY} WHERE group_id = ? AND state = 'scored' ORDER BY t.id", group
         )

@@ -11,6 +11,13 @@ PATTERN_OF = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.flo
 """The integer whose bits stand for a value's."""
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in PATTERN_OF}
 
+_GATHER = 0x0102040810204080
+"""Times eight bytes of zero or one: byte i's lands in bit 56 + i, and no other product reaches those bits."""
+_REPEAT = 0x0101010101010101
+"""Times a byte: eight copies of it."""
+_SELECT = 0x8040201008040201 - 2**64
+"""Bit i of byte i, as a signed integer."""
+
 
 def patterns(tensor: Tensor) -> Tensor:
     """The flat view of a contiguous tensor as integers of its width."""
@@ -46,18 +53,15 @@ def from_planes(planes: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def pack_bits(bits: Tensor) -> Tensor:
-    """Eight booleans a byte; the last byte is filled up with zeros."""
-    eighths = torch.nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).view(-1, 8)
-    packed = eighths[:, 0].clone()
-    for place in range(1, 8):
-        packed |= eighths[:, place] << place
-    return packed
+    """Eight bits a byte along the last axis, of ones and zeros; the last byte is filled up with zeros."""
+    eighths = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.shape[-1] % 8)).contiguous()
+    return ((eighths.view(torch.int64) * _GATHER) >> 56).to(torch.uint8)
 
 
 def unpack_bits(packed: Tensor, count: int) -> Tensor:
-    """The first `count` booleans again."""
-    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
-    return ((packed.unsqueeze(1) >> places) & 1).view(-1)[:count].bool()
+    """The first `count` booleans along the last axis again."""
+    spread = ((packed.long() * _REPEAT) & _SELECT).contiguous()
+    return spread.view(torch.uint8)[..., :count] != 0
 
 
 def num_packed(count: int) -> int:

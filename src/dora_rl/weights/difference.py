@@ -104,7 +104,7 @@ def change_of(chain: Sequence[Steps], base: Tensor) -> Change:
     indices_N = torch.cat([each.indices_N for each in chain]).unique() if others else first.indices_N
     bits_N = patterns(base)[indices_N]
     for steps in chain:
-        places = torch.searchsorted(indices_N, steps.indices_N)
+        places = torch.searchsorted(indices_N, steps.indices_N) if others else slice(None)
         old = bits_N[places]
         _check_base(steps, old)
         bits_N[places] = old + steps.steps_N

@@ -26,11 +26,10 @@ class Files:
             self.rename(temporary, path)
             self.sync_directory(path.parent)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from error
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        finally:
+            # There no more after a rename, and of no use after anything else.
+            self.remove(temporary)
 
     def _fill(self, path: Path, chunks: Iterable[Data]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -58,6 +57,8 @@ class Files:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             self.sync(descriptor)
+        except OSError as error:
+            raise CannotWrite(f"cannot flush {directory}: {error.strerror or error}") from error
         finally:
             os.close(descriptor)
 

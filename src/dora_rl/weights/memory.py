@@ -1,9 +1,10 @@
 """Within a process: versions by reference, nothing is copied.
 
 Whoever publishes tensors gives up writing to them: they are the version, for as long as it is not
-retired. Who wants to go on writing publishes copies; casting float32 masters to the serving dtype makes them
-anyway. A write in place that torch can see is found out when the version is next asked for. Fetched
-tensors are the published ones (copies on another device) and are read only, too.
+retired. Who wants to go on writing publishes copies; casting float32 masters to bfloat16 makes them anyway,
+casting them to float32 does not. A write in place that torch can see (not one through `.data`) is found out
+when the version is next asked for. Fetched tensors are the published ones (copies on another device) and are
+read only, too.
 """
 
 from torch import Tensor

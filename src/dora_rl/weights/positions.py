@@ -70,10 +70,10 @@ def encode(positions_N: Tensor, size: int) -> Tensor:
         case "bitmap":
             return pack_bits(_marked(positions_N, size))
         case "sorted":
-            planes = [pack_bits((positions_N >> bit) & 1) for bit in range(shape.low_bits)]
+            planes = pack_bits((positions_N >> _places(shape, positions_N)) & 1)
             order_N = torch.arange(shape.count, device=positions_N.device)
             high = _marked((positions_N >> shape.low_bits) + order_N, shape.num_high)
-            return torch.cat([*planes, pack_bits(high)])
+            return torch.cat([planes.view(-1), pack_bits(high)])
 
 
 def decode(data: Tensor, shape: Shape) -> Tensor:
@@ -92,10 +92,14 @@ def _from_sorted(data: Tensor, shape: Shape) -> Tensor:
     ones = unpack_bits(high, shape.num_high).nonzero().squeeze(1)
     if len(ones) != shape.count:
         raise ValueError(f"{len(ones)} positions where {shape.count} are promised")
-    positions_N = (ones - torch.arange(shape.count, device=data.device)) << shape.low_bits
-    for bit, plane in enumerate(low.view(shape.low_bits, -1)):
-        positions_N |= unpack_bits(plane, shape.count).long() << bit
-    return positions_N
+    high_N = (ones - torch.arange(shape.count, device=data.device)) << shape.low_bits
+    planes = unpack_bits(low.view(shape.low_bits, num_packed(shape.count)), shape.count)
+    return high_N + (planes.long() << _places(shape, data)).sum(0)
+
+
+def _places(shape: Shape, like: Tensor) -> Tensor:
+    """One row for each low bit."""
+    return torch.arange(shape.low_bits, device=like.device).unsqueeze(1)
 
 
 def _checked(positions_N: Tensor, shape: Shape) -> Tensor:

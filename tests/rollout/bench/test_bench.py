@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from dora_rl.cli.bench import app
 from dora_rl.core.errors import ConfigError
+from dora_rl.model.shapes import QWEN3_06B
 from dora_rl.model.tiny import save_tiny
 from dora_rl.rollout.bench.figures import Figures
 from dora_rl.rollout.bench.options import make_setup
 from dora_rl.rollout.bench.reference import ON_H200
 from dora_rl.rollout.bench.roofline import Hardware, least_time_s
 from dora_rl.rollout.bench.sections.versions import SHARES, _dealt
-from dora_rl.rollout.bench.shapes import QWEN3_06B
 from dora_rl.rollout.bench.suite import SECTIONS, run_sections
 from dora_rl.rollout.bench.workloads import Workload, long_tail, parse_workload, requests_of
 

@@ -34,7 +34,7 @@ def count(
     held_out_rows: int = 256,
     median: float = 8.0,
     sigma: float = 0.7,
-    max_n: int = 40,
+    max_n: int = 30,
     notation: Literal["characters", "decimal"] = "characters",
 ) -> Task:
     """Rows with n in 1 .. max_n. Held-out rows are other draws; there are too few n to keep some unseen."""

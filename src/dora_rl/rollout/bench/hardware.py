@@ -28,7 +28,7 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _best_s(work: Callable[[], object], device: str, tries: int = 8) -> float:
+def _best_s(work: Callable[[], object], device: str, tries: int = 5) -> float:
     times = []
     for _ in range(tries):
         synchronise(device)

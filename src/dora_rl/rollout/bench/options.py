@@ -6,8 +6,8 @@ from pathlib import Path
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 from dora_rl.model.config import Dtype
+from dora_rl.model.shapes import SHAPES
 from dora_rl.rollout.bench.setup import BenchSetup, DeviceKind
-from dora_rl.rollout.bench.shapes import SHAPES
 from dora_rl.rollout.bench.workloads import PROMPT_TOKENS, long_tail, parse_workload, read_lengths
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dora_rl.core.errors import UserError
 from dora_rl.model.config import Dtype, ModelConfig
-from dora_rl.rollout.bench.shapes import SHAPES, random_weights
+from dora_rl.model.shapes import SHAPES, random_weights
 from dora_rl.rollout.bench.workloads import Workload
 from dora_rl.rollout.native.backend import Backend
 from dora_rl.rollout.native.engine import NativeEngine

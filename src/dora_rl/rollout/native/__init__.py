@@ -14,6 +14,7 @@ paged     keys and values in blocks, and attention over them
 sampling  draws and their log-probabilities
 philox    keyed noise in integer operations
 versions  resident weight sets
+deltas    changes to one
 transfer  a live request as tensors or bytes
 shared    a live request in memory that two processes share
 """

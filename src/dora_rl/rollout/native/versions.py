@@ -7,18 +7,18 @@ written, so a failed load or delta leaves everything as it was.
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import torch
 from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.core.errors import DoraError
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.delta import Change, Delta
+from dora_rl.model.delta import Delta
 from dora_rl.model.load import load_decoder
 from dora_rl.rollout.errors import VersionError
 from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.backend import Backend, Device
+from dora_rl.rollout.native.deltas import changed, check_delta, inverse
 from dora_rl.rollout.native.setup import EngineConfig
 
 Weights = Path | Mapping[str, Tensor]
@@ -67,13 +67,13 @@ class Versions(Mapping[int, Decoder]):
     def adopt(self, version: int, base: int, delta: Delta, *, in_place: bool) -> None:
         """Make a version resident as a change to another, which is no more afterwards if `in_place`."""
         self._check_known(base)
-        self._check(delta, self._decoders[base])
+        check_delta(delta, self._decoders[base])
         if in_place:
             self._check_new(version)
             self._change(version, base, delta)
         else:
             parameters = self._decoders[base].state_dict()
-            self._admit(version, lambda: _changed(self._from_tensors(parameters), delta))
+            self._admit(version, lambda: changed(self._from_tensors(parameters), delta))
 
     def drop(self, version: int) -> None:
         """Free a version."""
@@ -97,12 +97,12 @@ class Versions(Mapping[int, Decoder]):
     def _change(self, version: int, base: int, delta: Delta) -> None:
         """Turn one version into another, or turn it back if the device cannot serve what came out."""
         decoder = self._decoders[base]
-        undone = _inverse(decoder, delta)
+        undone = inverse(decoder, delta)
         self._device.forget(base)
         try:
-            self._device.prepare(version, _changed(decoder, delta))
+            self._device.prepare(version, changed(decoder, delta))
         except (DoraError, RuntimeError) as error:
-            self._device.prepare(base, _changed(decoder, undone))
+            self._device.prepare(base, changed(decoder, undone))
             raise VersionError(f"version {version} cannot be served: {error}") from error
         self._ledger.rename("device", _name(base), _name(version))
         self._decoders[version] = self._decoders.pop(base)
@@ -133,49 +133,6 @@ class Versions(Mapping[int, Decoder]):
         decoder = Decoder.empty(self._config, device=self._torch_device, dtype=self._dtype)
         decoder.load_state_dict(tensors)
         return decoder
-
-    def _check(self, delta: Delta, decoder: Decoder) -> None:
-        parameters = dict(decoder.named_parameters())
-        for name, change in delta.items():
-            if name not in parameters:
-                raise VersionError(f"the delta changes '{name}', which the model does not have")
-            _check_change(name, change, parameters[name])
-
-
-def _check_change(name: str, change: Change, parameter: Tensor) -> None:
-    """Refuse a change that cannot be applied to a parameter, or would spoil it."""
-    indices_N, values_N, size = change.indices_N, change.values_N, parameter.numel()
-    if indices_N.shape != values_N.shape or indices_N.ndim != 1 or indices_N.dtype != torch.int64:
-        raise VersionError(f"indices and values of '{name}' do not belong together")
-    if values_N.dtype != parameter.dtype:
-        raise VersionError(f"the delta of '{name}' is {values_N.dtype}, the engine's is {parameter.dtype}")
-    if len(indices_N) and not 0 <= int(indices_N.min()) <= int(indices_N.max()) < size:
-        raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
-    if not bool(values_N.isfinite().all()):
-        raise VersionError(f"the delta makes values of '{name}' infinite or no number")
-
-
-@torch.no_grad()
-def _changed(decoder: Decoder, delta: Delta) -> Decoder:
-    """The same decoder, with the delta applied."""
-    parameters = dict(decoder.named_parameters())
-    for name, change in delta.items():
-        parameter = parameters[name]
-        indices_N, values_N = (each.to(parameter.device) for each in (change.indices_N, change.values_N))
-        parameter.view(-1).index_copy_(0, indices_N, values_N)
-    return decoder
-
-
-def _inverse(decoder: Decoder, delta: Delta) -> Delta:
-    """The change that undoes a change."""
-    parameters = dict(decoder.named_parameters())
-    return {
-        name: Change(
-            indices_N=change.indices_N,
-            values_N=parameters[name].detach().view(-1)[change.indices_N.to(parameters[name].device)],
-        )
-        for name, change in delta.items()
-    }
 
 
 def _name(version: int) -> str:

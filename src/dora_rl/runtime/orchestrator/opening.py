@@ -67,19 +67,25 @@ def open_new(setup: LiveSetup) -> Opened:
         layout = LiveLayout(root=root)
         for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
             shutil.copyfile(source, target)
+        if setup.warm_start is not None:
+            shutil.copytree(made.initial_model, layout.initial_model)
         write_setup(setup, layout.setup)
-        return _opened(setup, directory, closing, Past())
+        return _opened(_at_home(setup, root), directory, closing, Past())
 
 
 def open_again(run_directory: Path) -> Opened:
     """A run that was cut short: its log reconciled, its control plane as it was."""
     with ExitStack() as closing:
         directory = closing.enter_context(RunDirectory.resume(run_directory))
-        # It may have been moved since.
-        setup = msgspec.structs.replace(
-            read_setup(LiveLayout(root=run_directory).setup), run_directory=str(run_directory)
-        )
+        setup = _at_home(read_setup(LiveLayout(root=run_directory).setup), run_directory)
         return _opened(setup, directory, closing, Past(is_resumed=True))
+
+
+def _at_home(setup: LiveSetup, root: Path) -> LiveSetup:
+    """The set-up with its places as they are now: a run may have been moved."""
+    initial_model = LiveLayout(root=root).initial_model
+    model = setup.model if setup.warm_start is None else str(initial_model)
+    return msgspec.structs.replace(setup, run_directory=str(root), model=model)
 
 
 def _opened(setup: LiveSetup, directory: RunDirectory, closing: ExitStack, past: Past) -> Opened:

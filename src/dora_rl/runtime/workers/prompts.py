@@ -1,4 +1,4 @@
-"""Rows as token ids, once: `python -m dora_rl.runtime.workers.prompts FD`.
+"""Rows as token ids, and the model after a warm start: `python -m dora_rl.runtime.workers.prompts FD`.
 
 A process of its own because tokenizers come with torch. Writes into the directory it is told, and ends.
 """
@@ -6,16 +6,23 @@ A process of its own because tokenizers come with torch. Writes into the directo
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
-from dora_rl.core.errors import DoraError, UserError
+import torch
+
+from dora_rl.core.errors import ConfigError, DoraError, UserError
+from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.data.sources import load_data
-from dora_rl.envs.prompts import tokenize_rows
-from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
+from dora_rl.envs.prompts import TokenizedPrompt, tokenize_rows
+from dora_rl.model.load import load_decoder
+from dora_rl.model.save import save_decoder
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.prompts import PromptTable, check_lengths
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.runtime.workers.channel import Channel
+from dora_rl.trainer.supervised import warm_started
 
 
 def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
@@ -35,13 +42,37 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
     return table
 
 
+def write_initial_model(setup: LiveSetup, warm_start: WarmStart, table: PromptTable, target: Path) -> None:
+    """The model after a supervised start on the rows' solutions."""
+    directory = Path(setup.model)
+    tokenizer = load_tokenizer(directory)
+    shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in table.train]
+    decoder = load_decoder(directory, dtype=torch.float32)
+    save_decoder(warm_started(decoder, shown, warm_start, seed=setup.seed), target)
+    save_tokenizer(tokenizer, target)
+
+
+def _answer(prompt: TokenizedPrompt, tokenizer: Any) -> tuple[int, ...]:
+    solution = prompt.row.columns.get("solution")
+    if not isinstance(solution, str):
+        raise ConfigError(
+            f"row {prompt.row.row} has no text under 'solution', which a warm start shows",
+            hint="give the rows such a column, or leave warm_start.steps at 0",
+        )
+    tokens = tokenizer(solution, add_special_tokens=False)["input_ids"]
+    return (*tokens, tokenizer.eos_token_id)
+
+
 def main(fd: int) -> None:
     """Do it, and say so."""
     channel = Channel(fd, say.Begin)
     begin: say.Begin = channel.receive()
     try:
         with channel.kept_alive(begin.setup.patience.start_s):
-            write_prompts(begin.setup, LiveLayout(root=Path(begin.store)))
+            setup, layout = begin.setup, LiveLayout(root=Path(begin.store))
+            table = write_prompts(setup, layout)
+            if setup.warm_start is not None:
+                write_initial_model(setup, setup.warm_start, table, layout.initial_model)
         channel.send(say.PromptsWritten())
     except DoraError as error:
         # The one place where a worker's failure becomes a message: its owner decides what follows.

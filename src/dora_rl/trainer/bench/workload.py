@@ -8,43 +8,11 @@ import math
 import random
 
 from dora_rl.core.record import Record
-from dora_rl.model.config import DefaultRope, ModelConfig
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.shapes import QWEN3_06B, QWEN3_17B, TINY
 from dora_rl.trainer.records import Group, TrainBatch, Trajectory
 
-
-def _qwen3(hidden_size: int, intermediate_size: int) -> ModelConfig:
-    return ModelConfig(
-        family="qwen3",
-        vocab_size=151_936,
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_layers=28,
-        num_heads=16,
-        num_kv_heads=8,
-        head_dim=128,
-        max_positions=40_960,
-        norm_eps=1e-6,
-        rope=DefaultRope(theta=1e6),
-        is_tied=True,
-    )
-
-
-_TINY = ModelConfig(
-    family="qwen3",
-    vocab_size=512,
-    hidden_size=64,
-    intermediate_size=192,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    max_positions=8192,
-    norm_eps=1e-6,
-    rope=DefaultRope(theta=1e4),
-    is_tied=True,
-)
-
-SHAPES = {"0.6B": _qwen3(1024, 3072), "1.7B": _qwen3(2048, 6144), "tiny": _TINY}
+SHAPES = {"0.6B": QWEN3_06B, "1.7B": QWEN3_17B, "tiny": TINY}
 
 
 class Lengths(Record, frozen=True):

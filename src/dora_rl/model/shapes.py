@@ -8,21 +8,27 @@ from torch import Tensor
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.decoder import Decoder
 
-QWEN3_06B = ModelConfig(
-    family="qwen3",
-    vocab_size=151_936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_layers=28,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    max_positions=40_960,
-    norm_eps=1e-6,
-    rope=DefaultRope(theta=1_000_000.0),
-    is_tied=True,
-    dtype="bfloat16",
-)
+
+def _qwen3(hidden_size: int, intermediate_size: int) -> ModelConfig:
+    return ModelConfig(
+        family="qwen3",
+        vocab_size=151_936,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_layers=28,
+        num_heads=16,
+        num_kv_heads=8,
+        head_dim=128,
+        max_positions=40_960,
+        norm_eps=1e-6,
+        rope=DefaultRope(theta=1_000_000.0),
+        is_tied=True,
+        dtype="bfloat16",
+    )
+
+
+QWEN3_06B = _qwen3(1024, 3072)
+QWEN3_17B = _qwen3(2048, 6144)
 
 SMOLLM2_135M = ModelConfig(
     family="llama",
@@ -54,7 +60,12 @@ TINY = ModelConfig(
     is_tied=True,
 )
 
-SHAPES = {"qwen3-0.6b": QWEN3_06B, "smollm2-135m": SMOLLM2_135M, "tiny": TINY}
+SHAPES = {
+    "qwen3-0.6b": QWEN3_06B,
+    "qwen3-1.7b": QWEN3_17B,
+    "smollm2-135m": SMOLLM2_135M,
+    "tiny": TINY,
+}
 
 
 def random_weights(model: ModelConfig, *, seed: int, device: str, dtype: torch.dtype) -> Mapping[str, Tensor]:

@@ -1,0 +1,57 @@
+"""What `dora report` does: read, say, write."""
+
+from pathlib import Path
+
+import msgspec
+import typer
+
+from dora_rl.core.errors import UserError
+from dora_rl.observe.report.facts import RunFacts
+from dora_rl.observe.report.page import write_page
+from dora_rl.observe.report.reading import read_run
+from dora_rl.observe.report.text import show
+from dora_rl.observe.terminal import stdout
+from dora_rl.observe.words import bottleneck
+
+
+def report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
+    """Print the summary and write the page beside the run."""
+    run = read_run(root)
+    page = _write(run, out or root / "report.html")
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(_fields(run, page))))
+        return
+    show(stdout(), run)
+    typer.echo(f"wrote {page}")
+
+
+def _write(run: RunFacts, path: Path) -> Path:
+    try:
+        return write_page(run, path)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}", hint="choose another place with --out"
+        ) from error
+
+
+def _fields(run: RunFacts, page: Path) -> dict[str, object]:
+    first_and_last = run.mean_reward or (None, None)
+    return {
+        "directory": run.directory,
+        "condition": run.condition,
+        "steps": run.state.version,
+        "steps_asked": run.recipe.steps,
+        "elapsed_s": run.elapsed_s,
+        "reward_first": first_and_last[0],
+        "reward_last": first_and_last[1],
+        "trainer_idle_fraction": run.trainer_idle_fraction,
+        "instance_idle_fraction": run.instance_idle_fraction,
+        "starved_s": run.starved_s,
+        "window_stall_s": run.window_stall_s,
+        "bottleneck": bottleneck(run) if run.steps else None,
+        "warnings": run.warnings,
+        "outcomes": run.state.outcomes,
+        "evaluations": run.evaluations,
+        "step_facts": run.steps,
+        "page": str(page),
+    }

@@ -1,0 +1,74 @@
+"""Rows and rewards, looked at before anything starts: a misspelt column is an error now, not hours later."""
+
+from pathlib import Path
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.data import DataConfig
+from dora_rl.core.recipe.rewards import RewardConfig
+from dora_rl.core.record import Record
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.prompts import tokenize_rows
+from dora_rl.envs.scoring.functions import check_columns, load_function
+from dora_rl.envs.scoring.messages import Needs
+from dora_rl.model.tokenizer import load_tokenizer
+
+
+class Inputs(Record, frozen=True):
+    """What the data say about the run."""
+
+    data: DataConfig
+    rewards: tuple[RewardConfig, ...]
+    max_new_tokens: int
+    num_rows: int
+    num_held_out: int
+    longest_prompt_tokens: int
+    mean_prompt_tokens: int
+
+
+def look_at(recipe: Recipe, model: Path) -> Inputs:
+    """Load, tokenize and check; the run itself does so again in a process of its own."""
+    if recipe.data is None:
+        raise ConfigError(
+            "the recipe names no rows to train on",
+            hint="set data.train.name to a task or a file: `dora init DIR`",
+        )
+    data = load_data(recipe.data)
+    rewards = recipe.rewards or (data.task.rewards if data.task is not None else ())
+    if not rewards:
+        raise ConfigError(
+            f"nothing judges the rows of '{recipe.data.train.name}'",
+            hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
+        )
+    _check_rewards(rewards, data.train)
+    lengths = _prompt_lengths([*data.train, *data.held_out], model, recipe.data)
+    return Inputs(
+        data=recipe.data,
+        rewards=rewards,
+        max_new_tokens=_max_new_tokens(recipe, data.task.max_new_tokens if data.task is not None else None),
+        num_rows=len(data.train),
+        num_held_out=len(data.held_out),
+        longest_prompt_tokens=max(lengths),
+        mean_prompt_tokens=max(1, round(sum(lengths) / len(lengths))),
+    )
+
+
+def _check_rewards(rewards: tuple[RewardConfig, ...], rows: list[Row]) -> None:
+    functions = [load_function(reward) for reward in rewards]
+    columns = dict.fromkeys(name for row in rows for name in row.columns)
+    check_columns([Needs(function=each.label, columns=each.required) for each in functions], columns)
+
+
+def _prompt_lengths(rows: list[Row], model: Path, data: DataConfig) -> list[int]:
+    prompts = tokenize_rows(rows, load_tokenizer(model), data).prompts
+    return [len(prompt.token_ids) for prompt in prompts]
+
+
+def _max_new_tokens(recipe: Recipe, of_task: int | None) -> int:
+    wanted = recipe.response.max_new_tokens or of_task
+    if wanted is None:
+        raise ConfigError(
+            "the recipe does not say how long a response may be", hint="set response.max_new_tokens=256, say"
+        )
+    return wanted

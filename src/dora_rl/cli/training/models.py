@@ -1,0 +1,101 @@
+"""What is trained, as a Hugging Face directory: the one that is named, a built-in one, or one of the hub."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+import msgspec
+
+from dora_rl.core.errors import ModelError
+from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
+
+
+def model_directory(recipe: Recipe) -> Path:
+    """Where the model is; a built-in one is made once and kept in the user's cache."""
+    name = recipe.model
+    if name == "tiny":
+        return _made(
+            f"tiny-{recipe.seed}-{_tiny_digest()}", lambda directory: _save_tiny(directory, recipe.seed)
+        )
+    if name == "smollm2":
+        return _made("smollm2-135m", _save_smollm2)
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                f"{path} is no model directory: it has no config.json",
+                hint="give a directory in Hugging Face format",
+            )
+        return path.resolve()
+    if name.count("/") == 1 and not path.is_absolute() and not path.exists():
+        return _from_hub(name)
+    raise no_such_model(name)
+
+
+def no_such_model(name: str) -> ModelError:
+    """The built-in name it resembles, or what could be given."""
+    near = get_close_matches(name, BUILT_IN_MODELS, n=1)
+    known = f"give a directory in Hugging Face format, or {' or '.join(BUILT_IN_MODELS)}: --set model=..."
+    return ModelError(f"there is no model '{name}'", hint=f"did you mean '{near[0]}'?" if near else known)
+
+
+def cache_directory() -> Path:
+    """Where built-in models are kept: $DORA_CACHE, else the user's cache."""
+    if found := os.environ.get("DORA_CACHE"):
+        return Path(found)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "dora-rl"
+
+
+def _made(name: str, save: Callable[[Path], None]) -> Path:
+    directory = cache_directory() / "models" / name
+    if directory.is_dir():
+        return directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
+        made = Path(temporary) / name
+        save(made)
+        try:
+            made.rename(directory)
+        except OSError:
+            # Another run was faster, and made the same.
+            if not directory.is_dir():
+                raise
+    return directory
+
+
+def _save_tiny(directory: Path, seed: int) -> None:
+    from dora_rl.model.tiny import save_tiny
+
+    save_tiny(directory, seed)
+
+
+def _tiny_digest() -> str:
+    """A model made by an earlier version of this package may have had another shape."""
+    from dora_rl.model.tiny import tiny_config
+
+    return hashlib.sha256(msgspec.json.encode(tiny_config(1))).hexdigest()[:8]
+
+
+def _save_smollm2(directory: Path) -> None:
+    from dora_rl.model.smollm2 import save_smollm2
+
+    save_smollm2(directory)
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"'{name}' is no directory here, and the Hugging Face hub does not give it: {reason}",
+            hint=no_such_model(name).hint,
+        ) from error

@@ -1,0 +1,199 @@
+"""A recipe becomes a plan: the model is there, rows and rewards were looked at, everything has its size.
+
+Runs in a process of its own, because it needs torch; whatever a newcomer may have got wrong is said here.
+"""
+
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from dora_rl.cli.machine import Gpu, free_disk_bytes, gpus, memory_bytes, num_cores
+from dora_rl.cli.training.devices import place
+from dora_rl.cli.training.disk import disk_entries
+from dora_rl.cli.training.inputs import Inputs, look_at
+from dora_rl.cli.training.models import model_directory
+from dora_rl.cli.training.plan import Entry, Place, RunPlan
+from dora_rl.cli.training.sizing import Sized, size_engine
+from dora_rl.cli.training.trainer import num_parameters, trainer_bytes, trainer_config
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Lognormal, Recipe, Task
+from dora_rl.core.recipe.generation import Sampling
+from dora_rl.core.recipe.rewards import ScoringConfig
+from dora_rl.core.recipe.trainer import TrainerConfig
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.hub_config import read_config
+from dora_rl.runtime.setup import Devices, Evaluation, LiveSetup
+
+_GIB = 2**30
+
+
+def plan_run(recipe: Recipe, run_directory: str) -> RunPlan:
+    """Everything about the run that can be known before it starts."""
+    directory = model_directory(recipe)
+    model, inputs = read_config(directory / "config.json"), look_at(recipe, directory)
+    devices = place(recipe, gpus() if recipe.devices.kind != "cpu" else [], num_cores())
+    return _Planner(recipe, model, inputs, devices).plan(directory, run_directory)
+
+
+class _Planner:
+    """One recipe on one machine."""
+
+    def __init__(self, recipe: Recipe, model: ModelConfig, inputs: Inputs, devices: Devices) -> None:
+        self._recipe = recipe
+        self._model = model
+        self._inputs = inputs
+        self._devices = devices
+        self._trainer: TrainerConfig = trainer_config(recipe)
+        self._sequence_tokens = inputs.longest_prompt_tokens + inputs.max_new_tokens
+        self._places = {each.name: each.num_bytes for each in _places(recipe, devices)}
+        self._entries: list[Entry] = []
+
+    def plan(self, directory: Path, run_directory: str) -> RunPlan:
+        self._add_processes()
+        self._add_trainer()
+        sized = self._add_engines()
+        setup = self._setup(directory, run_directory, sized)
+        return RunPlan(
+            recipe=setup.header(),
+            setup=setup,
+            num_parameters=num_parameters(self._model),
+            num_rows=self._inputs.num_rows,
+            num_held_out=self._inputs.num_held_out,
+            longest_prompt_tokens=self._inputs.longest_prompt_tokens,
+            places=tuple(Place(name=name, num_bytes=size) for name, size in self._places.items()),
+            memory=tuple(self._entries),
+            disk=tuple(disk_entries(self._model, setup, self._trainer, self._sequence_tokens)),
+            free_disk_bytes=free_disk_bytes(Path(run_directory).absolute()),
+        )
+
+    # --- memory ---
+
+    def _add_processes(self) -> None:
+        """What Python and torch take in themselves, measured on this very process."""
+        if self._devices.trainer_device == "cpu":
+            unit = 1 if sys.platform == "darwin" else 1024
+            own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+            count = self._devices.instances + 1
+            self._add("cpu", f"{count} processes with torch", count * own, is_estimate=True)
+
+    def _add_trainer(self) -> None:
+        place_name = _place_name(self._devices.trainer_device)
+        for what, size, is_estimate in trainer_bytes(
+            self._model, self._trainer, longest_tokens=self._sequence_tokens
+        ):
+            self._add(place_name, f"trainer: {what}", size, is_estimate=is_estimate)
+        if self._free(place_name) < 0:
+            needed = sum(each.num_bytes for each in self._entries if each.place == place_name)
+            raise ConfigError(
+                f"training {self._recipe.model} needs about {needed / _GIB:.1f} GiB on {place_name}, "
+                f"which has {self._places[place_name] / _GIB:.1f} GiB to use",
+                hint="set trainer.lora.rank=16, trainer.gradient_checkpointing=true or a smaller "
+                "trainer.micro_batch_tokens, or use a smaller model",
+            )
+
+    def _add_engines(self) -> Sized:
+        """All alike, sized for the place with the least room."""
+        homes = [_instance_place(self._devices, i, len(self._places)) for i in range(self._devices.instances)]
+        free = min(self._free(home) // homes.count(home) for home in homes)
+        sized = size_engine(
+            self._model,
+            self._recipe,
+            device="cpu" if homes[0] == "cpu" else "cuda",
+            free_bytes=free,
+            longest_prompt=self._inputs.longest_prompt_tokens,
+            max_new_tokens=self._inputs.max_new_tokens,
+        )
+        for instance, home in enumerate(homes):
+            name = f"instance {instance}"
+            self._add(home, f"{name}: {sized.engine.max_versions} versions", sized.versions_bytes)
+            self._add(home, f"{name}: KV of {_kv_tokens(sized):,} tokens", sized.kv_bytes)
+            self._add(home, f"{name}: workspace", sized.workspace_bytes)
+            if sized.host_kv_bytes:
+                host = "cpu" if "cpu" in self._places else "host"
+                self._add(host, f"{name}: KV on its way", sized.host_kv_bytes)
+        return sized
+
+    def _add(self, place_name: str, what: str, size: int, *, is_estimate: bool = False) -> None:
+        self._entries.append(Entry(place=place_name, what=what, num_bytes=size, is_estimate=is_estimate))
+
+    def _free(self, place_name: str) -> int:
+        used = sum(each.num_bytes for each in self._entries if each.place == place_name)
+        return self._places[place_name] - used
+
+    # --- set-up ---
+
+    def _setup(self, directory: Path, run_directory: str, sized: Sized) -> LiveSetup:
+        recipe, inputs = self._recipe, self._inputs
+        scoring = ScoringConfig(rewards=inputs.rewards, **msgspec.structs.asdict(recipe.scoring))
+        return LiveSetup(
+            run_directory=run_directory,
+            model=str(directory),
+            data=inputs.data,
+            scoring=scoring,
+            engine=sized.engine,
+            max_new_tokens=inputs.max_new_tokens,
+            steps=recipe.steps,
+            seed=recipe.seed,
+            warm_start=recipe.warm_start if recipe.warm_start.steps else None,
+            batch=recipe.batch,
+            control=recipe.control,
+            trainer=self._trainer,
+            sampling=recipe.sampling,
+            stop_strings=recipe.response.stop_strings,
+            devices=self._devices,
+            evaluation=self._evaluation(),
+            checkpoint_every_steps=recipe.checkpoints.every,
+            kept_trainer_states=recipe.checkpoints.keep,
+            recipe=self._header(),
+        )
+
+    def _evaluation(self) -> Evaluation | None:
+        asked = self._recipe.evaluation
+        if not asked.every:
+            return None
+        if not self._inputs.num_held_out:
+            raise ConfigError(
+                f"evaluation.every = {asked.every}, but no rows are held out",
+                hint="set data.held_out_share=0.1, name data.held_out, or set evaluation.every=0",
+            )
+        rows = min(asked.max_rows or self._inputs.num_held_out, self._inputs.num_held_out)
+        sampling = Sampling(temperature=0.0) if asked.greedy else self._recipe.sampling
+        return Evaluation(every_steps=asked.every, prompts=rows, sampling=sampling)
+
+    def _header(self) -> Recipe:
+        """The recipe with what was found: so that the run can be simulated as it was."""
+        recipe, inputs, instances = self._recipe, self._inputs, self._devices.instances
+        cluster = msgspec.structs.replace(
+            recipe.cluster, gpus=instances + 1, rollout_gpus=instances, elastic_gpus=0, tensor_parallel=1
+        )
+        lengths = Lognormal(min_tokens=1, max_tokens=inputs.max_new_tokens)
+        task = Task(rows=inputs.num_rows, prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths)
+        return msgspec.structs.replace(recipe, cluster=cluster, task=task)
+
+
+def _places(recipe: Recipe, devices: Devices) -> Iterator[Place]:
+    """Devices in use, with the share of them that a run may have."""
+    share, asked = recipe.cluster.memory_share, recipe.devices.memory_gib
+    if devices.trainer_device == "cpu":
+        size = memory_bytes() if asked is None else asked * _GIB
+        yield Place(name="cpu", num_bytes=int(share * size))
+        return
+    found: list[Gpu] = gpus()
+    for index, gpu in enumerate(found):
+        size = gpu.memory_bytes if asked is None else asked * _GIB
+        yield Place(name=f"cuda:{index}", num_bytes=int(share * size))
+
+
+def _place_name(device: str) -> str:
+    return device if device != "cuda" else "cuda:0"
+
+
+def _instance_place(devices: Devices, instance: int, num_places: int) -> str:
+    return devices.instance_device if devices.instance_device != "cuda" else f"cuda:{instance % num_places}"
+
+
+def _kv_tokens(sized: Sized) -> int:
+    return sized.engine.limits.num_blocks * sized.engine.limits.block_size

@@ -1,0 +1,124 @@
+"""What `dora train` does: resolve, plan, run or go on, and say what came of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import typer
+
+from dora_rl.cli.training.aside import aside
+from dora_rl.cli.training.plan import RunPlan
+from dora_rl.cli.training.planning import plan_run
+from dora_rl.cli.training.showing import plan_as_json, show_plan, summary_lines
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.history import History
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.observe.live.completions import CompletionLog, load_decode
+from dora_rl.observe.live.metrics import MetricsTail
+from dora_rl.observe.live.trackers import Trackers
+from dora_rl.observe.live.view import shown
+from dora_rl.observe.report.page import write_page
+from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
+from dora_rl.observe.terminal import say, stdout
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.run import Watcher, resume_live, run_live
+from dora_rl.runtime.summary import RunSummary
+from dora_rl.store.errors import RunError
+
+INTERRUPTED = 130
+
+
+def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
+    """Run a recipe, or only say what it would be."""
+    recipe = resolve_recipe(name, assignments)
+    plan = aside(plan_run, recipe, _run_directory(recipe, name))
+    if is_dry:
+        _print_plan(plan, as_json=as_json)
+        return
+    if plan.disk_bytes > plan.free_disk_bytes:
+        say(f"warning: the run may write up to {plan.disk_bytes / 2**30:.1f} GiB, and "
+            f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
+    layout = LiveLayout(root=Path(plan.setup.run_directory))
+    say(f"run directory: {layout.root}")
+    title = f"{recipe.model}, {Path(name).stem}"
+    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
+        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
+    _finish(summary, as_json=as_json)
+
+
+def go_on(root: Path, *, as_json: bool) -> None:
+    """Resume a run that was cut short."""
+    layout = LiveLayout(root=root)
+    recipe = layout.read_recipe()
+    _check_resumable(layout)
+    past = History(layout.events) if layout.events.is_file() else ()
+    title = f"{recipe.model}, {root.name}"
+    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps, past) as view:
+        summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
+    _finish(summary, as_json=as_json)
+
+
+def _check_resumable(layout: LiveLayout) -> None:
+    """Said at once, before the past is read; whoever opens the run checks again."""
+    if layout.is_finished:
+        raise RunError(
+            f"the run in {layout.root} is finished: there is nothing to resume",
+            hint=f"`dora report {layout.root}` shows it; start another run with `dora train RECIPE`",
+        )
+    if is_in_use(layout.lock):
+        raise RunError(
+            f"the run in {layout.root} is going on in another process", hint="wait for it, or end it"
+        )
+
+
+def _run_directory(recipe: Recipe, name: str) -> str:
+    """The one that is asked for, else the next free number of this recipe."""
+    if recipe.run.directory is not None:
+        path = Path(recipe.run.directory)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(
+                f"run.directory {path} exists and is not empty",
+                hint=f"resume the run in it with `dora train --resume {path}`, or choose another directory",
+            )
+        return str(path.absolute())
+    number = 1
+    while (path := Path("runs") / f"{Path(name).stem}-{number}").exists():
+        number += 1
+    return str(path.absolute())
+
+
+def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:
+    return CompletionLog(
+        layout.root / COMPLETIONS,
+        journal=layout.journal,
+        num_trajectories=recipe.run.log_completions,
+        decode=lambda: load_decode(layout.tokenizer),
+    ).watch
+
+
+def _trackers(layout: LiveLayout, recipe: Recipe) -> Trackers:
+    metrics = MetricsTail(layout.metrics_log)
+    # What a resumed run logged before is logged.
+    metrics.read()
+    return Trackers(recipe.run.trackers, run=layout.root.name, recipe=recipe, metrics=metrics)
+
+
+def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(plan_as_json(plan))
+    else:
+        show_plan(stdout(), plan)
+
+
+def _finish(summary: RunSummary, *, as_json: bool) -> None:
+    root = Path(summary.run_directory)
+    page = write_page(read_run(root), root / "report.html")
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(summary)))
+    else:
+        for line in summary_lines(summary):
+            typer.echo(line)
+        typer.echo(f"report: {page}")
+    if not summary.is_complete:
+        raise typer.Exit(INTERRUPTED)

@@ -1,0 +1,129 @@
+"""A plan for people and for scripts, and what is said when a run is over."""
+
+from collections.abc import Iterator
+
+import msgspec
+import yaml
+from rich.console import Console
+from rich.markup import escape
+
+from dora_rl.cli.training.plan import RunPlan
+from dora_rl.core.loading import to_dict
+from dora_rl.observe.live.words import duration
+from dora_rl.observe.tables import table
+from dora_rl.observe.words import count
+from dora_rl.runtime.setup import Devices
+from dora_rl.runtime.summary import RunSummary
+
+_LABEL = 12
+
+
+def show_plan(console: Console, plan: RunPlan) -> None:
+    """The resolved recipe, who runs where, memory and disk."""
+    console.print(escape(_resolved(plan)), highlight=False, soft_wrap=True)
+    for label, text in _lines(plan):
+        console.print(f"[dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
+    console.print(_ledger(plan))
+
+
+def plan_as_json(plan: RunPlan) -> str:
+    """The same as one object."""
+    devices = plan.setup.devices
+    fields = {
+        "recipe": to_dict(plan.recipe),
+        "run_directory": plan.setup.run_directory,
+        "model": plan.setup.model,
+        "parameters": plan.num_parameters,
+        "rows": plan.num_rows,
+        "held_out_rows": plan.num_held_out,
+        "max_new_tokens": plan.setup.max_new_tokens,
+        "devices": devices,
+        "processes": _processes(plan),
+        "memory": plan.memory,
+        "memory_limits": {place.name: place.num_bytes for place in plan.places},
+        "disk": plan.disk,
+        "disk_bytes": plan.disk_bytes,
+        "free_disk_bytes": plan.free_disk_bytes,
+    }
+    return msgspec.json.format(msgspec.json.encode(fields)).decode()
+
+
+def summary_lines(summary: RunSummary) -> Iterator[str]:
+    """How a run ended."""
+    done = f"{summary.steps} steps in {duration(summary.elapsed_s)}"
+    trained = f"{summary.trained_trajectories:,} trajectories trained on"
+    yield f"{'finished' if summary.is_complete else 'interrupted'}: {done}, {trained}"
+    reward = summary.last_metrics.get("reward")
+    if reward is not None:
+        yield f"reward of the last step: {reward:.3f}"
+    if summary.closed_trajectories:
+        yield "left out: " + ", ".join(f"{n:,} {what}" for what, n in summary.closed_trajectories.items())
+    if summary.checkpoint:
+        yield f"model: {summary.checkpoint}"
+    if not summary.is_complete:
+        yield f"go on with: dora train --resume {summary.run_directory}"
+
+
+def _resolved(plan: RunPlan) -> str:
+    """The recipe without what only the simulator reads."""
+    whole = to_dict(plan.recipe)
+    return yaml.safe_dump(
+        {key: value for key, value in whole.items() if key not in ("task", "simulation")}, sort_keys=False
+    )
+
+
+def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
+    setup = plan.setup
+    rewards = ", ".join(f"{reward.weight:g} x {reward.label}" for reward in setup.scoring.rewards)
+    held_out = f", {plan.num_held_out:,} held out" if plan.num_held_out else ""
+    prompts = f"prompts up to {plan.longest_prompt_tokens} tokens, responses up to {setup.max_new_tokens}"
+    yield "run", setup.run_directory
+    yield "model", f"{setup.model}, {plan.num_parameters:,} parameters, served in {setup.dtype}"
+    yield "rows", f"{plan.num_rows:,} to train on{held_out}; {prompts}"
+    yield "rewards", rewards
+    yield "devices", _devices(setup.devices)
+    yield "processes", ", ".join(count(number, what) for what, number in _processes(plan).items())
+    yield "disk", _disk(plan)
+
+
+def _devices(devices: Devices) -> str:
+    turns = "; generation pauses while it trains" if devices.is_elastic else ""
+    return (
+        f"{count(devices.instances, 'instance')} on {devices.instance_device} with "
+        f"{count(devices.instance_threads, 'thread')}, trainer on {devices.trainer_device} with "
+        f"{count(devices.trainer_threads, 'thread')}{turns}"
+    )
+
+
+def _processes(plan: RunPlan) -> dict[str, int]:
+    return {
+        "orchestrator": 1,
+        "instance": plan.setup.devices.instances,
+        "trainer": 1,
+        "reward worker": plan.setup.scoring.processes,
+    }
+
+
+def _disk(plan: RunPlan) -> str:
+    parts = ", ".join(f"{entry.what} {_size(entry.num_bytes)}" for entry in plan.disk)
+    short = "  NOT ENOUGH" if plan.disk_bytes > plan.free_disk_bytes else ""
+    return f"up to {_size(plan.disk_bytes)} ({parts}) of {_size(plan.free_disk_bytes)} free{short}"
+
+
+def _ledger(plan: RunPlan) -> object:
+    made = table("Memory", "place", "what", ">size", caption="~ estimated; everything else is counted")
+    for place in dict.fromkeys(entry.place for entry in plan.memory):
+        limit = next((each.num_bytes for each in plan.places if each.name == place), None)
+        for entry in plan.memory:
+            if entry.place == place:
+                size = f"{'~ ' if entry.is_estimate else ''}{_size(entry.num_bytes)}"
+                made.add_row(place, entry.what, size)
+        of = f" of {_size(limit)}" if limit is not None else ""
+        made.add_row(place, "[bold]together[/]", f"[bold]{_size(plan.used_bytes(place))}{of}[/]")
+    return made
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 2**20:
+        return f"{num_bytes / 2**10:.1f} KiB"
+    return f"{num_bytes / 2**20:,.1f} MiB" if num_bytes < 2**30 else f"{num_bytes / 2**30:,.2f} GiB"

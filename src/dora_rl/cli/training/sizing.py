@@ -1,0 +1,133 @@
+"""How large an engine may be: versions first, then as much KV as its slots can use and memory holds."""
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.record import Record
+from dora_rl.model.config import ModelConfig
+from dora_rl.rollout.native.backend import Backend
+from dora_rl.rollout.native.executor import CPU
+from dora_rl.rollout.native.paged import PagedCache
+from dora_rl.rollout.native.setup import EngineConfig, parameter_bytes
+from dora_rl.rollout.scheduling.limits import Limits
+from dora_rl.runtime.setup import EngineSetup
+
+_GIB = 2**30
+_SPARE = 1.02
+"""Room beyond what was counted, for rounding in allocators."""
+
+
+class Sized(Record, frozen=True):
+    """An engine, and what it holds."""
+
+    engine: EngineSetup
+    versions_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    host_kv_bytes: int
+
+
+def size_engine(
+    model: ModelConfig,
+    recipe: Recipe,
+    *,
+    device: str,
+    free_bytes: int,
+    longest_prompt: int,
+    max_new_tokens: int,
+) -> Sized:
+    """The engine of one instance with `free_bytes` to itself; a ConfigError where nothing would fit."""
+    positions = _positions(model, longest_prompt, max_new_tokens)
+    block_size, slots = recipe.engine.block_size, recipe.cluster.slots
+    dtype = recipe.trainer.serving_dtype
+    backend = _backend(device)
+    config = EngineConfig(
+        limits=Limits(
+            num_blocks=1,
+            block_size=block_size,
+            max_running=slots,
+            step_tokens=max(recipe.engine.step_tokens, slots),
+            max_positions=positions,
+        ),
+        dtype=dtype,
+        max_versions=max_versions(recipe),
+        is_batch_invariant=recipe.engine.batch_invariant,
+        steps_ahead=_steps_ahead(recipe, device),
+    )
+    version = parameter_bytes(model, config.torch_dtype) + backend.prepared_bytes(model, config)
+    workspace = backend.workspace_bytes(model, config)
+    fixed = config.max_versions * version + workspace
+    block = block_size * PagedCache.cell_bytes(model, config.torch_dtype)
+    wanted = recipe.engine.kv_tokens or slots * positions
+    # One block is the engine's own: what idle rows write to.
+    num_blocks = min(-(-wanted // block_size), (free_bytes - fixed) // block - 1)
+    least = config.limits.blocks_for(positions)
+    if num_blocks < least:
+        raise _too_little(fixed + (least + 1) * block, free_bytes, config.max_versions)
+    num_host_blocks = _host_blocks(recipe, num_blocks, block_size)
+    engine = EngineSetup(
+        limits=Limits(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            num_host_blocks=num_host_blocks,
+            max_running=slots,
+            step_tokens=config.limits.step_tokens,
+            max_positions=positions,
+        ),
+        max_versions=config.max_versions,
+        is_batch_invariant=config.is_batch_invariant,
+        steps_ahead=config.steps_ahead,
+        device_bytes=round(_SPARE * (fixed + (num_blocks + 1) * block)),
+        host_bytes=max(1, num_host_blocks * block),
+    )
+    return Sized(
+        engine=engine,
+        versions_bytes=config.max_versions * version,
+        kv_bytes=(num_blocks + 1) * block,
+        workspace_bytes=workspace,
+        host_kv_bytes=num_host_blocks * block,
+    )
+
+
+def max_versions(recipe: Recipe) -> int:
+    """No more than can be live at once, and two wherever one may follow another."""
+    return max(2, min(recipe.cluster.max_versions, recipe.control.max_staleness + 1))
+
+
+def _positions(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> int:
+    positions = longest_prompt + max_new_tokens
+    if positions > model.max_positions:
+        raise ConfigError(
+            f"a prompt of {longest_prompt} tokens and response.max_new_tokens = {max_new_tokens} are "
+            f"{positions} positions; the model has {model.max_positions}",
+            hint="lower response.max_new_tokens, or leave long prompts out with data.max_prompt_tokens and "
+            "data.overlong_prompts=skip",
+        )
+    return min(model.max_positions, positions + 1)
+
+
+def _steps_ahead(recipe: Recipe, device: str) -> int:
+    asked = recipe.engine.steps_ahead
+    return asked if asked is not None else 0 if device == "cpu" else 1
+
+
+def _host_blocks(recipe: Recipe, num_blocks: int, block_size: int) -> int:
+    """Requests that move between instances wait there."""
+    if recipe.engine.host_kv_tokens is not None:
+        return recipe.engine.host_kv_tokens // block_size
+    return num_blocks // 4 if (recipe.devices.instances or 1) > 1 else 0
+
+
+def _backend(device: str) -> Backend:
+    if device == "cpu":
+        return CPU
+    from dora_rl.rollout.native.cuda.backend import CUDA
+
+    return CUDA
+
+
+def _too_little(needed: int, free: int, num_versions: int) -> ConfigError:
+    return ConfigError(
+        f"an engine with {num_versions} versions and one sequence of the greatest length needs "
+        f"{needed / _GIB:.2f} GiB; {max(0, free) / _GIB:.2f} GiB are left for it",
+        hint="lower control.max_staleness, response.max_new_tokens or cluster.slots, or use a smaller model",
+    )

@@ -1,0 +1,95 @@
+"""What the trainer is, and the memory it will need: exact where tensors are counted, else an estimate."""
+
+from collections.abc import Iterator
+from math import prod
+
+import msgspec
+
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.trainer import CriticConfig, LoraConfig, TrainerConfig
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.layout import Piece, pieces
+
+_FLOAT, _MOMENTS = 4, 8
+_BLOCK_TOKENS = 8192
+"""Rows whose logits exist at a time."""
+
+
+def trainer_config(recipe: Recipe) -> TrainerConfig:
+    """The trainer's settings; what an algorithm needs and nobody set is added."""
+    settings = msgspec.structs.asdict(recipe.trainer)
+    algorithm = recipe.algorithm
+    if algorithm.correction is not None and not recipe.trainer.kept_versions:
+        settings["kept_versions"] = recipe.control.max_staleness + 1
+    if algorithm.advantage.needs_critic and recipe.trainer.critic is None:
+        settings["critic"] = CriticConfig()
+    return TrainerConfig(
+        algorithm=algorithm,
+        optimizer=recipe.optimizer,
+        updates=recipe.batch.updates,
+        seed=recipe.seed,
+        **settings,
+    )
+
+
+def num_parameters(model: ModelConfig) -> int:
+    """Of one version."""
+    return sum(prod(piece.shape) for piece in pieces(model))
+
+
+def item_bytes(config: TrainerConfig) -> int:
+    """Of one value of a version."""
+    return 2 if config.serving_dtype == "bfloat16" else _FLOAT
+
+
+def num_trained(model: ModelConfig, config: TrainerConfig) -> int:
+    """Values the optimizer changes."""
+    if config.lora is None:
+        return num_parameters(model)
+    return sum(config.lora.rank * sum(piece.shape) for piece in _targets(model, config.lora))
+
+
+def trainer_bytes(
+    model: ModelConfig, config: TrainerConfig, *, longest_tokens: int
+) -> Iterator[tuple[str, int, bool]]:
+    """What it holds, how large that is, and whether the size is an estimate."""
+    total, trained, item = num_parameters(model), num_trained(model, config), item_bytes(config)
+    if config.lora is not None:
+        bases = sum(prod(piece.shape) for piece in _targets(model, config.lora))
+        yield "weights", item * total + _FLOAT * bases, False
+    elif item != _FLOAT:
+        yield "serving weights", item * total, False
+    yield "master weights", _FLOAT * trained, False
+    yield "gradients", _FLOAT * trained, False
+    yield "moments of AdamW", _MOMENTS * trained, False
+    if config.algorithm.kl is not None:
+        yield "reference model", item * total, False
+    if config.kept_versions:
+        yield f"{config.kept_versions} kept versions", config.kept_versions * item * total, False
+    yield "last published version", item * total, False
+    yield "activations", activation_bytes(model, config, longest_tokens), True
+
+
+def activation_bytes(model: ModelConfig, config: TrainerConfig, longest_tokens: int) -> int:
+    """Of one micro-batch: what layers keep for the backward pass, and a block of logits with its gradient."""
+    tokens, item = max(config.micro_batch_tokens, longest_tokens), item_bytes(config)
+    inner = (
+        model.experts.num_active * model.experts.intermediate_size
+        if model.experts
+        else model.intermediate_size
+    )
+    # Of a token: two normed inputs and their sums, q, k, v, attention's output, gate, up, their product.
+    layer = item * (6 * model.hidden_size + 3 * model.q_size + 3 * model.kv_size + 4 * inner)
+    kept = (
+        layer + model.num_layers * item * model.hidden_size
+        if config.is_checkpointed
+        else model.num_layers * layer
+    )
+    logits = 3 * _FLOAT * min(tokens, _BLOCK_TOKENS) * model.vocab_size
+    return tokens * kept + logits
+
+
+def _targets(model: ModelConfig, lora: LoraConfig) -> Iterator[Piece]:
+    for piece in pieces(model):
+        if piece.name.endswith(".weight") and piece.name.split(".")[-2] in lora.targets:
+            yield piece

@@ -1,0 +1,67 @@
+"""What a train step consumes, and how generation and training are orchestrated."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section, Share
+
+ScheduleName = Literal["sync", "one_step_off", "partial", "async_ratio", "dora_onset", "dora"]
+
+
+class Batch(Section, frozen=True):
+    """What a train step consumes."""
+
+    groups: Positive = 32
+    """Groups a train step takes (B)."""
+    group_size: Positive = 8
+    """Trajectories of a group (G)."""
+    updates: Positive = 1
+    """Optimizer updates a train step makes."""
+
+    @property
+    def trajectories(self) -> int:
+        return self.groups * self.group_size
+
+
+class Control(Section, frozen=True):
+    """How generation and training are orchestrated."""
+
+    schedule: ScheduleName = "dora"
+    """Which schedule decides what starts when."""
+    max_staleness: Count = 3
+    """Hard bound S on how many versions old a trained group may be."""
+    active_groups: Positive | None = None
+    """Target number R of active groups; left out, a controller finds it."""
+    adapt_staleness: bool = False
+    """Let a controller lower and raise the bound, never above `max_staleness`."""
+    stream: bool = False
+    """Hand finished groups to the trainer before the batch is complete."""
+    placement: Literal["auto", "exclusive", "shared"] = "auto"
+    """One version an instance, several in turn, or whichever costs less."""
+    rebalance: bool = True
+    """Change instances' versions and move requests between them while they run."""
+    refill: bool = True
+    """Let instances of an older version start groups while the trainer would starve."""
+    kv_reuse: bool = True
+    """A moved request takes its KV along instead of being prefilled again."""
+    queue_scheduling: bool = True
+    """Start a request where there is room when there is room; otherwise deal them out up front."""
+    prompt_replication: bool = True
+    """Members of a group may run on different instances."""
+    redundant_groups: Count = 0
+    """Groups started beyond need and aborted when a batch is complete (`async_ratio` only)."""
+    filter_zero_variance: bool = False
+    """Replace groups whose rewards are all equal."""
+    min_members: Positive = 2
+    """A group goes on without its failed members while at least this many are left."""
+    environment_tries: Positive = 3
+    """How often a trajectory is tried when its environment fails."""
+    evaluation_share: Share = 0.1
+    """Share of an instance's slots that evaluation may use."""
+    rebalance_period_s: PositiveFloat = 5.0
+    """How often placement is looked at without another reason."""
+    kv_watermark: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    """Requests start on an instance up to this share of its KV."""
+    silence_s: PositiveFloat = 60.0
+    """An instance that says nothing for so long is taken for dead."""

@@ -1,0 +1,68 @@
+"""How tokens are drawn, when a response ends, and the sizes of an engine."""
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.section import Count, Positive, Section
+from dora_rl.core.record import Record
+
+
+class Sampling(Record, frozen=True):
+    """The distribution tokens are drawn from."""
+
+    temperature: float = 1.0
+    """Zero is greedy; log-probabilities are then those at temperature 1."""
+    top_k: int | None = None
+    top_p: float = 1.0
+    """Keep the likeliest tokens up to and including the one that reaches this mass."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the likeliest."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(f"temperature {self.temperature} is not a finite number of at least 0")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k {self.top_k} keeps no token", hint="leave it out to keep all")
+        if not (0 < self.top_p <= 1 and 0 <= self.min_p <= 1):
+            raise ConfigError(f"top_p {self.top_p} must be in (0, 1] and min_p {self.min_p} in [0, 1]")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken instead of a draw."""
+        return self.temperature == 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens may be excluded from the draw."""
+        return not self.is_greedy and (self.top_k is not None or self.top_p < 1 or self.min_p > 0)
+
+
+class ResponseSettings(Section, frozen=True):
+    """When a response is over, besides the tokens with which the model ends it."""
+
+    max_new_tokens: Positive | None = None
+    """It is cut there; left out, what the built-in task needs."""
+    stop_strings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if "" in self.stop_strings:
+            raise ConfigError(
+                "response.stop_strings has an empty string, which would end every response at once",
+                hint="leave it out",
+            )
+
+
+class EngineSettings(Section, frozen=True):
+    """An instance, beside what `cluster` says: slots, versions, share of the memory."""
+
+    kv_tokens: Positive | None = None
+    """Tokens of KV; left out, every slot has room for the longest sequence, memory permitting."""
+    host_kv_tokens: Count | None = None
+    """Tokens of KV that may wait in host memory, without which they are computed again; left out, a quarter
+    of the KV where requests can move between instances, else none."""
+    block_size: Positive = 32
+    """Tokens of a block of KV."""
+    step_tokens: Positive = 512
+    """Tokens of one step: decode first, the rest goes to prefill in chunks."""
+    steps_ahead: Count | None = None
+    """Steps launched before the answer of an earlier one is taken in; left out, one on GPUs, none on CPUs."""
+    batch_invariant: bool = False
+    """Make tokens and logprobs bitwise independent of everything but the request and its version."""

@@ -1,0 +1,68 @@
+"""What only a live run needs: devices, evaluation, checkpoints, and what it leaves behind."""
+
+from typing import Literal
+
+from msgspec import field
+
+from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
+
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+
+
+class Devices(Section, frozen=True):
+    """What a live run runs on."""
+
+    kind: Literal["auto", "cpu", "cuda"] = "auto"
+    """Left at auto, GPUs where there are any."""
+    instances: Positive | None = None
+    """Rollout engines; left out, one on CPUs or a single GPU, else one for each GPU but the trainer's."""
+    elastic: bool | None = None
+    """Generation pauses while the trainer trains; left out, where both share one GPU."""
+    instance_threads: Positive | None = None
+    """Threads of each instance on CPUs; left out, an even share."""
+    trainer_threads: Positive | None = None
+    """Threads of the trainer on CPUs; left out, an even share."""
+    memory_gib: PositiveFloat | None = None
+    """Memory of one device, or of the machine where devices are CPUs; left out, what there is."""
+
+
+class WarmStart(Section, frozen=True):
+    """A short supervised start on rows that have a column `solution`; its outcome is version 0."""
+
+    steps: Count = 0
+    """Updates; none where it is 0."""
+    rows: Positive = field(default=32, name="update_rows")
+    """Rows of an update, drawn at random."""
+    learning_rate: PositiveFloat = field(default=3e-3, name="rate")
+    """Of AdamW, constant."""
+
+
+class Evaluation(Section, frozen=True):
+    """Held-out rows, generated beside training and scored by the same rewards."""
+
+    every: Count = 0
+    """Train steps between evaluations; 0 is never."""
+    max_rows: Positive | None = None
+    """The first so many held-out rows; left out, all."""
+    greedy: bool = True
+    """Take the likeliest token; otherwise sample as training does."""
+
+
+class Checkpoints(Section, frozen=True):
+    """The trainer on disk. Whatever follows the last one is trained again after a crash."""
+
+    every: Positive = 10
+    """Train steps between checkpoints; the last step has one too."""
+    keep: Positive = 2
+    """How many stay on disk."""
+
+
+class RunSettings(Section, frozen=True):
+    """Where a run leaves what it leaves."""
+
+    directory: str | None = None
+    """A directory that does not exist; left out, runs/NAME-1, -2 and so on."""
+    trackers: tuple[Tracker, ...] = ("tensorboard",)
+    """Beside metrics.jsonl, which is always written. TensorBoard files are written where it is installed."""
+    log_completions: Count = 8
+    """Trajectories of every step whose text goes into completions.jsonl."""

@@ -1,0 +1,87 @@
+"""Files, names and overrides become one Recipe.
+
+A tree may say less than a Recipe: `algorithm` may be a preset's name, or a preset and what differs from it;
+a learning rate that falls may leave out when it has fallen. `expand` fills both in, so that the recipe a run
+leaves behind needs no preset to be read.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dora_rl.core.loading import Tree, build, load_yaml, override, to_dict
+from dora_rl.core.recipe.anchoring import anchored
+from dora_rl.core.recipe.presets import preset
+from dora_rl.core.recipe.shipped import find_recipe
+from dora_rl.core.recipe.tree import Recipe
+
+_PRESET_KEYS = ("preset=", "algorithm.preset=")
+
+
+def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
+    """The recipe in a file, or shipped under a name, with overrides; none is the defaults."""
+    path = find_recipe(name) if name is not None else None
+    tree = with_preset_keys(load_yaml(path)) if path is not None else {}
+    chosen = [text.partition("=")[2] for text in assignments if text.startswith(_PRESET_KEYS)]
+    others = [text for text in assignments if not text.startswith(_PRESET_KEYS)]
+    tree = override(tree, others, Recipe)
+    if chosen:
+        tree["algorithm"] = _as_mapping(tree.get("algorithm", {})) | {"preset": chosen[-1]}
+    recipe = build(Recipe, expand(tree), str(path or "recipe"))
+    return anchored(recipe, path.parent if path is not None else Path())
+
+
+def with_preset_keys(tree: Tree) -> Tree:
+    """The tree with a named algorithm written as a mapping, so that overrides can add to it."""
+    algorithm = tree.get("algorithm")
+    return tree | {"algorithm": _as_mapping(algorithm)} if isinstance(algorithm, str) else tree
+
+
+def expand(tree: Tree) -> Tree:
+    """The tree with its presets written out and its learning rate's end known."""
+    tree = with_preset_keys(tree)
+    algorithm = tree.get("algorithm")
+    if isinstance(algorithm, dict) and "preset" in algorithm:
+        own = {key: value for key, value in algorithm.items() if key != "preset"}
+        tree = tree | {"algorithm": laid_over(to_dict(preset(str(algorithm["preset"]))), own)}
+    return _with_total_updates(tree)
+
+
+def laid_over(base: Tree, top: Tree) -> Tree:
+    """`top` over `base`, section by section; a section of another kind replaces the whole."""
+    if top.get("kind", base.get("kind")) != base.get("kind"):
+        return top
+    laid = base | top
+    for key in base.keys() & top.keys():
+        if isinstance(base[key], dict) and isinstance(top[key], dict):
+            laid[key] = laid_over(base[key], top[key])
+    return laid
+
+
+def _as_mapping(algorithm: Any) -> Any:
+    return {"preset": algorithm} if isinstance(algorithm, str) else algorithm
+
+
+def _with_total_updates(tree: Tree) -> Tree:
+    match tree:
+        case {"optimizer": {"learning_rate_schedule": {"kind": "linear" | "cosine"} as schedule}}:
+            total_updates = _total_updates(tree)
+        case _:
+            return tree
+    if schedule.get("total_updates") is not None or total_updates is None:
+        return tree
+    return laid_over(tree, {"optimizer": {"learning_rate_schedule": {"total_updates": total_updates}}})
+
+
+def _total_updates(tree: Tree) -> int | None:
+    """Of the whole run; None where the tree is wrong, which building the recipe will say better."""
+    batch = tree.get("batch", {})
+    updates = batch.get("updates", 1) if isinstance(batch, dict) else None
+    steps = tree.get("steps", _default("steps"))
+    return steps * updates if isinstance(steps, int) and isinstance(updates, int) else None
+
+
+def _default(name: str) -> Any:
+    return next(field.default for field in msgspec.structs.fields(Recipe) if field.name == name)

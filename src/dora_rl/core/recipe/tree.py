@@ -1,0 +1,108 @@
+"""The whole recipe, and the checks that concern more than one of its parts."""
+
+from msgspec import field
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.algorithm import AlgorithmConfig
+from dora_rl.core.recipe.cluster import Cluster
+from dora_rl.core.recipe.control import Batch, Control
+from dora_rl.core.recipe.data import DataConfig
+from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings, Sampling
+from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, RunSettings, WarmStart
+from dora_rl.core.recipe.optimizer import OptimizerConfig
+from dora_rl.core.recipe.rewards import RewardConfig, ScoringSettings
+from dora_rl.core.recipe.section import Positive, Section
+from dora_rl.core.recipe.simulation import Simulation
+from dora_rl.core.recipe.task import Task
+from dora_rl.core.recipe.trainer import TrainerSettings
+
+BUILT_IN_MODELS = ("tiny", "smollm2")
+
+
+class Recipe(Section, frozen=True):
+    """A whole set-up."""
+
+    model: str = "Qwen2.5-7B"
+    """What is trained: a directory in Hugging Face format, or `tiny` or `smollm2`, which are built in. To
+    simulate and plan: a model the cost models know."""
+    seed: int = 0
+    steps: Positive = 12
+    """Train steps of the run."""
+    batch: Batch = field(default_factory=Batch)
+    control: Control = field(default_factory=Control)
+    cluster: Cluster = field(default_factory=Cluster)
+    data: DataConfig | None = None
+    """The rows; only training needs them."""
+    rewards: tuple[RewardConfig, ...] = ()
+    """Left out, what the built-in task comes with."""
+    scoring: ScoringSettings = field(default_factory=ScoringSettings)
+    sampling: Sampling = field(default_factory=Sampling)
+    response: ResponseSettings = field(default_factory=ResponseSettings)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    """In a file also the name of a preset (`grpo`, `dapo`, ...), or its name and what differs from it:
+    `{preset: dapo, entropy_bonus: 0.001}`."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    devices: Devices = field(default_factory=Devices)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    run: RunSettings = field(default_factory=RunSettings)
+    task: Task = field(default_factory=Task)
+    simulation: Simulation = field(default_factory=Simulation)
+
+    def __post_init__(self) -> None:
+        self._check_active_groups()
+        self._check_devices()
+        if self.control.filter_zero_variance and self.task.zero_variance_rate == 1.0:
+            raise ConfigError(
+                "task.zero_variance_rate = 1 with control.filter_zero_variance leaves no group to train on",
+                hint="lower the rate, or switch the filter off",
+            )
+        if self.control.min_members > self.batch.group_size:
+            raise ConfigError(
+                f"control.min_members = {self.control.min_members} is above "
+                f"batch.group_size = {self.batch.group_size}",
+                hint="a group cannot keep more members than it has",
+            )
+
+    def _check_active_groups(self) -> None:
+        target, needed = self.control.active_groups, self.batch.groups
+        if target is not None and target < needed:
+            raise ConfigError(
+                f"control.active_groups = {target} is below batch.groups = {needed}: no batch would fill",
+                hint=f"set control.active_groups to at least {needed}, or leave it out",
+            )
+
+    def _check_devices(self) -> None:
+        c = self.cluster
+        rollout_gpus = c.rollout_gpus or 0
+        if rollout_gpus + c.elastic_gpus > c.gpus:
+            raise ConfigError(
+                f"cluster.rollout_gpus + cluster.elastic_gpus = {rollout_gpus + c.elastic_gpus} is more than "
+                f"cluster.gpus = {c.gpus}",
+                hint="lower rollout_gpus, or leave it out to let the planner choose",
+            )
+        if rollout_gpus == c.gpus:
+            raise ConfigError(
+                f"cluster.rollout_gpus = {c.gpus} takes every GPU: none is left to train",
+                hint="lower rollout_gpus, or make them elastic_gpus, which generate and train in turn",
+            )
+        if c.tensor_parallel is not None:
+            self._check_instances(c.tensor_parallel)
+
+    def _check_instances(self, tensor_parallel: int) -> None:
+        c = self.cluster
+        if tensor_parallel > c.gpus:
+            raise ConfigError(
+                f"cluster.gpus = {c.gpus} is less than one instance: "
+                f"cluster.tensor_parallel = {tensor_parallel}",
+                hint="lower tensor_parallel, or leave it out to let the planner choose",
+            )
+        for name, gpus in (("rollout_gpus", c.rollout_gpus or 0), ("elastic_gpus", c.elastic_gpus)):
+            if gpus % tensor_parallel:
+                raise ConfigError(
+                    f"cluster.{name} = {gpus} is no multiple of cluster.tensor_parallel = {tensor_parallel}",
+                    hint="an instance needs tensor_parallel GPUs",
+                )

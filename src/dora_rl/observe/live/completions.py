@@ -1,0 +1,112 @@
+"""completions.jsonl: of every train step some groups as text, each completion beside its rewards.
+
+Written as a watcher of the run, at the moment a batch is taken: the journal then holds its tokens, and may
+drop them once a checkpoint covers the step.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dora_rl.core.decisions import Decision, Take
+from dora_rl.core.inputs import Input
+from dora_rl.core.record import Record
+from dora_rl.store.journal import Journal
+from dora_rl.store.records import FinishedGroup
+
+Decode = Callable[[Sequence[int]], str]
+
+
+class Completion(Record, frozen=True):
+    """One member of a group, as text."""
+
+    text: str
+    reward: float | None
+    values: dict[str, float | None]
+    """Of each reward function."""
+    num_tokens: int
+    is_truncated: bool
+
+
+class CompletedGroup(Record, frozen=True):
+    """One line: a prompt and what the policy said to it."""
+
+    step: int
+    group: int
+    version: int
+    prompt: str
+    completions: tuple[Completion, ...]
+
+
+class CompletionLog:
+    """Writes some groups of every batch; `watch` has the form of a run's watcher."""
+
+    def __init__(
+        self, path: Path, *, journal: Path, num_trajectories: int, decode: Callable[[], Decode]
+    ) -> None:
+        """`decode` is asked for once there is something to decode: the run writes its tokenizer first."""
+        self._path = path
+        self._journal = journal
+        self._num_trajectories = num_trajectories
+        self._make_decode = decode
+        self._decode: Decode | None = None
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Take) and self._num_trajectories:
+                self._write(decision)
+
+    def _write(self, take: Take) -> None:
+        self._decode = self._decode or self._make_decode()
+        lines, room = [], self._num_trajectories
+        with Journal.open(self._journal) as journal:
+            for number in take.groups:
+                if room <= 0:
+                    break
+                group = journal.group(number)
+                room -= len(group.members)
+                lines.append(msgspec.json.encode(_completed(take.batch, group, self._decode)) + b"\n")
+        with self._path.open("ab") as file:
+            file.writelines(lines)
+
+
+def read_completions(path: Path) -> list[CompletedGroup]:
+    """Every whole line, the latest of those that a resumed run wrote twice."""
+    if not path.is_file():
+        return []
+    found: dict[tuple[int, int], CompletedGroup] = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            group = msgspec.json.decode(line, type=CompletedGroup)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        found[group.step, group.group] = group
+    return list(found.values())
+
+
+def load_decode(tokenizer: Path) -> Decode:
+    """From a tokenizer.json; ends of turns and the like are left out."""
+    from tokenizers import Tokenizer
+
+    loaded = Tokenizer.from_file(str(tokenizer))
+    return lambda ids: str(loaded.decode(list(ids), skip_special_tokens=True))
+
+
+def _completed(step: int, group: FinishedGroup, decode: Decode) -> CompletedGroup:
+    return CompletedGroup(
+        step=step,
+        group=group.group,
+        version=group.version,
+        prompt=decode(group.members[0].prompt) if group.members else "",
+        completions=tuple(
+            Completion(
+                text=decode(member.response.tokens),
+                reward=member.reward,
+                values=member.values,
+                num_tokens=len(member.response.tokens),
+                is_truncated=member.is_truncated,
+            )
+            for member in group.members
+        ),
+    )

@@ -1,0 +1,61 @@
+"""What is known of a run from its events alone: each train step, each evaluation, everything at once."""
+
+from dora_rl.core.record import Record
+
+
+class StepFacts(Record, frozen=True):
+    """One train step, once its version was published."""
+
+    step: int
+    """The version it trained; it published the next one."""
+    published_at: float
+    """Seconds of the run."""
+    step_s: float
+    """Since the version before was published."""
+    train_s: float
+    starved_s: float
+    """The trainer waited for groups to finish."""
+    window_s: float
+    """The trainer waited for old groups that had to be in this batch."""
+    generated_tokens: int
+    """Of trajectories that ended meanwhile, whatever batch they are in."""
+    reward: float | None
+    """Mean of the batch; None where no trajectory has a reward."""
+    reward_std: float | None
+    """Mean over groups of the deviation within a group."""
+    zero_variance_share: float
+    """Groups whose rewards are all equal."""
+    mean_tokens: float
+    max_tokens: int
+    truncated_share: float
+    staleness_mean: float
+    staleness_max: int
+    num_trajectories: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.generated_tokens / self.step_s if self.step_s > 0 else 0.0
+
+
+class EvaluationFacts(Record, frozen=True):
+    """Held-out rows under one version, as far as they are scored."""
+
+    version: int
+    num_scored: int
+    reward: float
+
+
+class State(Record, frozen=True):
+    """What goes on at one moment."""
+
+    at: float
+    version: int
+    """Newest that was published."""
+    trainer: str
+    """What the trainer does or waits for."""
+    active_by_version: dict[int, int]
+    """Groups."""
+    running: dict[int, dict[int, int]]
+    """Requests that decode, by instance and version."""
+    outcomes: dict[str, int]
+    """Trajectories that ended outside a batch, by the name of the outcome."""

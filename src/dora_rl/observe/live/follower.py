@@ -1,0 +1,204 @@
+"""Follows a run through its inputs and decisions, live as a watcher or afterwards from the event log.
+
+Forgets what a published step consumed, so a run of any length fits; the timeline keeps more and is kept
+apart.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from statistics import fmean, pstdev
+from typing import Any
+
+from msgspec import Struct, field
+
+from dora_rl.core import decisions as do
+from dora_rl.core import inputs as told
+from dora_rl.core.decisions import Decision
+from dora_rl.core.inputs import Input
+from dora_rl.core.record import Record
+from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
+from dora_rl.observe.timeline import Tracker
+
+_WAITS = {"starved": "waits for groups to finish", "window": "waits for old groups that are due"}
+
+
+class _Member(Struct, kw_only=True):
+    tokens: int = 0
+    is_truncated: bool = False
+    reward: float | None = None
+
+
+class _Group(Struct, kw_only=True):
+    version: int
+    members: dict[int, _Member] = field(default_factory=dict)
+
+    @property
+    def rewards(self) -> list[float]:
+        return [member.reward for member in self.members.values() if member.reward is not None]
+
+
+class Follower:
+    """`watch` has the form of a run's watcher."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepFacts] = []
+        self.outcomes: Counter[str] = Counter()
+        self.is_over = False
+        self._now = 0.0
+        self._version = 0
+        self._tracker = Tracker(keeps_history=False)
+        self._active: dict[int, _Group] = {}
+        self._group_of: dict[int, int] = {}
+        self._evaluated: dict[int, int] = {}
+        self._scores: dict[int, list[float]] = {}
+        self._taken: tuple[do.Take, dict[int, _Group]] | None = None
+        self._wait: tuple[str, float] | None = None
+        self._waited_s: dict[str, float] = {}
+        self._generated = 0
+        self._last_published_at = 0.0
+        self._handlers: dict[type[Record], Callable[[Any], None]] = {
+            told.Ended: self._ended,
+            told.Scored: self._scored,
+            told.Published: self._published,
+            told.StepLost: self._step_lost,
+            do.Admit: self._admitted,
+            do.Start: self._started,
+            do.Take: self._took,
+            do.Close: self._closed,
+            do.Wait: self._waiting,
+            do.Finish: self._finished,
+        }
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        self._now = event.at
+        self._tracker.watch(event, decisions)
+        for record in (event, *decisions):
+            handler = self._handlers.get(type(record))
+            if handler is not None:
+                handler(record)
+
+    @property
+    def state(self) -> State:
+        return State(
+            at=self._now,
+            version=self._version,
+            trainer=self._trainer(),
+            active_by_version=dict(sorted(Counter(g.version for g in self._active.values()).items())),
+            running=self._tracker.running,
+            outcomes=dict(self.outcomes),
+        )
+
+    @property
+    def evaluations(self) -> list[EvaluationFacts]:
+        return [
+            EvaluationFacts(version=version, num_scored=len(scores), reward=fmean(scores))
+            for version, scores in sorted(self._scores.items())
+        ]
+
+    # --- trajectories ---
+
+    def _admitted(self, decision: do.Admit) -> None:
+        self._active[decision.group] = _Group(version=decision.version)
+
+    def _started(self, decision: do.Start) -> None:
+        if decision.evaluation:
+            self._evaluated[decision.trajectory] = decision.version
+        elif decision.group in self._active:
+            self._group_of[decision.trajectory] = decision.group
+            self._active[decision.group].members.setdefault(decision.trajectory, _Member())
+
+    def _ended(self, event: told.Ended) -> None:
+        self._generated += event.tokens
+        if (member := self._member(event.trajectory)) is not None:
+            member.tokens, member.is_truncated = event.tokens, event.truncated
+
+    def _scored(self, event: told.Scored) -> None:
+        version = self._evaluated.pop(event.trajectory, None)
+        if version is not None:
+            if event.reward is not None:
+                self._scores.setdefault(version, []).append(event.reward)
+        elif (member := self._member(event.trajectory)) is not None:
+            member.reward = event.reward
+
+    def _closed(self, decision: do.Close) -> None:
+        self.outcomes[decision.outcome] += len(decision.members)
+        group = self._active.get(decision.group)
+        if group is None:
+            return
+        for trajectory in [t for t in group.members if t in decision.members]:
+            del group.members[trajectory]
+            self._group_of.pop(trajectory, None)
+        if not group.members:
+            del self._active[decision.group]
+
+    def _member(self, trajectory: int) -> _Member | None:
+        group = self._active.get(self._group_of.get(trajectory, -1))
+        return None if group is None else group.members.get(trajectory)
+
+    # --- trainer ---
+
+    def _waiting(self, decision: do.Wait) -> None:
+        self._end_wait()
+        self._wait = (decision.reason, self._now)
+
+    def _took(self, decision: do.Take) -> None:
+        self._end_wait()
+        groups = {group: self._active.pop(group) for group in decision.groups if group in self._active}
+        self._taken = (decision, groups)
+
+    def _step_lost(self, event: told.StepLost) -> None:
+        if self._taken is not None:
+            self._active |= self._taken[1]
+            self._taken = None
+
+    def _published(self, event: told.Published) -> None:
+        self._version = event.version
+        if self._taken is not None:
+            take, groups = self._taken
+            self.steps.append(self._facts(take, list(groups.values()), event.train_s))
+            for group in groups.values():
+                for trajectory in group.members:
+                    self._group_of.pop(trajectory, None)
+        self._taken = None
+        self._waited_s = {}
+        self._generated = 0
+        self._last_published_at = self._now
+
+    def _finished(self, decision: do.Finish) -> None:
+        self.is_over = True
+
+    def _end_wait(self) -> None:
+        if self._wait is not None:
+            reason, began = self._wait
+            self._waited_s[reason] = self._waited_s.get(reason, 0.0) + self._now - began
+            self._wait = None
+
+    def _trainer(self) -> str:
+        if self.is_over:
+            return "done"
+        if self._taken is not None:
+            return f"trains step {self._taken[0].batch}"
+        return _WAITS.get(self._wait[0], self._wait[0]) if self._wait is not None else "starts"
+
+    def _facts(self, take: do.Take, groups: list[_Group], train_s: float) -> StepFacts:
+        members = [member for group in groups for member in group.members.values()] or [_Member()]
+        by_group = [group.rewards for group in groups if group.rewards]
+        rewards = [reward for own in by_group for reward in own]
+        return StepFacts(
+            step=take.batch,
+            published_at=self._now,
+            step_s=self._now - self._last_published_at,
+            train_s=train_s,
+            starved_s=self._waited_s.get("starved", 0.0),
+            window_s=self._waited_s.get("window", 0.0),
+            generated_tokens=self._generated,
+            reward=fmean(rewards) if rewards else None,
+            reward_std=fmean(map(pstdev, by_group)) if by_group else None,
+            zero_variance_share=fmean(len(set(own)) == 1 for own in by_group) if by_group else 1.0,
+            mean_tokens=fmean(member.tokens for member in members),
+            max_tokens=max(member.tokens for member in members),
+            truncated_share=fmean(member.is_truncated for member in members),
+            staleness_mean=fmean(take.staleness),
+            staleness_max=max(take.staleness),
+            num_trajectories=sum(len(group.members) for group in groups),
+        )

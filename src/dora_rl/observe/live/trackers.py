@@ -1,0 +1,87 @@
+"""Trackers: every row of metrics.jsonl goes to W&B, MLflow or Trackio, where the recipe asks for one.
+
+TensorBoard is not here: the run writes its files by itself where the package is installed.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self
+
+from dora_rl.core.decisions import Decision
+from dora_rl.core.errors import UserError
+from dora_rl.core.inputs import Input, Published
+from dora_rl.core.loading import to_dict
+from dora_rl.core.recipe import Recipe
+from dora_rl.observe.live.metrics import Metrics, MetricsTail
+
+Log = Callable[[dict[str, float], int], None]
+Opened = tuple[Log, Callable[[], None]]
+"""How to log the values of a step, and how to end."""
+
+_PROJECT = "dora-rl"
+
+
+class Trackers(AbstractContextManager["Trackers"]):
+    """All of a run's; `watch` has the form of a run's watcher. Packages are looked for at once."""
+
+    def __init__(self, names: Sequence[str], *, run: str, recipe: Recipe, metrics: MetricsTail) -> None:
+        self._metrics = metrics
+        modules = {name: _imported(name) for name in names if name in _OPEN}
+        self._opened = [_OPEN[name](module, run, to_dict(recipe)) for name, module in modules.items()]
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        if isinstance(event, Published):
+            self._pass_on()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pass_on()
+        for _, end in self._opened:
+            end()
+
+    def _pass_on(self) -> None:
+        if not self._opened:
+            return
+        for row in self._metrics.read():
+            for log, _ in self._opened:
+                log(*_split(row))
+
+
+def _split(row: Metrics) -> tuple[dict[str, float], int]:
+    values = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
+    return values, int(values.pop("step", 0))
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"run.trackers names {name}, which cannot be imported: {error}", hint=f"pip install {name}"
+        ) from error
+
+
+def _open_wandb(module: Any, run: str, recipe: Mapping[str, Any]) -> Opened:
+    """Also Trackio, whose interface is the same."""
+    module.init(project=_PROJECT, name=run, config=dict(recipe))
+    return lambda values, step: module.log(values, step=step), module.finish
+
+
+def _open_mlflow(module: Any, run: str, recipe: Mapping[str, Any]) -> Opened:
+    module.set_experiment(_PROJECT)
+    module.start_run(run_name=run)
+    module.log_dict(dict(recipe), "recipe.json")
+    return lambda values, step: module.log_metrics(values, step=step), module.end_run
+
+
+_OPEN: dict[str, Callable[[Any, str, Mapping[str, Any]], Opened]] = {
+    "wandb": _open_wandb,
+    "trackio": _open_wandb,
+    "mlflow": _open_mlflow,
+}

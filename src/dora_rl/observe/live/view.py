@@ -1,0 +1,85 @@
+"""Shows a run while it goes: a screen where somebody watches, else one line a step.
+
+A view hears inputs and decisions from the run's own loop, and must not hold it up: it only takes note there,
+and draws from a thread of rich's. Lines go to stderr, because the result of a run is what goes to stdout.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from dora_rl.core.decisions import Decision
+from dora_rl.core.history import Event
+from dora_rl.core.inputs import Input
+from dora_rl.observe.live.follower import Follower
+from dora_rl.observe.live.screen import draw
+from dora_rl.observe.live.warnings import dead_run_warnings
+from dora_rl.observe.live.words import left_s, step_line
+
+Watcher = Callable[[Input, list[Decision]], None]
+
+
+class RunView:
+    """What the two ways to show a run have in common: they follow, and tell of each step once."""
+
+    def __init__(self, title: str, num_steps: int, tell: Callable[[str], None] | None) -> None:
+        self._title = title
+        self._num_steps = num_steps
+        self._tell = tell
+        self._follower = Follower()
+        self._lock = Lock()
+        self._num_told = 0
+        self._warned: set[str] = set()
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        """In the form of a run's watcher."""
+        with self._lock:
+            self._follower.watch(event, decisions)
+            if self._tell is not None:
+                self._tell_steps(self._tell)
+
+    def recall(self, past: Iterable[Event]) -> None:
+        """Take note of what happened before, and tell nothing of it."""
+        for event, decisions in past:
+            self._follower.watch(event, decisions)
+        self._num_told = len(self._follower.steps)
+
+    def __rich__(self) -> RenderableType:
+        with self._lock:
+            follower = self._follower
+            return draw(
+                self._title, follower.state, follower.steps, follower.evaluations, num_steps=self._num_steps
+            )
+
+    def _tell_steps(self, tell: Callable[[str], None]) -> None:
+        steps = self._follower.steps
+        for number in range(self._num_told, len(steps)):
+            left = left_s(steps[: number + 1], self._num_steps)
+            tell(step_line(steps[number], num_steps=self._num_steps, left_s=left))
+            self._warn(tell)
+        self._num_told = len(steps)
+
+    def _warn(self, tell: Callable[[str], None]) -> None:
+        for warning in dead_run_warnings(self._follower.steps, dict(self._follower.outcomes)):
+            # The figures in a warning change from step to step; its beginning says which it is.
+            kind = warning.lstrip("0123456789%, ")[:20]
+            if kind not in self._warned:
+                self._warned.add(kind)
+                tell(f"warning: {warning}")
+
+
+@contextmanager
+def shown(title: str, num_steps: int, past: Iterable[Event] = ()) -> Iterator[Watcher]:
+    """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run had done."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    view = RunView(title, num_steps, None if console.is_terminal else console.print)
+    view.recall(past)
+    if not console.is_terminal:
+        yield view.watch
+        return
+    # Lines may not wrap here: the height of the screen must be known to draw over it.
+    with Live(view, console=Console(stderr=True), refresh_per_second=4):
+        yield view.watch

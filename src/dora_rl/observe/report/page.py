@@ -1,0 +1,114 @@
+"""The page: one HTML file that needs no other and no network."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from dora_rl.core.loading import to_yaml
+from dora_rl.observe.live.completions import CompletedGroup, Completion
+from dora_rl.observe.live.words import number
+from dora_rl.observe.report.facts import RunFacts
+from dora_rl.observe.report.plots import plots
+from dora_rl.observe.report.text import lines
+
+_SHOWN_GROUPS = 3
+"""Of the first steps and of the last ones."""
+_SHOWN_CHARACTERS = 4000
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #262626; max-width: 1200px; margin: 2em auto;
+  padding: 0 1em; }
+h1 { font-size: 1.5em; }
+h2 { font-size: 1.15em; margin-top: 2em; }
+svg { max-width: 100%; height: auto; }
+table.facts td { padding: 0.1em 1.2em 0.1em 0; vertical-align: top; }
+table.facts td:first-child { color: #8c8c8c; }
+.warning { border-left: 4px solid #D55E00; background: #fdf3ee; padding: 0.5em 1em; margin: 0.5em 0; }
+.group { margin: 1em 0 2em; }
+.prompt { background: #f4f4f4; padding: 0.5em 1em; white-space: pre-wrap; }
+.members { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: 0.7em;
+  margin-top: 0.7em; }
+.member { border: 1px solid #e4e4e4; border-top: 4px solid; padding: 0.4em 0.8em; overflow: auto;
+  max-height: 22em; }
+.member pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0.3em 0; font-size: 0.87em; }
+.reward { font-weight: bold; }
+.small { color: #8c8c8c; font-size: 0.85em; }
+details pre { background: #f4f4f4; padding: 1em; overflow: auto; }
+"""
+
+
+def write_page(run: RunFacts, path: Path) -> Path:
+    """Write it whole."""
+    path.write_text("\n".join(_page(run)), encoding="utf-8")
+    return path
+
+
+def _page(run: RunFacts) -> Iterator[str]:
+    name = escape(Path(run.directory).name)
+    yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+    yield f"<style>{_STYLE}</style></head><body><h1>{name}</h1>"
+    for warning in run.warnings:
+        yield f'<div class="warning">{escape(warning)}</div>'
+    yield '<table class="facts">'
+    for label, text in lines(run):
+        yield f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>"
+    yield "</table>"
+    for title, svg in plots(run):
+        yield f"<h2>{escape(title)}</h2>{svg}"
+    yield from _completions(run.completions)
+    yield from _details("Last metrics", _last_metrics(run))
+    yield from _details("Recipe", to_yaml(run.recipe))
+    yield "</body></html>"
+
+
+def _completions(groups: Sequence[CompletedGroup]) -> Iterator[str]:
+    if not groups:
+        return
+    yield "<h2>Completions and their rewards</h2>"
+    shown = [*groups[:_SHOWN_GROUPS], *groups[max(_SHOWN_GROUPS, len(groups) - _SHOWN_GROUPS) :]]
+    span = _span(groups)
+    for group in shown:
+        yield f'<div class="group"><div class="small">step {group.step + 1}, version {group.version}</div>'
+        yield f'<div class="prompt">{escape(group.prompt[:_SHOWN_CHARACTERS])}</div><div class="members">'
+        ordered = sorted(
+            group.completions, key=lambda each: -(each.reward if each.reward is not None else -1e9)
+        )
+        yield from (_member(each, span) for each in ordered)
+        yield "</div></div>"
+
+
+def _member(completion: Completion, span: tuple[float, float]) -> str:
+    values = ", ".join(f"{escape(name)} {number(value)}" for name, value in completion.values.items())
+    cut = ", cut" if completion.is_truncated else ""
+    return (
+        f'<div class="member" style="border-top-color: {_colour(completion.reward, span)}">'
+        f'<span class="reward">{number(completion.reward)}</span> '
+        f'<span class="small">{values}; {completion.num_tokens} tokens{cut}</span>'
+        f"<pre>{escape(completion.text[:_SHOWN_CHARACTERS])}</pre></div>"
+    )
+
+
+def _span(groups: Sequence[CompletedGroup]) -> tuple[float, float]:
+    rewards = [each.reward for group in groups for each in group.completions if each.reward is not None]
+    return min(rewards, default=0.0), max(rewards, default=1.0)
+
+
+def _colour(reward: float | None, span: tuple[float, float]) -> str:
+    """From the orange of the least reward to the blue of the greatest."""
+    if reward is None:
+        return "#8C8C8C"
+    low, high = span
+    share = (reward - low) / (high - low) if high > low else 1.0
+    mixed = (round(a + share * (b - a)) for a, b in zip((213, 94, 0), (0, 114, 178), strict=True))
+    return "#" + "".join(f"{part:02X}" for part in mixed)
+
+
+def _last_metrics(run: RunFacts) -> str:
+    if not run.metrics:
+        return ""
+    return "\n".join(f"{name}: {value}" for name, value in run.metrics[-1].items())
+
+
+def _details(title: str, text: str) -> Iterator[str]:
+    if text:
+        yield f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"

@@ -1,0 +1,136 @@
+"""The pictures of a report, each as SVG text that stands in the page."""
+
+from collections.abc import Iterator, Sequence
+from io import StringIO
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from dora_rl.observe.live.facts import StepFacts
+from dora_rl.observe.live.metrics import Metrics
+from dora_rl.observe.pictures.look import BLUE, GREEN, GREY, ORANGE, PALE, PINK, RED, figure, plain
+from dora_rl.observe.pictures.timeline import Panel, draw_timelines
+from dora_rl.observe.report.facts import RunFacts
+
+_TRAINER_METRICS = ("entropy", "grad_norm", "kl", "clip_ratio/high_mean", "logprob_gap/mean", "learning_rate")
+_FEW = 40
+"""Steps up to which points are marked."""
+
+
+def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
+    """Titles and pictures, as far as the run has something to show."""
+    if run.steps:
+        yield "Reward", _svg(_rewards(run))
+        yield "Lengths, staleness and time", _svg(_workings(run))
+    columns = _columns(run.metrics)
+    if columns:
+        yield "Inside the trainer", _svg(_trainer(columns))
+    if run.timeline.specs and run.timeline.end > 0:
+        yield "Who generated which version when", _svg(_timeline(run))
+
+
+def _rewards(run: RunFacts) -> Figure:
+    fig = figure(9, 3.2)
+    axes = fig.subplots()
+    plain(axes, x="train step", y="reward")
+    scored = [step for step in run.steps if step.reward is not None]
+    at, means = [step.step + 1 for step in scored], [step.reward or 0.0 for step in scored]
+    spread = [step.reward_std or 0.0 for step in scored]
+    low = [mean - s for mean, s in zip(means, spread, strict=True)]
+    high = [mean + s for mean, s in zip(means, spread, strict=True)]
+    axes.fill_between(at, low, high, color=PALE, linewidth=0, label="spread within a group")
+    axes.plot(at, means, color=BLUE, marker=_marker(at), markersize=3, label="training")
+    if run.evaluations:
+        versions = [each.version for each in run.evaluations]
+        axes.plot(versions, [each.reward for each in run.evaluations], color=ORANGE, marker="o", markersize=4,
+                  label="held out")  # fmt: skip
+    _finish(axes)
+    return fig
+
+
+def _workings(run: RunFacts) -> Figure:
+    fig = figure(12, 3.0)
+    lengths, staleness, time = fig.subplots(1, 3)
+    at = [step.step + 1 for step in run.steps]
+    _lines(
+        lengths,
+        at,
+        {"mean": [s.mean_tokens for s in run.steps], "longest": [s.max_tokens for s in run.steps]},
+    )
+    plain(lengths, title="tokens of a response", x="train step")
+    _lines(staleness, at, {"mean": [s.staleness_mean for s in run.steps],
+                           "greatest": [s.staleness_max for s in run.steps]})  # fmt: skip
+    staleness.axhline(run.max_staleness, color=RED, linewidth=1, linestyle="--", label="bound")
+    plain(staleness, title="staleness of trained groups", x="train step")
+    _stack(time, run.steps)
+    plain(time, title="seconds of a step", x="train step")
+    for axes in (lengths, staleness, time):
+        _finish(axes)
+    return fig
+
+
+def _stack(axes: Axes, steps: Sequence[StepFacts]) -> None:
+    at = [step.step + 1 for step in steps]
+    parts = {
+        "trains": ([step.train_s for step in steps], GREY),
+        "starved": ([step.starved_s for step in steps], ORANGE),
+        "window": ([step.window_s for step in steps], PINK),
+    }
+    floor = [0.0] * len(steps)
+    for name, (seconds, colour) in parts.items():
+        axes.bar(at, seconds, bottom=floor, width=1.0, color=colour, label=name)
+        floor = [low + s for low, s in zip(floor, seconds, strict=True)]
+    axes.plot(at, [step.step_s for step in steps], color=BLUE, linewidth=1, label="whole step")
+
+
+def _trainer(columns: dict[str, tuple[list[float], list[float]]]) -> Figure:
+    fig = figure(12, 2.4)
+    for axes, (name, (at, values)) in zip(
+        fig.subplots(1, len(columns), squeeze=False)[0], columns.items(), strict=True
+    ):
+        axes.plot(at, values, color=BLUE, marker=_marker(at), markersize=3)
+        plain(axes, title=name, x="train step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    return fig
+
+
+def _timeline(run: RunFacts) -> Figure:
+    panel = Panel(title=run.recipe.control.schedule, gpus=run.gpus, timeline=run.timeline)
+    return draw_timelines([panel], run.timeline.end, title="Instances, coloured by the version they generate")
+
+
+def _columns(metrics: Sequence[Metrics]) -> dict[str, tuple[list[float], list[float]]]:
+    """Step and value of each metric of the trainer that the run wrote."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for name in _TRAINER_METRICS:
+        points = [(step, value) for row in metrics
+                  if isinstance(step := row.get("step"), int | float)
+                  and isinstance(value := row.get(name), int | float)]  # fmt: skip
+        if points and any(value for _, value in points):
+            found[name] = ([float(step) for step, _ in points], [float(value) for _, value in points])
+    return found
+
+
+def _lines(axes: Axes, at: Sequence[float], curves: dict[str, list[float]]) -> None:
+    for (name, values), colour in zip(curves.items(), (BLUE, GREEN), strict=False):
+        axes.plot(at, values, color=colour, marker=_marker(at), markersize=3, label=name)
+
+
+def _marker(at: Sequence[float]) -> str | None:
+    return "o" if len(at) <= _FEW else None
+
+
+def _finish(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.legend(fontsize=8, frameon=False)
+
+
+def _svg(fig: Figure) -> str:
+    """The picture without the head of an XML file; text stays text."""
+    text = StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        fig.savefig(text, format="svg", bbox_inches="tight", pad_inches=0.1)
+    whole = text.getvalue()
+    return whole[whole.index("<svg") :]

@@ -1,0 +1,61 @@
+"""A run directory becomes facts, whatever state it is in: finished, going on, interrupted or broken off."""
+
+import fcntl
+from pathlib import Path
+
+from dora_rl.core.history import History
+from dora_rl.observe.live.completions import read_completions
+from dora_rl.observe.live.follower import Follower
+from dora_rl.observe.live.metrics import MetricsTail
+from dora_rl.observe.live.warnings import dead_run_warnings
+from dora_rl.observe.report.facts import RunFacts
+from dora_rl.observe.timeline import Tracker
+from dora_rl.store.errors import RunError
+from dora_rl.store.run_directory import RunLayout
+
+METRICS, COMPLETIONS = "metrics.jsonl", "completions.jsonl"
+
+
+def read_run(root: Path) -> RunFacts:
+    """Everything there is about a run."""
+    layout = RunLayout(root=root)
+    if not layout.events.is_file():
+        raise RunError(f"{root} is no run directory", hint="give the directory that `dora train` named")
+    history, follower, tracker = History(layout.events), Follower(), Tracker()
+    for event, decisions in history:
+        follower.watch(event, decisions)
+        tracker.watch(event, decisions)
+    state = follower.state
+    return RunFacts(
+        directory=str(root),
+        condition=_condition(layout, follower, is_torn=history.torn_line is not None),
+        recipe=history.recipe,
+        elapsed_s=state.at,
+        steps=follower.steps,
+        evaluations=follower.evaluations,
+        state=state,
+        metrics=MetricsTail(root / METRICS).read(),
+        completions=read_completions(root / COMPLETIONS),
+        timeline=tracker.timeline(),
+        warnings=dead_run_warnings(follower.steps, dict(follower.outcomes)),
+    )
+
+
+def _condition(layout: RunLayout, follower: Follower, *, is_torn: bool) -> str:
+    if is_in_use(layout.lock):
+        return "running"
+    if layout.is_finished or follower.is_over:
+        return "finished"
+    return "broke off in the middle of a line" if is_torn else "not finished; `dora train --resume` goes on"
+
+
+def is_in_use(lock: Path) -> bool:
+    """Whether a process holds the run's lock. Asked without taking it for longer than the question."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,64 @@
+"""A run in words: labels and lines, for the terminal and the page."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+
+from dora_rl.observe.live.screen import curve
+from dora_rl.observe.live.words import by_version, duration, left_s
+from dora_rl.observe.report.facts import RunFacts
+from dora_rl.observe.words import bottleneck
+
+_LABEL = 15
+
+
+def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
+    """What there is to say, most important first."""
+    recipe = run.recipe
+    yield "condition", run.condition
+    yield "model", f"{recipe.model}, {recipe.batch.groups} groups of {recipe.batch.group_size} a step"
+    yield "steps", f"{run.state.version} of {recipe.steps} in {duration(run.elapsed_s)}{_left(run)}"
+    if run.mean_reward is not None:
+        first, last = run.mean_reward
+        rewards = [step.reward for step in run.steps if step.reward is not None]
+        yield "reward", f"{first:.3f} at first, {last:.3f} at last  {curve(rewards)}"
+    if run.evaluations:
+        shown = ", ".join(f"{each.reward:.3f} (version {each.version})" for each in run.evaluations[-5:])
+        yield "held out", shown
+    if run.steps:
+        yield from _step_lines(run)
+        yield "bottleneck", bottleneck(run)
+    if run.state.outcomes:
+        yield "left out", ", ".join(f"{number:,} {name}" for name, number in run.state.outcomes.items())
+    if run.condition != "finished":
+        yield "active groups", by_version(run.state.active_by_version)
+
+
+def show(console: Console, run: RunFacts) -> None:
+    """Print it, warnings last: they are what should be seen."""
+    console.print(f"[bold]{escape(run.directory)}[/]", highlight=False)
+    for label, text in lines(run):
+        console.print(f"  [dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
+    for warning in run.warnings:
+        console.print(f"  [red]{'warning':<{_LABEL}}[/]{escape(warning)}", highlight=False, soft_wrap=True)
+
+
+def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
+    recent = run.steps[-10:]
+    tokens = sum(step.generated_tokens for step in run.steps)
+    seconds = sum(step.step_s for step in run.steps)
+    mean = sum(step.mean_tokens for step in recent) / len(recent)
+    cut = sum(step.truncated_share for step in recent) / len(recent)
+    staleness = sum(step.staleness_mean for step in run.steps) / len(run.steps)
+    greatest = max(step.staleness_max for step in run.steps)
+    yield "speed", f"{tokens / max(seconds, 1e-9):,.0f} tokens/s, {duration(seconds / len(run.steps))} a step"
+    yield "responses", f"{mean:.0f} tokens in the last {len(recent)} steps, {cut:.0%} cut at the limit"
+    yield "staleness", f"mean {staleness:.2f}, greatest {greatest} of {run.max_staleness} allowed"
+    idle = f"trainer {1 - run.trainer_idle_fraction:.0%}, instances {1 - run.instance_idle_fraction:.0%}"
+    yield "busy", f"{idle}; starved {duration(run.starved_s)}, window {duration(run.window_stall_s)}"
+
+
+def _left(run: RunFacts) -> str:
+    remaining = left_s(run.steps, run.recipe.steps) if run.condition == "running" else None
+    return f", about {duration(remaining)} left" if remaining else ""

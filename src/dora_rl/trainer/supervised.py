@@ -1,0 +1,52 @@
+"""A short supervised start: show a model some answers before it has to find them by itself.
+
+Supervised learning is a policy gradient on answers that nobody sampled, each worth one: the same trainer
+does it.
+"""
+
+import random
+from collections.abc import Sequence
+
+from dora_rl.algorithms.config import AdvantageConfig, AlgorithmConfig, PolicyGradientConfig
+from dora_rl.core.recipe.live import WarmStart
+from dora_rl.core.recipe.optimizer import OptimizerConfig
+from dora_rl.core.recipe.trainer import GapConfig, TrainerConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.trainer.opening import trainer_of
+from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+
+Shown = tuple[tuple[int, ...], tuple[int, ...]]
+"""A prompt and its answer."""
+
+
+def warm_started(decoder: Decoder, shown: Sequence[Shown], config: WarmStart, *, seed: int) -> Decoder:
+    """The decoder, which must be in float32 and is used up, after a few steps on rows drawn at random."""
+    trainer = trainer_of(decoder, _trainer_config(config, seed))
+    rng = random.Random(seed)
+    for _ in range(config.steps):
+        drawn = [shown[rng.randrange(len(shown))] for _ in range(config.rows)]
+        members = [_member(prompt, answer, trainer.version) for prompt, answer in drawn]
+        groups = tuple(Group(id=number, members=(member,)) for number, member in enumerate(members))
+        trainer.train(TrainBatch(groups=groups))
+    started = Decoder.empty(decoder.config)
+    started.load_state_dict(trainer.served_tensors())
+    return started
+
+
+def _member(prompt: tuple[int, ...], answer: tuple[int, ...], version: int) -> Trajectory:
+    return Trajectory(
+        prompt=prompt, response=answer, logprobs=(0.0,) * len(answer), version=version, reward=1.0
+    )
+
+
+def _trainer_config(config: WarmStart, seed: int) -> TrainerConfig:
+    return TrainerConfig(
+        algorithm=AlgorithmConfig(
+            advantage=AdvantageConfig(baseline="none", scale="none"), loss=PolicyGradientConfig()
+        ),
+        optimizer=OptimizerConfig(learning_rate=config.learning_rate),
+        serving_dtype="float32",
+        # Answers that nobody sampled have no logprobs to compare with.
+        gap=GapConfig(max_mean=1e3, max_growth=1e6),
+        seed=seed,
+    )

@@ -1,0 +1,87 @@
+"""`dora report`, `dora init` and `dora doctor`, as a shell sees them."""
+
+import json
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dora_rl.cli import checking
+from dora_rl.core.recipe.resolving import resolve_recipe
+
+Dora = Callable[..., Any]
+
+SMALL = [
+    "--set", "batch.groups=8", "--set", "group_size=4", "--set", "gpus=12", "--set", "rollout_gpus=4",
+    "--set", "tensor_parallel=1", "--set", "slots=16", "--set", "rows=100", "--steps", "4",
+]  # fmt: skip
+
+
+def test_a_report_is_printed_and_written(dora: Dora, tmp_path: Path) -> None:
+    dora("simulate", *SMALL, "--out", tmp_path / "run")
+    called = dora("report", tmp_path / "run")
+    assert (called.exit_code, called.err) == (0, "")
+    for word in ("finished", "4 of 4", "staleness", "bottleneck", "report.html"):
+        assert word in called.out
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def test_a_report_as_json_is_one_object(dora: Dora, tmp_path: Path) -> None:
+    dora("simulate", *SMALL, "--out", tmp_path / "run")
+    fields = json.loads(dora("report", tmp_path / "run", "--json", "--out", tmp_path / "page.html").out)
+    assert (fields["steps"], len(fields["step_facts"]), fields["page"]) == (4, 4, str(tmp_path / "page.html"))
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_what_is_no_run_is_said_to_be_none(dora: Dora, tmp_path: Path) -> None:
+    called = dora("report", tmp_path)
+    assert called.exit_code == 2
+    assert called.err.splitlines()[0] == f"error: {tmp_path} is no run directory"
+    assert called.err.splitlines()[1].startswith("hint: ")
+
+
+def test_init_writes_a_recipe_that_resolves_and_a_reward_that_scores(dora: Dora, tmp_path: Path) -> None:
+    called = dora("init", tmp_path / "new")
+    assert called.exit_code == 0
+    recipe = resolve_recipe(str(tmp_path / "new" / "recipe.yaml"))
+    assert recipe.data is not None
+    assert recipe.data.train.name == str(tmp_path / "new" / "rows.jsonl")
+    namespace: dict[str, Any] = {}
+    exec((tmp_path / "new" / "rewards.py").read_text(), namespace)
+    score = namespace["right_letters"]
+    assert score(completions=["bcd", "bcdx", "x", "b"], solution=["bcd"] * 4) == pytest.approx(
+        [1, 0.9, 0, 0.3]
+    )
+
+
+def test_init_leaves_what_is_there_alone(dora: Dora, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    called = dora("init", tmp_path)
+    assert called.exit_code == 2
+    assert "exists and is not empty" in called.err
+
+
+def test_a_machine_that_can_train_is_told_so(dora: Dora) -> None:
+    called = dora("doctor")
+    assert called.exit_code == 0
+    assert "ready to train" in called.out
+
+
+def test_a_missing_package_is_named_with_its_cure_and_the_exit_code_says_so(
+    dora: Dora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name == "transformers":
+            raise PackageNotFoundError(name)
+        return {"torch": "2.9.1"}.get(name, "9.9")
+
+    monkeypatch.setattr(checking, "version", version)
+    monkeypatch.setattr(checking, "gpus", list)
+    called = dora("doctor", "--json")
+    by_name = {check["name"]: check for check in json.loads(called.out)}
+    assert called.exit_code == 1
+    assert by_name["transformers"]["state"] == by_name["torch"]["state"] == "missing"
+    assert "pip install 'torch>=2.11,<2.14'" in by_name["torch"]["hint"]
+    assert by_name["safetensors"]["state"] == "ok"

@@ -1,0 +1,251 @@
+"""`dora train`: a recipe in; everything a newcomer may get wrong is one sentence, a hint and an exit code."""
+
+import fcntl
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dora_rl.cli.training import running
+from dora_rl.core.history import HistoryWriter
+from dora_rl.core.loading import to_yaml
+from dora_rl.core.recipe import Recipe
+from dora_rl.model.tiny import save_tiny
+
+Dora = Callable[..., Any]
+
+RECIPE = """
+model: {model}
+steps: 2
+batch: {{groups: 2, group_size: 2}}
+data: {{train: {{name: rows.jsonl}}}}
+rewards: [{{function: judge.py:length}}]
+response: {{max_new_tokens: 8}}
+trainer: {{serving_dtype: float32, micro_batch_tokens: 256}}
+cluster: {{slots: 8}}
+scoring: {{processes: 1}}
+devices: {{kind: cpu, memory_gib: 8}}
+"""
+JUDGE = "def length(completions, solution, **columns):\n    return [float(len(c)) for c in completions]\n"
+
+
+@pytest.fixture(autouse=True)
+def _plan_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Importing torch once is enough.
+    monkeypatch.setattr(running, "aside", lambda job, *arguments: job(*arguments))
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path) -> Path:
+    """A directory with a recipe, rows and a reward, to be spoiled by the tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DORA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model))
+    (tmp_path / "judge.py").write_text(JUDGE)
+    rows = [{"prompt": f"{i}:", "solution": str(i)} for i in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    save_tiny(directory)
+    return directory
+
+
+def check(called: Any, message: str, hint: str = "") -> None:
+    error, *rest = called.err.strip().splitlines()
+    assert called.exit_code == 2, called.err
+    assert called.out == ""
+    assert message in error
+    assert error.startswith("error: ")
+    assert len(rest) == 1, called.err
+    assert rest[0].startswith("hint: ")
+    assert hint in rest[0]
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["dmeo"], "there is no recipe named 'dmeo'", "did you mean 'demo'?"),
+        (["none.yaml"], "there is no recipe file none.yaml", "demo"),
+        (["recipe.yaml", "--set", "stepps=3"], "unknown key 'stepps'", "did you mean 'steps'?"),
+        (["recipe.yaml", "--set", "model=missing"], "there is no model 'missing'", "tiny"),
+        (["recipe.yaml", "--set", "model=tinny"], "there is no model 'tinny'", "did you mean 'tiny'?"),
+        (["recipe.yaml", "--set", "model=."], "no config.json", "Hugging Face format"),
+        (["recipe.yaml", "--set", "data.train.name=none.jsonl"], "there is no file none.jsonl", "path"),
+        (["recipe.yaml", "--set", "data.train.name=cuont"], "there is no task 'cuont'", "count"),
+        (["recipe.yaml", "--set", "data=null"], "names no rows", "data.train.name"),
+        (["recipe.yaml", "--set", "rewards=[]"], "nothing judges the rows", "reward function"),
+        (["recipe.yaml", "--set", "max_new_tokens=null"], "how long a response may be", "max_new_tokens"),
+        (["recipe.yaml", "--set", "max_new_tokens=5000"], "the model has 2048", "max_new_tokens"),
+        (["recipe.yaml", "--set", "memory_gib=0.1"], "needs about", "lora"),
+        (["recipe.yaml", "--set", "evaluation.every=2"], "no rows are held out", "held_out_share"),
+        (["recipe.yaml", "--set", "algorithm=gropo"], "unknown algorithm 'gropo'", "'grpo'"),
+        (["recipe.yaml", "--set", "devices.kind=cuda"], "no GPU", "dora doctor"),
+        (["recipe.yaml", "--set", "run.directory=."], "exists and is not empty", "--resume"),
+        (["--resume", "nowhere"], "is no run directory", "path"),
+        (
+            ["recipe.yaml", "--set", "data.train.columns={prompt: promt}"],
+            "no column 'promt'",
+            "did you mean 'prompt'?",
+        ),
+        (
+            ["recipe.yaml", "--set", "rewards=[{function: accuracy_rewad}]"],
+            "no built-in reward 'accuracy_rewad'",
+            "accuracy_reward",
+        ),
+        (
+            ["recipe.yaml", "--set", "rewards=[{function: 'judge.py:lenght'}]"],
+            "has no 'lenght'",
+            "did you mean 'length'?",
+        ),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="one case needs a machine without GPUs")
+def test_a_mistake_is_a_sentence_and_a_hint(
+    dora: Dora, project: Path, arguments: list[str], message: str, hint: str
+) -> None:
+    check(dora("train", *arguments), message, hint)
+    assert not (project / "runs").exists()
+
+
+def test_a_reward_that_does_not_import_is_named_with_its_line(dora: Dora, project: Path) -> None:
+    (project / "judge.py").write_text("import json\n\nimport no_such_module\n")
+    called = dora("train", "recipe.yaml")
+    assert called.exit_code == 2
+    assert "judge.py, line 3: ModuleNotFoundError" in called.err
+    assert "Traceback" not in called.err
+
+
+def test_a_reward_that_needs_another_column_is_an_error_before_the_run(dora: Dora, project: Path) -> None:
+    (project / "judge.py").write_text(JUDGE.replace("solution", "solutions"))
+    check(dora("train", "recipe.yaml"), "needs a column 'solutions'", "did you mean 'solution'?")
+
+
+def test_too_little_memory_for_the_engine_is_said_with_figures(dora: Dora, project: Path) -> None:
+    fits = json.loads(dora("train", "recipe.yaml", "--dry-run", "--json").out)
+    used = sum(entry["num_bytes"] for entry in fits["memory"])
+    engine = sum(entry["num_bytes"] for entry in fits["memory"] if "instance" in entry["what"])
+    # Enough for the trainer, not for all the versions of the engine.
+    gib = (used - 0.9 * engine) / 0.9 / 2**30
+    called = dora("train", "recipe.yaml", "--set", f"memory_gib={gib}")
+    check(called, "GiB are left for it", "max_staleness")
+
+
+def test_arguments_that_contradict_each_other_are_a_usage_error(dora: Dora, project: Path) -> None:
+    for arguments in ([], ["demo", "--resume", "runs/x"], ["--resume", "runs/x", "--set", "steps=3"]):
+        called = dora("train", *arguments)
+        assert called.exit_code == 2
+        assert "Traceback" not in called.err
+
+
+def a_run(root: Path) -> Path:
+    root.mkdir()
+    (root / "recipe.yaml").write_text(to_yaml(Recipe()))
+    with HistoryWriter(root / "events.jsonl", Recipe()):
+        pass
+    return root
+
+
+def test_a_finished_run_is_not_resumed(dora: Dora, project: Path) -> None:
+    root = a_run(project / "over")
+    (root / "finished.json").write_text("{}")
+    check(dora("train", "--resume", root), "is finished: there is nothing to resume", "dora report")
+
+
+def test_a_run_that_goes_on_is_not_resumed(dora: Dora, project: Path) -> None:
+    root = a_run(project / "busy")
+    with (root / "lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        check(dora("train", "--resume", root), "is going on in another process", "wait")
+
+
+# --- what it says before it starts ---
+
+
+def test_a_dry_run_shows_recipe_devices_processes_memory_and_disk(dora: Dora, project: Path) -> None:
+    called = dora("train", "recipe.yaml", "--dry-run", "--set", "max_staleness=1")
+    assert (called.exit_code, called.err) == (0, "")
+    for word in (
+        "max_staleness: 1",
+        "105,",
+        "1 orchestrator, 1 instance, 1 trainer, 1 reward worker",
+        "4 to train on",
+        "1 x length",
+        "instance 0: 2 versions",
+        "moments of AdamW",
+        "trainer states",
+        "GiB free",
+    ):
+        assert word in called.out, word
+    assert not (project / "runs").exists()
+
+
+def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
+    plan = json.loads(dora("train", "recipe.yaml", "--dry-run", "--json").out)
+    parameters = plan["parameters"]
+    sizes = {entry["what"]: entry["num_bytes"] for entry in plan["memory"]}
+    assert sizes["trainer: master weights"] == 4 * parameters
+    assert sizes["trainer: moments of AdamW"] == 8 * parameters
+    assert sum(sizes.values()) < plan["memory_limits"]["cpu"] == int(0.9 * 8 * 2**30)
+    assert plan["disk_bytes"] == sum(entry["num_bytes"] for entry in plan["disk"])
+    assert plan["recipe"]["task"]["rows"] == plan["rows"] == 4
+    assert plan["run_directory"].endswith("runs/recipe-1")
+
+
+def test_low_rank_training_needs_less_for_its_optimizer(dora: Dora, project: Path) -> None:
+    def moments(*sets: str) -> int:
+        plan = json.loads(dora("train", "recipe.yaml", "--dry-run", "--json", *sets).out)
+        return next(e["num_bytes"] for e in plan["memory"] if e["what"] == "trainer: moments of AdamW")
+
+    assert moments("--set", "trainer.lora.rank=2") < moments() / 4
+
+
+def test_the_shipped_recipes_are_listed(dora: Dora) -> None:
+    lines = dora("train", "--list").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["arithmetic", "demo", "gsm8k", "smollm2-chain-sum"]
+
+
+def test_the_demo_resolves_on_any_machine(dora: Dora, project: Path) -> None:
+    plan = json.loads(dora("train", "demo", "--dry-run", "--json").out)
+    assert plan["recipe"]["model"] == "tiny"
+    assert (Path(plan["model"]) / "model.safetensors").is_file()
+    again = json.loads(dora("train", "demo", "--dry-run", "--json").out)
+    assert again["model"] == plan["model"], "a built-in model is made once"
+
+
+# --- and then it runs ---
+
+
+def test_a_run_trains_reports_and_goes_no_further(project: Path) -> None:
+    # A process of its own: the run starts others, and handles signals.
+    called = subprocess.run(
+        [sys.executable, "-c", "from dora_rl.cli.main import main; main()", "train", "recipe.yaml", "--json"],
+        capture_output=True, text=True, check=False, timeout=55,
+    )  # fmt: skip
+    assert called.returncode == 0, called.stderr
+    summary = json.loads(called.stdout)
+    root = project / "runs" / "recipe-1"
+    assert summary["is_complete"]
+    assert summary["steps"] == 2
+    assert summary["trained_trajectories"] == 8
+    lines = [line for line in called.stderr.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
+    assert "Reward" in (root / "report.html").read_text()
+    groups = [json.loads(line) for line in (root / "completions.jsonl").read_text().splitlines()]
+    assert {group["step"] for group in groups} == {0, 1}
+    for group in groups:
+        for member in group["completions"]:
+            assert member["values"] == {"length": member["reward"]}
+            assert member["is_truncated"] or member["reward"] == len(member["text"])

@@ -1,0 +1,141 @@
+"""A recipe says only what differs, and what it resolves to says everything."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.loading import build, override, to_dict, to_yaml
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.algorithm import AlgorithmConfig
+from dora_rl.core.recipe.losses import CispoConfig, PpoConfig
+from dora_rl.core.recipe.presets import PRESETS
+from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.core.recipe.shipped import shipped_recipes, summary_of
+
+
+def resolved(directory: Path, text: str, *assignments: str) -> Recipe:
+    path = directory / "recipe.yaml"
+    path.write_text(text)
+    return resolve_recipe(str(path), assignments)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_algorithm_is_named_by_its_preset(tmp_path: Path, name: str) -> None:
+    assert resolved(tmp_path, f"algorithm: {name}").algorithm == PRESETS[name]
+    assert resolved(tmp_path, "", f"algorithm={name}").algorithm == PRESETS[name]
+    assert resolved(tmp_path, "algorithm: grpo", f"algorithm.preset={name}").algorithm == PRESETS[name]
+
+
+def test_what_differs_from_a_preset_is_laid_over_it(tmp_path: Path) -> None:
+    recipe = resolved(tmp_path, "algorithm: {preset: dapo, loss: {clip_low: 0.1}}", "clip_high=0.5")
+    assert recipe.algorithm.loss == PpoConfig(clip_low=0.1, clip_high=0.5)
+    assert recipe.algorithm.overlong == PRESETS["dapo"].overlong
+
+
+def test_an_override_adds_to_an_algorithm_that_is_only_named(tmp_path: Path) -> None:
+    algorithm = resolved(tmp_path, "algorithm: dapo", "loss.kind=cispo", "weight_high=3").algorithm
+    assert isinstance(algorithm, AlgorithmConfig)
+    assert algorithm.loss == CispoConfig(weight_high=3)
+    assert algorithm.overlong == PRESETS["dapo"].overlong
+
+
+def test_a_misspelt_preset_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown algorithm 'gropo'") as error:
+        resolved(tmp_path, "algorithm: gropo")
+    assert error.value.hint == "did you mean 'grpo'?"
+
+
+def test_a_falling_rate_ends_with_the_run_unless_it_says_when(tmp_path: Path) -> None:
+    text = "steps: 30\nbatch: {updates: 2}\noptimizer: {learning_rate_schedule: {kind: cosine%s}}"
+    assert resolved(tmp_path, text % "").optimizer.schedule.total_updates == 60
+    assert resolved(tmp_path, text % ", total_updates: 7").optimizer.schedule.total_updates == 7
+    assert resolved(tmp_path, "", "learning_rate_schedule.kind=linear", "steps=5").optimizer.schedule
+
+
+def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
+    recipe = resolved(tmp_path, "algorithm: dapo\ndata: {train: {name: count}}\ntrainer: {lora: {rank: 4}}")
+    again = tmp_path / "again.yaml"
+    again.write_text(to_yaml(recipe))
+    assert resolve_recipe(str(again)) == recipe
+    assert build(Recipe, to_dict(recipe), "dict") == recipe
+
+
+def test_paths_are_taken_from_the_recipes_directory_and_written_out(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    (tmp_path / "judge.py").touch()
+    (tmp_path / "weights").mkdir()
+    recipe = resolved(
+        tmp_path,
+        "model: weights\n"
+        "data: {train: {name: rows.jsonl}, held_out: {name: gsm8k, options: {path: rows.jsonl}}}\n"
+        "rewards: [{function: judge.py:good}, {function: exact_match}]",
+    )
+    assert recipe.data is not None
+    assert recipe.data.held_out is not None
+    assert recipe.model == str(tmp_path / "weights")
+    assert recipe.data.train.name == str(tmp_path / "rows.jsonl")
+    assert recipe.data.held_out.options == {"path": str(tmp_path / "rows.jsonl")}
+    assert [reward.function for reward in recipe.rewards] == [f"{tmp_path / 'judge.py'}:good", "exact_match"]
+    assert [reward.label for reward in recipe.rewards] == ["good", "exact_match"]
+
+
+def test_a_built_in_name_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "count"):
+        (tmp_path / name).mkdir()
+    recipe = resolved(tmp_path, "model: tiny\ndata: {train: {name: count}}")
+    assert recipe.data is not None
+    assert (recipe.model, recipe.data.train.name) == ("tiny", "count")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("optimizer: {learning_rat: 1}", "unknown key 'optimizer.learning_rat'", "learning_rate"),
+        ("data: {train: {nam: count}}", "unknown key 'data.train.nam'", "data.train.name"),
+        ("data: {}", "'data.train' is missing", "give it a value"),
+        ("rewards: [{functon: f}]", r"unknown key 'rewards\[0\].functon'", "function"),
+        ("trainer: {serving_dtype: fp8}", "'trainer.serving_dtype' cannot be 'fp8'", "bfloat16"),
+        ("sampling: {temperature: -1}", "temperature -1", None),
+        ("run: {trackers: [wandbb]}", "trackers", "wandb"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, message: str, hint: str | None) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        resolved(tmp_path, text)
+    assert hint is None or hint in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("rows", "task.rows"),
+        ("schedule", "control.schedule"),
+        ("learning_rate", "optimizer.learning_rate"),
+        ("temperature", "sampling.temperature"),
+        ("max_new_tokens", "response.max_new_tokens"),
+        ("updates", "batch.updates"),
+        ("slots", "cluster.slots"),
+        ("max_versions", "cluster.max_versions"),
+        ("lora.rank", "trainer.lora.rank"),
+        ("clip_high", "algorithm.loss.clip_high"),
+        ("instances", "devices.instances"),
+    ],
+)
+def test_what_is_set_most_often_has_a_short_name(short: str, full: str) -> None:
+    def assigned(name: str) -> object:
+        return override({}, [f"{name}=1"], Recipe)
+
+    assert assigned(short) == assigned(full)
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_shipped_recipe_says_what_it_is_and_how_to_run_it(name: str) -> None:
+    path = shipped_recipes()[name]
+    assert summary_of(path)
+    assert f"dora train {name}" in path.read_text()
+    tree = yaml.safe_load(path.read_text())
+    assert {"model", "data", "steps", "batch"} <= tree.keys()
+    assert resolve_recipe(name).data is not None

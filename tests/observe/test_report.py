@@ -1,0 +1,115 @@
+"""A report reads any run directory: finished, going on, torn, or hardly begun."""
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+
+from dora_rl.core.errors import UserError
+from dora_rl.core.history import HistoryWriter
+from dora_rl.core.loading import build
+from dora_rl.core.recipe import Recipe
+from dora_rl.observe.live.metrics import MetricsTail
+from dora_rl.observe.report.page import write_page
+from dora_rl.observe.report.reading import read_run
+from dora_rl.sim.run import Result, simulate
+
+RECIPE = build(
+    Recipe,
+    {
+        "steps": 5,
+        "batch": {"groups": 8, "group_size": 4},
+        "cluster": {"gpus": 12, "rollout_gpus": 4, "tensor_parallel": 1, "slots": 16},
+        "task": {"rows": 100},
+        "simulation": {"warmup_steps": 0},
+    },
+    "test",
+)
+BAD = {"text": "</pre><script>", "reward": 0.25, "values": {"f": 0.25}, "num_tokens": 4, "is_truncated": True}
+GOOD = {"text": "right", "reward": 1.0, "values": {"g": None}, "num_tokens": 2, "is_truncated": False}
+GROUP = {"step": 1, "group": 3, "version": 1, "prompt": "what is <b>?", "completions": [BAD, GOOD]}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Path, Result]:
+    with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
+        return tmp_path, simulate(RECIPE, [log.watch])
+
+
+def test_a_finished_run_is_summed_up_as_the_simulator_does(run: tuple[Path, Result]) -> None:
+    root, result = run
+    facts = read_run(root)
+    assert facts.condition == "finished"
+    assert facts.state.version == 5
+    assert facts.starved_s == pytest.approx(result.starved_s)
+    assert 0 <= facts.trainer_idle_fraction <= 1
+    assert 0 <= facts.instance_idle_fraction <= 1
+
+
+def test_the_page_has_curves_a_timeline_and_completions_and_needs_nothing_else(
+    run: tuple[Path, Result],
+) -> None:
+    root, _ = run
+    (root / "completions.jsonl").write_text(json.dumps(GROUP) + "\n" + '{"step": 2, "gro')
+    (root / "metrics.jsonl").write_text("".join(f'{{"step": {i}, "entropy": {2 - i}.5}}\n' for i in range(3)))
+    page = write_page(read_run(root), root / "report.html").read_text()
+    for title in (
+        "Reward",
+        "Lengths, staleness and time",
+        "Inside the trainer",
+        "Who generated which version",
+    ):
+        assert title in page
+    assert page.count("<svg") == 4
+    assert "http" not in page.replace("http://www.w3.org/", "").replace("http://purl.org/", "").replace(
+        "http://creativecommons.org/", ""
+    ).replace("https://matplotlib.org/", "")
+    assert "&lt;/pre&gt;&lt;script&gt;" in page
+    assert "<script" not in page
+    assert page.index("right</pre>") < page.index("&lt;script&gt;"), "the better completion comes first"
+
+
+def test_a_torn_log_is_read_as_far_as_it_goes(run: tuple[Path, Result]) -> None:
+    root, _ = run
+    log = root / "events.jsonl"
+    log.write_bytes(log.read_bytes()[: len(log.read_bytes()) // 2])
+    facts = read_run(root)
+    assert 0 < facts.state.version < 5
+    assert "broke off" in facts.condition or "not finished" in facts.condition
+    write_page(facts, root / "report.html")
+
+
+def test_a_run_that_just_began_has_a_report_too(run: tuple[Path, Result]) -> None:
+    root, _ = run
+    log = root / "events.jsonl"
+    log.write_bytes(log.read_bytes().partition(b"\n")[0] + b"\n")
+    facts = read_run(root)
+    assert facts.steps == []
+    assert "<html" in write_page(facts, root / "report.html").read_text()
+
+
+def test_a_run_whose_lock_is_held_goes_on(run: tuple[Path, Result]) -> None:
+    root, _ = run
+    with (root / "lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert read_run(root).condition == "running"
+    assert read_run(root).condition == "finished"
+
+
+def test_a_directory_without_a_run_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no run directory"):
+        read_run(tmp_path)
+
+
+def test_metrics_are_read_as_they_come_and_torn_lines_are_waited_for(tmp_path: Path) -> None:
+    tail = MetricsTail(tmp_path / "metrics.jsonl")
+    assert tail.read() == []
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 0, "reward": 0.5}\nnonsense\n{"step": 1, "rew')
+        file.flush()
+        assert tail.read() == [{"step": 0, "reward": 0.5}]
+        file.write('ard": 1.0}\n')
+        file.flush()
+        assert tail.read() == [{"step": 1, "reward": 1.0}]
+        assert tail.read() == []

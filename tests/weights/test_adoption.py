@@ -1,0 +1,125 @@
+"""An engine that adopts through a channel serves what an engine with the full weights serves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.tiny import seeded_decoder, tiny_config
+from dora_rl.rollout.native.engine import NativeEngine
+from dora_rl.rollout.native.setup import EngineConfig
+from dora_rl.rollout.requests import Finished, Request, Sampling, Stopping, StreamKey
+from dora_rl.rollout.scheduling.limits import Limits
+from dora_rl.rollout.scheduling.stops import Stops
+from dora_rl.weights.channel import Channel, Resident
+from dora_rl.weights.difference import Tensors
+from dora_rl.weights.memory import InProcess
+from dora_rl.weights.shared import SharedMemory
+from dora_rl.weights.store import Store
+
+from .versions import same_bits
+
+CONFIG: ModelConfig = tiny_config(90)
+LAST = 3
+
+
+@pytest.fixture(params=["in process", "shared memory", "files"])
+def channel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Channel]:
+    if request.param == "in process":
+        yield InProcess()
+    elif request.param == "files":
+        yield Store(tmp_path)
+    else:
+        with SharedMemory.create(root=tmp_path) as shared:
+            yield shared
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def engine_config(request: pytest.FixtureRequest) -> EngineConfig:
+    limits = Limits(num_blocks=64, block_size=8, max_positions=256)
+    return EngineConfig(limits=limits, dtype=request.param)
+
+
+def versions(dtype: torch.dtype) -> list[Tensors]:
+    """Steps large enough to change what is drawn."""
+    decoder = seeded_decoder(CONFIG, 0)
+    generator = torch.Generator().manual_seed(1)
+    made = []
+    for _ in range(LAST + 1):
+        made.append(
+            {name: parameter.detach().to(dtype, copy=True) for name, parameter in decoder.named_parameters()}
+        )
+        for parameter in decoder.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            chosen = torch.rand(parameter.shape, generator=generator) < 0.2
+            parameter.data += 0.1 * noise * chosen
+    return made
+
+
+def engine_with(config: EngineConfig, version: int, tensors: Tensors) -> NativeEngine:
+    engine = NativeEngine(CONFIG, config, Stops([2]))
+    engine.load_version(version, tensors)
+    return engine
+
+
+def drawn(engine: NativeEngine, version: int) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+    for number in range(4):
+        engine.submit(
+            Request(
+                id=number,
+                version=version,
+                prompt=(5, 6, 7 + number),
+                key=StreamKey(seed=number),
+                sampling=Sampling(temperature=1.0),
+                stopping=Stopping(max_new_tokens=12, is_length_prescribed=True),
+            )
+        )
+    ended = sorted((event for event in engine.run() if isinstance(event, Finished)), key=lambda each: each.id)
+    return [(event.tokens, event.logprobs) for event in ended]
+
+
+def adopt(engine: NativeEngine, channel: Channel, version: int, base: int) -> None:
+    resident = Resident(version=base, tensors=dict(engine.decoder(base).named_parameters()))
+    engine.adopt_version(version, base, channel.fetch_delta(version, resident))
+
+
+@pytest.mark.parametrize("is_step_by_step", [True, False])
+def test_an_adopting_engine_serves_the_same_tokens(
+    channel: Channel, engine_config: EngineConfig, is_step_by_step: bool
+) -> None:
+    made = versions(engine_config.torch_dtype)
+    for number, tensors in enumerate(made):
+        channel.publish(number, tensors)
+    expected = drawn(engine_with(engine_config, LAST, made[LAST]), LAST)
+    engine = engine_with(engine_config, 0, channel.fetch(0))
+    assert len(expected) == 4
+    assert [tokens for tokens, _ in drawn(engine, 0)] != [tokens for tokens, _ in expected]
+    if is_step_by_step:
+        for version in range(1, LAST + 1):
+            adopt(engine, channel, version, version - 1)
+    else:
+        adopt(engine, channel, LAST, 0)
+    assert same_bits(dict(engine.decoder(LAST).named_parameters()), made[LAST])
+    assert drawn(engine, LAST) == expected
+
+
+def test_the_base_of_running_requests_stays_as_it_was(channel: Channel, engine_config: EngineConfig) -> None:
+    made = versions(engine_config.torch_dtype)
+    for number, tensors in enumerate(made):
+        channel.publish(number, tensors)
+    engine = engine_with(engine_config, 0, made[0])
+    engine.submit(
+        Request(
+            id=99,
+            version=0,
+            prompt=(5, 6, 7),
+            key=StreamKey(seed=0),
+            stopping=Stopping(max_new_tokens=12, is_length_prescribed=True),
+        )
+    )
+    engine.step()
+    adopt(engine, channel, 1, 0)
+    assert same_bits(dict(engine.decoder(0).named_parameters()), made[0])
+    assert same_bits(dict(engine.decoder(1).named_parameters()), made[1])
