@@ -25,9 +25,8 @@ from dora_rl.runtime.setup import Devices, LiveSetup, Patience, write_setup
 
 from .conftest import MakeSetup
 from .verdict import check_journal
-from .victim import children
+from .victim import Plan, children
 
-Plan = list[tuple[int, str, str]]
 KILL = "SIGKILL"
 
 
@@ -101,6 +100,16 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(make_setup: MakeSetu
     if ended.returncode:
         ended = run(setup, [], is_first=False)
     assert summary(ended)["is_complete"]
+    check(setup)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_run_killed_after_its_last_step_still_writes_its_checkpoint(make_setup: MakeSetup) -> None:
+    setup = make_setup(checkpoint_every_steps=50)
+    assert run(setup, [("Finish", KILL, "self")]).returncode == -9
+    assert summary(run(setup, [], is_first=False))["is_complete"]
+    assert final_weights(setup)
     check(setup)
 
 
