@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from safetensors.torch import save
 
 from dora_rl.rollout.errors import RequestError
 from dora_rl.rollout.native.engine import NativeEngine
-from dora_rl.rollout.native.transfer import Exported
+from dora_rl.rollout.native.transfer import HEADER_KEY, Exported
 from dora_rl.rollout.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
 
 MakeEngine = Callable[..., NativeEngine]
@@ -161,6 +163,42 @@ def test_an_import_that_does_not_belong_here_is_refused_alone(make_engine: MakeE
     there.check_integrity()
     there.import_request(sent)
     assert ended(there).keys() == {1, 4}
+
+
+def test_a_request_that_could_outgrow_the_tables_here_is_refused(make_engine: MakeEngine) -> None:
+    here, there = make_engine(), make_engine(num_host_blocks=100, max_positions=64)
+    here.submit(request(4, stopping=Stopping(max_new_tokens=100, is_length_prescribed=True)))
+    here.step()
+    with pytest.raises(RequestError, match="has at most 64 here"):
+        there.import_request(here.export_request(4))
+    there.check_integrity()
+    assert there.load().num_waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logprobs": ()}, "0 log-probabilities"),
+        ({"turn_start": 999}, "log-probabilities"),
+        ({"cut_logprobs": (0.0,) * 7}, "log-probabilities"),
+        ({"max_tokens": 3}, "the turn is over"),
+        ({"num_computed": 999}, "does not fit"),
+        ({"format": 9}, "format 9"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_refused(
+    make_engine: MakeEngine, changes: dict[str, object], message: str
+) -> None:
+    engine = make_engine()
+    engine.submit(request(4, version=0))
+    for _ in range(3):
+        engine.step()
+    sent = engine.export_request(4)
+    # As JSON: a record in this process would refuse by itself.
+    fields = msgspec.to_builtins(sent.header) | changes
+    data = save({}, {HEADER_KEY: msgspec.json.encode(fields).decode()})
+    with pytest.raises(RequestError, match=message):
+        Exported.from_bytes(data)
 
 
 def test_resuming_beyond_the_limit_fails_alone_and_keeps_the_turn(make_engine: MakeEngine) -> None:

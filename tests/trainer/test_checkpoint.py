@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dora_rl.algorithms.config import AlgorithmConfig, CorrectionConfig
 from dora_rl.algorithms.presets import PRESETS
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.load import load_decoder
@@ -76,7 +77,9 @@ def saved(model: ModelConfig, make_batch: MakeBatch, tmp_path: Path) -> Path:
     return tmp_path / "step_1"
 
 
-@pytest.mark.parametrize("file", ["masters.safetensors", "moments.safetensors", "random.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["masters.safetensors", "moments.safetensors", "random.safetensors", "kept.safetensors"]
+)
 @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
 def test_a_damaged_file_is_named(model: ModelConfig, saved: Path, file: str, damage: str) -> None:
     path = saved / file
@@ -124,9 +127,40 @@ def test_a_crash_while_writing_leaves_no_checkpoint(
     load_checkpoint(make_trainer(model), tmp_path / "step_0")
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(model: ModelConfig, saved: Path) -> None:
+def test_a_checkpoint_of_another_configuration_is_refused(
+    model: ModelConfig, saved: Path, tmp_path: Path
+) -> None:
     with pytest.raises(CheckpointError, match="another model or configuration"):
         load_checkpoint(make_trainer(model, lora=LoraConfig()), saved)
+    # A factor of rank 1 could be copied into one of any rank.
+    save_checkpoint(make_trainer(model, lora=LoraConfig(rank=1)), tmp_path / "thin")
+    wide = make_trainer(model, lora=LoraConfig(rank=4))
+    before = {name: master.clone() for name, master in wide.weights.masters.items()}
+    with pytest.raises(CheckpointError, match=r"lora_A.weight' is \[1, 64\], not \[4, 64\]"):
+        load_checkpoint(wide, tmp_path / "thin")
+    assert all(torch.equal(before[name], own) for name, own in wide.weights.masters.items())
+
+
+def test_a_resumed_trainer_still_knows_the_versions_it_kept(
+    model: ModelConfig, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    algorithm = AlgorithmConfig(correction=CorrectionConfig(low=0.5, high=1.5))
+    # Each batch is of the version before the one that is trained, which a correction has to ask.
+    batches = [make_batch(seed=seed, version=max(0, seed - 1)) for seed in range(4)]
+    straight, first, second = (make_trainer(model, algorithm=algorithm, kept_versions=2) for _ in range(3))
+    expected = [straight.train(batch) for batch in batches]
+    for batch in batches[:2]:
+        first.train(batch)
+    save_checkpoint(first, tmp_path / "step_2")
+    # Versions of a life it never had are forgotten.
+    for batch in (*batches, *batches[3:]):
+        second.train(batch)
+    load_checkpoint(second, tmp_path / "step_2")
+    for batch, theirs in zip(batches[2:], expected[2:], strict=True):
+        assert "logprob_gap/mean" in theirs
+        assert second.train(batch) | {"step_time": 0.0} == theirs | {"step_time": 0.0}
+    for name, master in straight.weights.masters.items():
+        assert torch.equal(master, second.weights.masters[name]), name
 
 
 def test_nothing_is_saved_in_the_middle_of_a_step(model: ModelConfig, tmp_path: Path) -> None:

@@ -6,9 +6,19 @@ import msgspec
 import pytest
 import torch
 
+from dora_rl.algorithms.config import (
+    AlgorithmConfig,
+    AnyLossConfig,
+    CorrectionConfig,
+    GspoConfig,
+    Kimi15Config,
+    KlConfig,
+    PpoConfig,
+    ToprConfig,
+)
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.trainer.config import CriticConfig, GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import TrainBatch
 
@@ -50,6 +60,33 @@ def test_a_step_on_the_gpu_is_the_step_on_the_cpu(make_batch: Callable[..., Trai
         expected, ours = (each.train(make_batch(seed=seed)) for each in (cpu, gpu))
         for name in ("loss", "entropy", "ratio_mean", "grad_norm"):
             assert ours[name] == pytest.approx(expected[name], rel=0.05, abs=0.01), name
+
+
+@pytest.mark.parametrize("loss", [PpoConfig(), GspoConfig(), Kimi15Config(), ToprConfig()], ids=str)
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+def test_the_host_never_waits_inside_a_micro_batch(
+    make_batch: Callable[..., TrainBatch], loss: AnyLossConfig, level: str
+) -> None:
+    algorithm = AlgorithmConfig(
+        loss=loss,
+        kl=KlConfig(),
+        entropy_bonus=0.1,
+        correction=CorrectionConfig(level=level),  # type: ignore[arg-type]
+    )
+    config = msgspec.structs.replace(
+        CONFIG, serving_dtype="bfloat16", algorithm=algorithm, kept_versions=1, critic=CriticConfig()
+    )
+    trainer = trainer_of(seeded_decoder(MODEL, seed=0).cuda(), config)
+    # Compiles, fills caches and allocates; the step after it does not.
+    trainer.train(make_batch())
+    trainer.begin_step(4)
+    prepared = trainer._prepared(make_batch(version=1).groups)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer._run(prepared.examples)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    trainer.abandon_step()
 
 
 def test_the_head_may_be_computed_again_instead(make_batch: Callable[..., TrainBatch]) -> None:

@@ -5,6 +5,7 @@ child prints `published N` after a version, and `retires N` before it lets one g
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def main() -> None:
         if not pid:
             say(str(os.getpid()))
             publish(Path(sys.argv[1]), versions)
-            os._exit(0)
+            # All versions are out; it still has to be there to be killed.
+            signal.pause()
         os.waitpid(pid, 0)
         say("ended")
 

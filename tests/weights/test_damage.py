@@ -113,6 +113,7 @@ def rewritten(path: Path, **changes: object) -> None:
         {"count": 2**50},
         {"count": -1},
         {"name": "norm.weight"},
+        {"base_sum": 2**63},
     ],
     ids=str,
 )

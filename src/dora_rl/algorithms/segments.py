@@ -14,7 +14,9 @@ def sums_N(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Ten
 
 def lengths_N(trajectory_T: Tensor, num_trajectories: int) -> Tensor:
     """Tokens of each trajectory."""
-    return torch.bincount(trajectory_T, minlength=num_trajectories)
+    # Not bincount, which looks for the largest on the host, who then waits for the device.
+    counts = torch.zeros(num_trajectories, dtype=torch.int64, device=trajectory_T.device)
+    return counts.index_add(0, trajectory_T, torch.ones_like(trajectory_T))
 
 
 def sums_T(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Tensor:

@@ -4,6 +4,7 @@
     masters.safetensors     float32 weights
     moments.safetensors     both moments of AdamW
     random.safetensors      states of torch's generators
+    kept.safetensors        older versions' weights, where the trainer keeps any
 
 Written into a directory of another name, flushed, and renamed: what has the right name is complete. What was
 cut short or changed afterwards is found out when it is opened, and named. Nothing in it can run code.
@@ -28,9 +29,10 @@ from dora_rl.core.record import Record
 from dora_rl.trainer.optimizer import MOMENTS
 from dora_rl.trainer.trainer import Trainer
 
-FORMAT = 1
+FORMAT = 2
 HEADER = "checkpoint.json"
 MASTERS, MOMENTS_FILE, RANDOM = "masters.safetensors", "moments.safetensors", "random.safetensors"
+KEPT = "kept.safetensors"
 
 
 class CheckpointError(DoraError):
@@ -68,7 +70,7 @@ def save_checkpoint(trainer: Trainer, directory: Path) -> None:
     }
     if trainer.ranks.rank != 0:
         return
-    files = {MASTERS: masters, MOMENTS_FILE: moments, RANDOM: _random_states()}
+    files = {MASTERS: masters, MOMENTS_FILE: moments, RANDOM: _random_states(), KEPT: _kept(trainer)}
     _write_whole(directory, lambda partial: _write(trainer, partial, files))
 
 
@@ -77,15 +79,18 @@ def load_checkpoint(trainer: Trainer, directory: Path) -> None:
     trainer.check_idle()
     header = read_header(directory)
     masters = _read(directory, MASTERS, header)
-    _check_names(directory, masters, trainer.weights.masters)
+    _check_fits(directory, masters, trainer.weights.shapes)
     moments = _read(directory, MOMENTS_FILE, header)
     random = _read(directory, RANDOM, header)
+    kept = _read(directory, KEPT, header)
     for name, master in trainer.weights.masters.items():
         trainer.weights.restore(name, masters[name], master)
     trainer.weights.refresh()
     trainer.optimizer.restore(header.steps, {moment: _under(moment, moments) for moment in MOMENTS})
     trainer.optimizer.num_updates, trainer.optimizer.num_skipped = header.num_updates, header.num_skipped
     trainer.watch.level = header.gap_level
+    if trainer.kept is not None:
+        trainer.kept.replace(_by_version(kept))
     trainer.become(header.version)
     _restore_random(random)
 
@@ -165,17 +170,38 @@ def _read(directory: Path, name: str, header: Header) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} cannot be read: {error}", hint=_AN_OLDER_ONE) from error
 
 
-def _check_names(directory: Path, stored: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def _check_fits(directory: Path, stored: Mapping[str, Tensor], own: Mapping[str, torch.Size]) -> None:
+    another = f"{directory} belongs to another model or configuration"
     different = sorted(stored.keys() ^ own.keys())
     if different:
-        raise CheckpointError(
-            f"{directory} belongs to another model or configuration: '{different[0]}' is in only one of them"
-        )
+        raise CheckpointError(f"{another}: '{different[0]}' is in only one of them")
+    for name, shape in own.items():
+        if stored[name].shape != shape:
+            raise CheckpointError(f"{another}: '{name}' is {list(stored[name].shape)}, not {list(shape)}")
 
 
 def _under(moment: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     prefix = f"{moment}."
     return {name.removeprefix(prefix): own for name, own in tensors.items() if name.startswith(prefix)}
+
+
+def _kept(trainer: Trainer) -> dict[str, Tensor]:
+    """By version and name; the current version is in the masters."""
+    versions = {} if trainer.kept is None else trainer.kept.tensors()
+    return {
+        f"{version}/{name}": tensor.cpu()
+        for version, tensors in versions.items()
+        if version != trainer.version
+        for name, tensor in tensors.items()
+    }
+
+
+def _by_version(kept: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    versions: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in kept.items():
+        version, name = key.split("/", 1)
+        versions.setdefault(int(version), {})[name] = tensor
+    return versions
 
 
 def _sealed(path: Path) -> Sealed:

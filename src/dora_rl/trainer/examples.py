@@ -22,6 +22,7 @@ from dora_rl.algorithms.regularisers import kl_terms, rewards_less_kl
 from dora_rl.trainer.records import Group, Trajectory
 
 NAN_REWARD = "masked: nan reward"
+NAN_LOGPROB = "masked: nan logprob"
 EMPTY_RESPONSE = "masked: empty response"
 ZERO_WEIGHT = "masked: zero weight"
 
@@ -68,8 +69,10 @@ class Prepared:
 
 def mask_of(trajectory: Trajectory, algorithm: AlgorithmConfig) -> str | None:
     """Why a trajectory has no token in the loss, or None where it has."""
-    if not math.isfinite(trajectory.reward):
+    if not trajectory.is_scored:
         return NAN_REWARD
+    if not math.isfinite(sum(trajectory.logprobs)):
+        return NAN_LOGPROB
     if not trajectory.num_policy_tokens:
         return EMPTY_RESPONSE
     if trajectory.loss_weight == 0:
@@ -88,13 +91,15 @@ def prepared(
     """Examples of whole groups; `scores` has one entry for each member, in order."""
     places = [place for place, group in enumerate(groups) for _ in group.members]
     members = [member for group in groups for member in group.members]
-    # A reward that is no number would make its whole group one: it is left out of every mean.
-    ranked = [i for i, member in enumerate(members) if math.isfinite(member.reward)]
+    reasons = [mask_of(member, algorithm) for member in members]
+    # What is no number would make its whole group none: it is left out of every mean.
+    ranked = [i for i, reason in enumerate(reasons) if reason not in (NAN_REWARD, NAN_LOGPROB)]
     known = [members[i] for i in ranked], [scores[i] for i in ranked]
     rewards_N = _rewards(*known, algorithm, max_response_tokens)
     group_N = torch.tensor([places[i] for i in ranked], dtype=torch.int64)
-    found = dict(zip(ranked, _advantages(*known, rewards_N, group_N, algorithm.advantage), strict=True))
-    reasons = [mask_of(member, algorithm) for member in members]
+    is_trained_N = torch.tensor([reasons[i] is None for i in ranked], dtype=torch.bool)
+    advantages = _advantages(*known, rewards_N, group_N, is_trained_N, algorithm.advantage)
+    found = dict(zip(ranked, advantages, strict=True))
     return Prepared(
         examples=[
             _example(members[i], places[i], scores[i], found[i], algorithm.aggregation)
@@ -163,6 +168,7 @@ def _advantages(
     scores: Sequence[Scores],
     rewards_N: Tensor,
     group_N: Tensor,
+    is_trained_N: Tensor,
     config: AdvantageConfig | GaeConfig,
 ) -> list[tuple[Tensor, Tensor | None]]:
     """The advantage of every policy token of each trajectory, and its return where there is a critic."""
@@ -171,10 +177,14 @@ def _advantages(
         advantages_N = outcome_advantages(rewards_N, group_N, config)
         return [(own.expand(count), None) for own, count in zip(advantages_N, counts, strict=True)]
     trajectory_T = _owners(trajectories)
-    values_T = torch.cat([_needed(own.values_P) for own in scores])
+    values_T = torch.cat([torch.zeros(0), *(_needed(own.values_P) for own in scores)])
     rewards_T = rewards_at_ends(rewards_N.float(), trajectory_T)
     estimate = gae(rewards_T, values_T, trajectory_T, config)
-    advantages_T = normalised(estimate.advantages_T, config.epsilon) if config.normalise else estimate[0]
+    advantages_T = estimate.advantages_T
+    if config.normalise:
+        # Masked tokens have no say in the others' mean, and no use for an advantage.
+        is_trained_T = is_trained_N[trajectory_T]
+        advantages_T[is_trained_T] = normalised(advantages_T[is_trained_T], config.epsilon)
     return list(zip(advantages_T.split(counts), estimate.returns_T.split(counts), strict=True))
 
 

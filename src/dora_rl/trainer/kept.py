@@ -46,6 +46,19 @@ class KeptVersions:
         for old in sorted(self._policies)[: -self._num_versions]:
             del self._policies[old]
 
+    def tensors(self) -> dict[int, dict[str, Tensor]]:
+        """Every kept version's weights."""
+        return {
+            version: {name: own.detach() for name, own in policy.decoder.named_parameters()}
+            for version, policy in sorted(self._policies.items())
+        }
+
+    def replace(self, versions: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Keep these and no others."""
+        self._policies.clear()
+        for version, tensors in versions.items():
+            self.keep(version, tensors.items())
+
     def by_version(self, members: Sequence[Trajectory]) -> Mapping[int, list[int]]:
         """Indices of the members that a kept version generated, by that version."""
         found: dict[int, list[int]] = {}

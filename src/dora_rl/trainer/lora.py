@@ -64,7 +64,8 @@ class LoraWeights:
         self.factors = list(_fresh_factors(policy, config, seed))
         if not self.factors:
             raise ConfigError("none of lora.targets is a matrix of this model")
-        self._bases = {each.piece.parameter: self._base(each) for each in self.factors}
+        changed = {each.piece.parameter for each in self.factors}
+        self._bases = {name: self._forward[name].detach().clone() for name in sorted(changed)}
         policy.decoder.to(serving_dtype)
         for name, used in self._forward.items():
             used.requires_grad_(name in self._bases)
@@ -73,6 +74,11 @@ class LoraWeights:
         self.masters = dict(self._named_masters())
         self._sums: dict[str, Tensor] = {}
         self.refresh()
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """All of each."""
+        return {name: master.shape for name, master in self.masters.items()}
 
     @property
     def decayed(self) -> frozenset[str]:
@@ -100,12 +106,12 @@ class LoraWeights:
     @torch.no_grad()
     def refresh(self) -> None:
         """Merge the factors into the matrices and round."""
-        merged = {name: base.clone() for name, base in self._bases.items()}
-        for each in self.factors:
-            target = each.piece.of(merged[each.piece.parameter])
-            target.addmm_(each.b_OR, each.a_RI, alpha=self.config.scale)
-        for name, tensor in merged.items():
-            self._forward[name].copy_(tensor)
+        # One parameter at a time: copies of all would take as much memory as the bases.
+        for name, base in self._bases.items():
+            merged = base.clone()
+            for each in self._factors_of(name):
+                each.piece.of(merged).addmm_(each.b_OR, each.a_RI, alpha=self.config.scale)
+            self._forward[name].copy_(merged)
 
     def served(self) -> Iterator[tuple[str, Tensor]]:
         """The merged tensors."""
@@ -121,8 +127,8 @@ class LoraWeights:
         """All of it."""
         into.copy_(whole)
 
-    def _base(self, factors: Factors) -> Tensor:
-        return self._forward[factors.piece.parameter].detach().clone()
+    def _factors_of(self, parameter: str) -> list[Factors]:
+        return [each for each in self.factors if each.piece.parameter == parameter]
 
     def _named_masters(self) -> Iterator[tuple[str, Tensor]]:
         for each in self.factors:
@@ -132,7 +138,7 @@ class LoraWeights:
 
     def _absorber(self, parameter: str) -> Callable[[Tensor], None]:
         """Turns a merged parameter's gradient into those of its factors."""
-        mine = [each for each in self.factors if each.piece.parameter == parameter]
+        mine = self._factors_of(parameter)
 
         @torch.no_grad()
         def absorb(used: Tensor) -> None:

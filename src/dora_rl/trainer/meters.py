@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dora_rl.algorithms.regularisers import kl_terms
 from dora_rl.algorithms.tokens import LossTerms
 from dora_rl.trainer.ranks import Ranks
 from dora_rl.trainer.tensors import MAX_STALENESS, PolicyTokens
@@ -65,7 +66,6 @@ class Meters:
         self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, terms: LossTerms
     ) -> None:
         """Count tokens, with what every policy loss has."""
-        log_ratio_P = (tokens.behaviour_P - logprobs_P).clamp(-20, 20)
         same_weights_P = logprobs_P if tokens.recomputed_P is None else tokens.recomputed_P
         # Chosen, not multiplied by zero: what is not compared may be no number.
         gap_P = (same_weights_P - tokens.behaviour_P).abs().where(tokens.is_comparable_P, 0.0)
@@ -76,7 +76,8 @@ class Meters:
                 "ratio": terms.ratio_T,
                 "clipped_low": terms.is_clipped_low_T,
                 "clipped_high": terms.is_clipped_high_T,
-                "policy_kl": log_ratio_P.exp() - 1 - log_ratio_P,
+                # Tokens are of the behaviour policy, the first argument of the KL, so it stands below in k3.
+                "policy_kl": kl_terms(tokens.behaviour_P, logprobs_P, "k3"),
                 "entropy": entropy_P,
                 "gap": gap_P,
                 "compared": tokens.is_comparable_P,

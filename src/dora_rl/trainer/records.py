@@ -14,6 +14,8 @@ from msgspec import Struct
 from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
 
+_LARGEST_FLOAT32 = 3.4028234663852886e38
+
 
 class TrajectoryError(DoraError):
     """A trajectory or group contradicts itself."""
@@ -54,6 +56,11 @@ class Trajectory(Record, frozen=True):
             raise TrajectoryError(f"loss weight {self.loss_weight} is not a finite number of at least 0")
         if not 0 <= self.temperature < math.inf:
             raise TrajectoryError(f"temperature {self.temperature}")
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether its reward is a number, also as the float32 that advantages are."""
+        return abs(self.reward) <= _LARGEST_FLOAT32
 
     @property
     def num_policy_tokens(self) -> int:

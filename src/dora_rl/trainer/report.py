@@ -108,7 +108,7 @@ def _joined(totals: Sequence[Totals]) -> Totals:
 
 
 def _of_rewards(groups: Sequence[Group]) -> Metrics:
-    by_group = [[m.reward for m in group.members if math.isfinite(m.reward)] for group in groups]
+    by_group = [[m.reward for m in group.members if m.is_scored] for group in groups]
     rewards = [reward for own in by_group for reward in own]
     if not rewards:
         return {"reward": math.nan, "reward_std": math.nan, "frac_reward_zero_std": 1.0}

@@ -9,7 +9,7 @@ from dora_rl.trainer.microbatch import packed_into
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Ranks
 from dora_rl.trainer.records import Trajectory
-from dora_rl.trainer.tensors import sampled_at, sequences_of
+from dora_rl.trainer.tensors import on_device, sampled_at, sequences_of
 
 
 @torch.no_grad()
@@ -21,14 +21,14 @@ def scored(
     Ranks share the work and all learn the result: each fills in its own trajectories, and the rest are zero.
     """
     counts = [each.num_policy_tokens for each in trajectories]
-    firsts = [sum(counts[:i]) for i in range(len(counts))]
+    places = torch.arange(sum(counts)).split(counts)
     results = torch.zeros(2, sum(counts), device=device)
     for members in own_batches(trajectories, max_tokens, ranks):
         found = policy(sequences_of([trajectories[i] for i in members]).to(device))
-        rows = [row for i in members for row in range(firsts[i], firsts[i] + counts[i])]
-        results[0, rows] = found.logprobs_P
+        rows_P = on_device(torch.cat([torch.arange(0), *(places[i] for i in members)]), device)
+        results[0].index_copy_(0, rows_P, found.logprobs_P)
         if found.values_P is not None:
-            results[1, rows] = found.values_P
+            results[1].index_copy_(0, rows_P, found.values_P)
     logprobs, values = ranks.reduce(results, "sum").cpu()
     has_values = policy.value_head is not None
     return list(logprobs.split(counts)), list(values.split(counts)) if has_values else None

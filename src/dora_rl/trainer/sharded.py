@@ -43,6 +43,11 @@ class ShardedWeights:
         self.masters = {name: own.to_local().detach() for name, own in self._parameters.items()}
 
     @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """All ranks' rows."""
+        return {name: own.shape for name, own in self._parameters.items()}
+
+    @property
     def decayed(self) -> frozenset[str]:
         """Matrices."""
         return frozenset(name for name, own in self._parameters.items() if own.dim() > 1)

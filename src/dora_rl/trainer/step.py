@@ -26,7 +26,6 @@ class Step:
         self._num_groups = num_groups
         self._ends = [num_groups * (i + 1) // num_updates for i in range(num_updates)]
         self.groups: list[Group] = []
-        self._seen: set[int] = set()
 
     @property
     def is_complete(self) -> bool:
@@ -57,7 +56,8 @@ class Step:
     def _check(self, groups: Sequence[Group]) -> None:
         if len(groups) > self.num_missing:
             raise StepError(f"{len(groups)} groups for a step that lacks {self.num_missing}")
+        seen = {group.id for group in self.groups}
         for group in groups:
-            if group.id in self._seen:
+            if group.id in seen:
                 raise StepError(f"group {group.id} is in this step already")
-            self._seen.add(group.id)
+            seen.add(group.id)

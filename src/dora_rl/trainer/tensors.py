@@ -38,7 +38,7 @@ class PolicyTokens:
 
     def to(self, device: torch.device) -> "PolicyTokens":
         """The same on a device."""
-        return self._each(lambda values_P: _on(values_P, device))
+        return self._each(lambda values_P: on_device(values_P, device))
 
     def __getitem__(self, rows: slice) -> "PolicyTokens":
         return self._each(lambda values_P: values_P[rows])
@@ -63,14 +63,14 @@ class Sequences:
     def to(self, device: torch.device) -> "Sequences":
         """The same on a device."""
         packed = Packed(
-            tokens_T=_on(self.packed.tokens_T, device),
-            positions_T=_on(self.packed.positions_T, device),
+            tokens_T=on_device(self.packed.tokens_T, device),
+            positions_T=on_device(self.packed.positions_T, device),
             lengths=self.packed.lengths,
         )
         return Sequences(
             packed=packed,
-            predicted_at_P=_on(self.predicted_at_P, device),
-            targets_P=_on(self.targets_P, device),
+            predicted_at_P=on_device(self.predicted_at_P, device),
+            targets_P=on_device(self.targets_P, device),
             counts=self.counts,
             temperature=self.temperature,
         )
@@ -169,7 +169,7 @@ def _joined_or_none(parts: Sequence[Tensor | None]) -> Tensor | None:
     return torch.cat(known) if known and len(known) == len(parts) else None
 
 
-def _on(tensor: Tensor, device: torch.device) -> Tensor:
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A copy on the device; through pinned memory, so that the host need not wait for it."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

@@ -58,7 +58,7 @@ class Trainer:
         self._max_response_tokens = max_response_tokens
         self._device = weights.policy.decoder.norm.weight.device
         self._objective = Objective(config.algorithm, proximal_is_current=config.updates == 1)
-        self._kept = kept
+        self.kept = kept
         self._scorer = Scorer(
             weights.policy, config, reference=reference, kept=kept, ranks=self.ranks, device=self._device
         )
@@ -130,8 +130,8 @@ class Trainer:
     def become(self, version: int) -> None:
         """From now on the weights are those of this version."""
         self.version = version
-        if self._kept is not None:
-            self._kept.keep(version, self.weights.served())
+        if self.kept is not None:
+            self.kept.keep(version, self.weights.served())
 
     def check_idle(self) -> None:
         """Refuse what may only be done between two steps."""

@@ -1,6 +1,7 @@
 """What a user should be told about the data of a step: said once a kind, and counted in the metrics."""
 
 import logging
+import math
 from collections.abc import Sequence
 
 from dora_rl.trainer.config import GapConfig
@@ -30,6 +31,10 @@ class Watch:
     def _gap(self, gap: float | None) -> bool:
         if gap is None:
             return False
+        if not math.isfinite(gap):
+            # It must not become the level: nothing is above a level that is no number.
+            self._say("number", "recorded or recomputed logprobs are no numbers")
+            return True
         level = self.level
         self.level = gap if level is None else _MEMORY * level + (1 - _MEMORY) * gap
         if gap > self._config.max_mean:

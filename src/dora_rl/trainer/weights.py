@@ -25,6 +25,11 @@ class Weights(Protocol):
         ...
 
     @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of the masters, put together from all ranks."""
+        ...
+
+    @property
     def decayed(self) -> frozenset[str]:
         """Names of those that weight decay applies to."""
         ...
@@ -81,6 +86,11 @@ class FullWeights:
         self._sums: dict[str, Tensor] = {}
         for name, used in self._forward.items():
             used.register_post_accumulate_grad_hook(self._absorber(name))
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """All of each."""
+        return {name: master.shape for name, master in self.masters.items()}
 
     @property
     def decayed(self) -> frozenset[str]:

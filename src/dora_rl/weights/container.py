@@ -143,6 +143,8 @@ def _problem(header: Header) -> str | None:
 def _entry_problem(entry: TensorEntry, kind: Kind) -> str | None:
     if min(entry.shape, default=0) < 0 or not 0 <= entry.count <= entry.size:
         return f"{entry.count} changed values in a tensor of shape {list(entry.shape)}"
+    if not -(2**63) <= entry.base_sum < 2**63:
+        return f"a sum of {entry.base_sum} over the base"
     expected = entry.section_bytes(kind)
     if len(expected) != len(entry.sections):
         return f"{len(entry.sections)} sections where {len(expected)} belong"

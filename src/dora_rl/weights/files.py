@@ -57,6 +57,8 @@ class Files:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             self.sync(descriptor)
+        except OSError as error:
+            raise CannotWrite(f"cannot flush {directory}: {error.strerror or error}") from error
         finally:
             os.close(descriptor)
 

@@ -156,7 +156,11 @@ class Store:
         for file in self._shelf.inventory().needless():
             self._files.remove(self._shelf.path(*file))
         left = self._shelf.inventory()
-        for version in left.retired - left.anchors - left.deltas:
+        bare = left.retired - left.anchors - left.deltas
+        if bare:
+            # On the disk before the marks go, or a power cut could bring a version back.
+            self._files.sync_directory(directory)
+        for version in bare:
             self._files.remove(self._shelf.marker(version))
 
     # --- fetching -------------------------------------------------------------------------------

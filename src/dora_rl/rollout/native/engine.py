@@ -182,7 +182,7 @@ class NativeEngine:
 
     def _park(self, exported: Exported) -> int | None:
         """Put the KV where a preempted request has its own: it enters from there when there is room."""
-        if exported.kv is None:
+        if exported.kv is None or not exported.header.num_computed:
             return None
         host = self._scheduler.residency.host
         num_blocks = self._config.limits.blocks_for(exported.header.num_computed)

@@ -44,6 +44,11 @@ class Header(Record, frozen=True):
             raise RequestError(f"exported request of format {self.format}; this engine reads {FORMAT}")
         if not 0 <= self.num_computed < len(self.tokens):
             raise RequestError(f"KV of {self.num_computed} tokens does not fit {len(self.tokens)} tokens")
+        num_drawn = len(self.tokens) - self.turn_start
+        if len(self.logprobs) != num_drawn or len(self.cut_logprobs) not in (0, num_drawn):
+            raise RequestError(f"{len(self.logprobs)} log-probabilities of {num_drawn} drawn tokens")
+        if not self.is_held and len(self.tokens) >= self.max_tokens:
+            raise RequestError(f"the turn is over: {len(self.tokens)} of {self.max_tokens} tokens are there")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

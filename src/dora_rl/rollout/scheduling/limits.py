@@ -41,6 +41,10 @@ class Limits(Record, frozen=True):
             raise RequestError(
                 f"{num_tokens} tokens leave none to generate: a sequence has at most {self.max_positions}"
             )
+        if max_tokens > self.max_positions:
+            raise RequestError(
+                f"it may grow to {max_tokens} tokens; a sequence has at most {self.max_positions} here"
+            )
         # The last token is drawn and never computed.
         num_blocks = self.blocks_for(max_tokens - 1)
         if num_blocks > self.num_blocks:

@@ -1,11 +1,13 @@
-"""Versions from the store into an engine: by a delta where the base is given up for it, else whole."""
+"""Versions from the store into an engine: as a change of one that goes where possible, else whole."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dora_rl.model.delta import Delta
 from dora_rl.runtime.workers.tracked import TrackedEngine
 from dora_rl.weights.channel import Resident
+from dora_rl.weights.errors import MissingFile
 from dora_rl.weights.store import Store
 
 
@@ -21,21 +23,31 @@ class Residents:
         """Make a version resident instead of those to drop; return the seconds it took."""
         began = time.monotonic()
         resident = self._engine.load().versions
+        # Adopted in place: nothing of the base may be left in use, and control gave it up.
         base = max((old for old in drop if old in resident and old < version), default=None)
-        if version in resident:
-            self._drop(drop)
-        elif base is None:
-            self._drop(drop)
-            self._engine.load_version(version, self._store.fetch(version, self._device))
-        else:
+        if version not in resident:
             self._drop([old for old in drop if old != base])
-            tensors = {
-                name: tensor.detach() for name, tensor in self._engine.decoder(base).named_parameters()
-            }
-            delta = self._store.fetch_delta(version, Resident(version=base, tensors=tensors))
-            self._engine.adopt_version(version, base, delta)
-            self._drop([base])
+            self._adopt_or_load(version, base)
+        self._drop(drop)
         return time.monotonic() - began
+
+    def _adopt_or_load(self, version: int, base: int | None) -> None:
+        delta = None if base is None else self._delta(version, base)
+        if base is not None and delta is not None:
+            self._engine.adopt_version(version, base, delta)
+            return
+        if base is not None:
+            self._drop([base])
+        self._engine.load_version(version, self._store.fetch(version, self._device))
+
+    def _delta(self, version: int, base: int) -> Delta | None:
+        """None where the store put all of a version in place of the changes up to it."""
+        parameters = self._engine.decoder(base).named_parameters()
+        tensors = {name: parameter.detach() for name, parameter in parameters}
+        try:
+            return self._store.fetch_delta(version, Resident(version=base, tensors=tensors))
+        except MissingFile:
+            return None
 
     def _drop(self, versions: Sequence[int]) -> None:
         for version in versions:

@@ -1,0 +1,108 @@
+"""What a step says of how old its data is, and of the gap between engine and trainer."""
+
+import logging
+import math
+
+import pytest
+
+from dora_rl.algorithms.config import AlgorithmConfig, CorrectionConfig
+from dora_rl.core.errors import ConfigError
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.tiny import seeded_decoder
+from dora_rl.trainer.config import GapConfig, TrainerConfig
+from dora_rl.trainer.policy import Policy
+
+from .odd import batch_of, make_trainer, member, recorded
+
+
+def test_metrics_tell_staleness_apart(model: ModelConfig) -> None:
+    trainer = make_trainer(model)
+    trainer.train(batch_of((member(reward=1.0), member((7,)))))
+    metrics = trainer.train(
+        batch_of(
+            (member((4, 5), 1.0), member((6,))), (member(reward=1.0, version=1), member((8,), version=1))
+        )
+    )
+    assert metrics["staleness/mean"] == 0.5
+    assert metrics["staleness/max"] == 1
+    assert metrics["staleness/0/tokens"] == metrics["staleness/1/tokens"] == 3
+    shares = [metrics[f"staleness/{k}/ratio_mean"] for k in (0, 1)]
+    assert sum(shares) / 2 == pytest.approx(metrics["ratio_mean"])
+    assert 0 <= metrics["staleness/0/clip_fraction"] <= 1
+
+
+def test_the_gap_of_engine_and_trainer_is_measured_on_fresh_data_only(model: ModelConfig) -> None:
+    trainer = make_trainer(model)
+    assert trainer.train(recorded(trainer, (4, 5), (6,)))["logprob_gap/max"] < 1e-5
+    metrics = trainer.train(recorded(trainer, (4, 5), (6,), shift=0.02))
+    assert metrics["logprob_gap/mean"] == pytest.approx(0.02, abs=1e-4)
+    assert "logprob_gap/mean" not in trainer.train(batch_of((member(reward=1.0), member((7,)))))
+
+
+def test_a_gap_that_is_large_or_grows_is_a_warning(
+    model: ModelConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer(model, gap=GapConfig(max_mean=0.05, max_growth=3.0))
+    flags = [
+        trainer.train(recorded(trainer, (4, 5), (6,), shift=shift))["warnings/logprob_gap"]
+        for shift in (0.002, 0.002, 0.02, 0.2)
+    ]
+    assert flags == [0, 0, 1, 1]
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 2
+    assert "grew" in warned[0]
+    assert "differ by" in warned[1]
+
+
+def test_the_gap_of_stale_data_is_measured_under_its_own_version(model: ModelConfig) -> None:
+    trainer = make_trainer(model)
+    batch = recorded(trainer, (4, 5), (6,), shift=0.01)
+    old = Policy(seeded_decoder(model, seed=0))
+    for _ in range(2):
+        trainer.train(batch)
+    mean, largest = trainer.behaviour_gap(batch.groups, old)
+    assert mean == pytest.approx(0.01, abs=1e-4)
+    assert largest == pytest.approx(0.01, abs=1e-4)
+
+
+def test_kept_versions_measure_and_correct_stale_data(model: ModelConfig) -> None:
+    algorithm = AlgorithmConfig(correction=CorrectionConfig(treatment="masked", low=0.5, high=1.005))
+    trainer = make_trainer(model, kept_versions=2, algorithm=algorithm)
+    batch = recorded(trainer, (4, 5), (6,), shift=0.01)
+    for expected_staleness in (0, 1):
+        metrics = trainer.train(batch)
+        assert metrics["staleness/max"] == expected_staleness
+        assert metrics["logprob_gap/mean"] == pytest.approx(0.01, abs=1e-4)
+        # exp(0.01) is out of bounds: every token's weight is zero.
+        assert metrics["correction/out_fraction"] == 1
+        assert metrics["grad_norm"] == 0
+    # By now version 0 is no longer kept: nothing to compare with, so what is recorded is taken as it is.
+    metrics = trainer.train(batch)
+    assert "logprob_gap/mean" not in metrics
+    assert metrics["grad_norm"] > 0
+
+
+def test_a_correction_without_kept_versions_is_refused() -> None:
+    with pytest.raises(ConfigError, match="none is kept"):
+        TrainerConfig(algorithm=AlgorithmConfig(correction=CorrectionConfig()))
+
+
+def test_data_from_a_cut_distribution_is_a_warning(
+    model: ModelConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = make_trainer(model)
+    assert trainer.train(batch_of((member(reward=1.0), member((7,)))))["warnings/cut_distribution"] == 0
+    for _ in range(2):
+        cut = batch_of((member(reward=1.0, is_cut=True), member((7,))))
+        assert trainer.train(cut)["warnings/cut_distribution"] == 1
+    assert sum("cut by top-k" in record.message for record in caplog.records) == 1
+
+
+def test_a_gap_that_is_no_number_is_a_warning_and_does_not_end_the_watch(
+    model: ModelConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = make_trainer(model, gap=GapConfig(max_mean=0.05, max_growth=3.0)).watch
+    gaps = (0.002, math.nan, 0.002, 0.02)
+    flags = [watch.look({"logprob_gap/mean": gap}, ())["warnings/logprob_gap"] for gap in gaps]
+    assert flags == [0, 1, 0, 1]
+    assert ["no numbers" in record.message for record in caplog.records] == [True, False]
