@@ -2,6 +2,7 @@
 
 import json
 import re
+import string
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,18 @@ def test_its_own_solutions_earn_everything(task: Task) -> None:
 
 def test_corrupted_solutions_earn_less(task: Task) -> None:
     rows = task.train
-    wrong = str.maketrans("0123456789", "1234567890")
+    written = string.digits + string.ascii_lowercase
+    wrong = str.maketrans(written, written[1:] + written[0])
     shifted = [row.columns["solution"].translate(wrong) for row in rows]
     for reward in (rewards(task, rows, shifted), rewards(task, rows, [""] * len(rows))):
         assert all(value is not None and 0 <= value < 1 for value in reward)
+
+
+def test_the_teacher_of_letters_begins_and_ends_right_and_is_seldom_right_in_all() -> None:
+    rows = load_task("letters", seed=0, options={}).train
+    pairs = [(row.columns["demonstration"], row.columns["solution"]) for row in rows]
+    assert all(shown[0] == right[0] and shown[-1] == right[-1] for shown, right in pairs)
+    assert 0.05 < sum(shown == right for shown, right in pairs) / len(pairs) < 0.3
 
 
 def test_rows_are_a_function_of_the_seed(task: Task, tmp_path: Path) -> None:

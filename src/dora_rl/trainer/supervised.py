@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dora_rl.algorithms.config import AdvantageConfig, AlgorithmConfig, PolicyGradientConfig
 from dora_rl.core.recipe.live import WarmStart
-from dora_rl.core.recipe.optimizer import OptimizerConfig
+from dora_rl.core.recipe.optimizer import OptimizerConfig, ScheduleConfig
 from dora_rl.core.recipe.trainer import GapConfig, TrainerConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.trainer.opening import trainer_of
@@ -44,9 +44,15 @@ def _trainer_config(config: WarmStart, seed: int) -> TrainerConfig:
         algorithm=AlgorithmConfig(
             advantage=AdvantageConfig(baseline="none", scale="none"), loss=PolicyGradientConfig()
         ),
-        optimizer=OptimizerConfig(learning_rate=config.learning_rate),
+        optimizer=OptimizerConfig(learning_rate=config.learning_rate, schedule=_schedule(config.steps)),
         serving_dtype="float32",
         # Answers that nobody sampled have no logprobs to compare with.
         gap=GapConfig(max_mean=1e3, max_growth=1e6),
         seed=seed,
     )
+
+
+def _schedule(num_updates: int) -> ScheduleConfig:
+    """Up within a few updates, then down: what was learned last should not be what counts most."""
+    warmup_updates = min(5, num_updates - 1)
+    return ScheduleConfig(kind="linear", warmup_updates=warmup_updates, total_updates=num_updates, floor=0.1)

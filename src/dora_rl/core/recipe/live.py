@@ -27,7 +27,7 @@ class Devices(Section, frozen=True):
 
 
 class WarmStart(Section, frozen=True):
-    """A short supervised start on rows that have a column `solution`; its outcome is version 0."""
+    """A short supervised start on the rows' column `demonstration`, else `solution`; it makes version 0."""
 
     steps: Count = 0
     """Updates; none where it is 0."""

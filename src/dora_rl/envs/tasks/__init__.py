@@ -1,7 +1,7 @@
 """Built-in tasks: seeded rows, held-out rows, the reward that goes with them and a length that suffices.
 
 A name is chosen from this table; `family:NAME` passes NAME on. Every row has a column `solution`, a
-completion that earns the full reward.
+completion that earns the full reward, and may have a `demonstration` for a warm start.
 """
 
 import inspect
@@ -16,6 +16,7 @@ __all__ = ["TASKS", "Task", "load_task"]
 
 TASKS = {
     "count": "dora_rl.envs.tasks.count:count",
+    "letters": "dora_rl.envs.tasks.letters:letters",
     "arithmetic": "dora_rl.envs.tasks.arithmetic:arithmetic",
     "gsm8k": "dora_rl.envs.tasks.gsm8k:gsm8k",
     "reasoning_gym": "dora_rl.envs.tasks.reasoning:reasoning_gym",

@@ -42,7 +42,7 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
 
 
 def write_initial_model(setup: LiveSetup, warm_start: WarmStart, table: PromptTable, target: Path) -> None:
-    """The model after a supervised start on the rows' solutions."""
+    """The model after a supervised start on what the rows show."""
     directory = Path(setup.model)
     tokenizer = load_tokenizer(directory)
     shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in table.train]
@@ -52,13 +52,14 @@ def write_initial_model(setup: LiveSetup, warm_start: WarmStart, table: PromptTa
 
 
 def _answer(prompt: TokenizedPrompt, tokenizer: Any) -> tuple[int, ...]:
-    solution = prompt.row.columns.get("solution")
-    if not isinstance(solution, str):
+    columns = prompt.row.columns
+    shown = columns.get("demonstration", columns.get("solution"))
+    if not isinstance(shown, str):
         raise ConfigError(
-            f"row {prompt.row.row} has no text under 'solution', which a warm start shows",
+            f"row {prompt.row.row} has no text under 'demonstration' or 'solution' for a warm start to show",
             hint="give the rows such a column, or leave warm_start.steps at 0",
         )
-    tokens = tokenizer(solution, add_special_tokens=False)["input_ids"]
+    tokens = tokenizer(shown, add_special_tokens=False)["input_ids"]
     return (*tokens, tokenizer.eos_token_id)
 
 
