@@ -214,7 +214,13 @@ def test_low_rank_training_needs_less_for_its_optimizer(dora: Dora, project: Pat
 
 def test_the_shipped_recipes_are_listed(dora: Dora) -> None:
     lines = dora("train", "--list").out.splitlines()
-    assert [line.split()[0] for line in lines] == ["arithmetic", "demo", "gsm8k", "smollm2-chain-sum"]
+    assert [line.split()[0] for line in lines] == [
+        "arithmetic",
+        "countdown",
+        "demo",
+        "gsm8k",
+        "smollm2-chain-sum",
+    ]
 
 
 def test_the_demo_resolves_on_any_machine(dora: Dora, project: Path) -> None:

@@ -32,20 +32,24 @@ _GIB = 2**30
 
 def plan_run(recipe: Recipe, run_directory: str) -> RunPlan:
     """Everything about the run that can be known before it starts."""
+    process_bytes = _own_bytes()
     directory = model_directory(recipe)
     model, inputs = read_config(directory / "config.json"), look_at(recipe, directory)
     devices = place(recipe, gpus() if recipe.devices.kind != "cpu" else [], num_cores())
-    return _Planner(recipe, model, inputs, devices).plan(directory, run_directory)
+    return _Planner(recipe, model, inputs, devices, process_bytes).plan(directory, run_directory)
 
 
 class _Planner:
     """One recipe on one machine."""
 
-    def __init__(self, recipe: Recipe, model: ModelConfig, inputs: Inputs, devices: Devices) -> None:
+    def __init__(
+        self, recipe: Recipe, model: ModelConfig, inputs: Inputs, devices: Devices, process_bytes: int
+    ) -> None:
         self._recipe = recipe
         self._model = model
         self._inputs = inputs
         self._devices = devices
+        self._process_bytes = process_bytes
         self._trainer: TrainerConfig = trainer_config(recipe)
         self._sequence_tokens = inputs.longest_prompt_tokens + inputs.max_new_tokens
         self._places = {each.name: each.num_bytes for each in _places(recipe, devices)}
@@ -72,12 +76,9 @@ class _Planner:
     # --- memory ---
 
     def _add_processes(self) -> None:
-        """What Python and torch take in themselves, measured on this very process."""
         if self._devices.trainer_device == "cpu":
-            unit = 1 if sys.platform == "darwin" else 1024
-            own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
             count = self._devices.instances + 1
-            self._add("cpu", f"{count} processes with torch", count * own, is_estimate=True)
+            self._add("cpu", f"{count} processes with torch", count * self._process_bytes, is_estimate=True)
 
     def _add_trainer(self) -> None:
         place_name = _place_name(self._devices.trainer_device)
@@ -172,6 +173,12 @@ class _Planner:
         lengths = Lognormal(min_tokens=1, max_tokens=inputs.max_new_tokens)
         task = Task(rows=inputs.num_rows, prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths)
         return msgspec.structs.replace(recipe, cluster=cluster, task=task)
+
+
+def _own_bytes() -> int:
+    """What Python and torch take by themselves, measured on this very process."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _places(recipe: Recipe, devices: Devices) -> Iterator[Place]:

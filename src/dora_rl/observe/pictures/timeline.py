@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dora_rl.core.record import Record
 from dora_rl.observe.pictures.look import INK, RED, VERSIONS, figure, headline, plain
 from dora_rl.observe.timeline import Load, Span, Timeline
-from dora_rl.observe.words import count
+from dora_rl.observe.words import count, plural
 
 _BINS = 1200
 _DEPTH = 0.6
@@ -40,6 +40,8 @@ class Panel(Record, frozen=True, gc=True):
     gpus: int
     timeline: Timeline
     begin: float = 0.0
+    unit: str = "GPU"
+    """What a device is called."""
 
     @property
     def rollout_gpus(self) -> int:
@@ -58,7 +60,9 @@ def draw_timelines(panels: Sequence[Panel], length_s: float, *, title: str) -> F
     for axes, panel in zip(rows, panels, strict=True):
         _draw(axes, panel, (panel.begin, panel.begin + length_s))
     rows[-1].set_xlabel(
-        "minutes (height is GPUs: what is white or hatched is wasted)", fontsize=10, color=INK
+        f"minutes (height is {plural(panels[-1].unit)}: what is white or hatched is wasted)",
+        fontsize=10,
+        color=INK,
     )
     rows[0].legend(handles=_legend(), ncols=6, fontsize=8, frameon=False, loc="lower right",
                    bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, handlelength=1.4)  # fmt: skip
@@ -84,10 +88,10 @@ def _draw(axes: Axes, panel: Panel, window: Window) -> None:
 
 def _labels(panel: Panel) -> list[str]:
     trainer_gpus = panel.gpus - panel.rollout_gpus
-    instances = count(panel.rollout_gpus, "GPU")
+    instances = count(panel.rollout_gpus, panel.unit)
     if not trainer_gpus:
         return [f"{instances}:\ngenerate or train", "trainer"]
-    return [f"{instances}:\ngenerate", f"{count(trainer_gpus, 'GPU')}:\ntrain"]
+    return [f"{instances}:\ngenerate", f"{count(trainer_gpus, panel.unit)}:\ntrain"]
 
 
 def _separate(axes: Axes, timeline: Timeline) -> None:

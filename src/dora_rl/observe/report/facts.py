@@ -24,6 +24,8 @@ class RunFacts(Record, frozen=True, gc=True):
     metrics: list[Metrics]
     completions: list[CompletedGroup]
     timeline: Timeline
+    is_on_cpus: bool
+    """A live run whose instances have no GPU."""
     warnings: list[str]
 
     @property

@@ -15,6 +15,8 @@ from dora_rl.observe.pictures.timeline import Panel, draw_timelines
 from dora_rl.observe.report.facts import RunFacts
 
 _TRAINER_METRICS = ("entropy", "grad_norm", "kl", "clip_ratio/high_mean", "logprob_gap/mean", "learning_rate")
+_CLOSE_UP = 8
+"""Steps that are also drawn by themselves."""
 _FEW = 40
 """Steps up to which points are marked."""
 
@@ -28,7 +30,9 @@ def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
     if columns:
         yield "Inside the trainer", _svg(_trainer(columns))
     if run.timeline.specs and run.timeline.end > 0:
-        yield "Who generated which version when", _svg(_timeline(run))
+        yield "Who generated which version when", _svg(_timeline(run, 0.0))
+        if len(run.timeline.published) > 2 * _CLOSE_UP:
+            yield f"The last {_CLOSE_UP} steps", _svg(_timeline(run, run.timeline.published[-_CLOSE_UP - 1]))
 
 
 def _rewards(run: RunFacts) -> Figure:
@@ -96,9 +100,16 @@ def _trainer(columns: dict[str, tuple[list[float], list[float]]]) -> Figure:
     return fig
 
 
-def _timeline(run: RunFacts) -> Figure:
-    panel = Panel(title=run.recipe.control.schedule, gpus=run.gpus, timeline=run.timeline)
-    return draw_timelines([panel], run.timeline.end, title="Instances, coloured by the version they generate")
+def _timeline(run: RunFacts, begin: float) -> Figure:
+    panel = Panel(
+        title=run.recipe.control.schedule,
+        gpus=run.gpus,
+        timeline=run.timeline,
+        begin=begin,
+        unit="process" if run.is_on_cpus else "GPU",
+    )
+    length_s = run.timeline.end - begin
+    return draw_timelines([panel], length_s, title="Instances, coloured by the version they generate")
 
 
 def _columns(metrics: Sequence[Metrics]) -> dict[str, tuple[list[float], list[float]]]:

@@ -3,6 +3,8 @@
 import fcntl
 from pathlib import Path
 
+import msgspec
+
 from dora_rl.core.history import History
 from dora_rl.observe.live.completions import read_completions
 from dora_rl.observe.live.follower import Follower
@@ -13,7 +15,7 @@ from dora_rl.observe.timeline import Tracker
 from dora_rl.store.errors import RunError
 from dora_rl.store.run_directory import RunLayout
 
-METRICS, COMPLETIONS = "metrics.jsonl", "completions.jsonl"
+METRICS, COMPLETIONS, SETUP = "metrics.jsonl", "completions.jsonl", "setup.json"
 
 
 def read_run(root: Path) -> RunFacts:
@@ -37,6 +39,7 @@ def read_run(root: Path) -> RunFacts:
         metrics=MetricsTail(root / METRICS).read(),
         completions=read_completions(root / COMPLETIONS),
         timeline=tracker.timeline(),
+        is_on_cpus=_is_on_cpus(root / SETUP),
         warnings=dead_run_warnings(follower.steps, dict(follower.outcomes)),
     )
 
@@ -47,6 +50,15 @@ def _condition(layout: RunLayout, follower: Follower, *, is_torn: bool) -> str:
     if layout.is_finished or follower.is_over:
         return "finished"
     return "broke off in the middle of a line" if is_torn else "not finished; `dora train --resume` goes on"
+
+
+def _is_on_cpus(setup: Path) -> bool:
+    """As its set-up says; a simulated run has none."""
+    try:
+        found = msgspec.json.decode(setup.read_bytes())
+        return bool(found["devices"]["instance_device"] == "cpu")
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return False
 
 
 def is_in_use(lock: Path) -> bool:
