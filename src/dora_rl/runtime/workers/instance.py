@@ -250,6 +250,8 @@ def main(fd: int) -> None:
     try:
         with channel.kept_alive(begin.setup.patience.start_s):
             engine, device = open_tracked(begin.setup, begin.number)
+        # To its log.
+        print(f"memory on {device}, before the first version:\n{engine.ledger}", flush=True)
         worker = InstanceWorker(channel, begin, engine, device)
         channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
         worker.run()
