@@ -273,6 +273,39 @@ def test_steps_too_small_for_the_batch_are_a_configuration_error() -> None:
         Limits(num_blocks=4, max_running=9, step_tokens=8)
 
 
+def test_in_a_round_the_most_urgent_lane_goes_first() -> None:
+    lanes, urgent = Lanes(), {0: (3, 1), 1: (1, 2), 2: (2, 3)}
+    assert [lanes.next_turn(urgent) for _ in range(6)] == [1, 2, 0, 1, 2, 0]
+
+
+def test_nobody_enters_who_would_leave_a_running_request_no_block_to_grow_into() -> None:
+    loop = Loop(Limits(num_blocks=4, block_size=4, max_running=2, step_tokens=16, max_positions=64), depth=1)
+    for number in (1, 2):
+        loop.scheduler.submit(request(number, prompt=(1,) * 7, stopping=Stopping(max_new_tokens=3)))
+        loop.step()
+    assert loop.scheduler.load(()).num_running == 1
+    while loop.step():
+        pass
+    assert loop.scheduler.load(()).num_preempted == 0
+
+
+def test_a_stop_string_is_found_behind_tokens_that_say_nothing() -> None:
+    """As special tokens, or pieces of a character: text comes from far fewer of them than it has letters."""
+    loop = Loop(
+        Limits(num_blocks=40, block_size=4, max_running=2, step_tokens=16, max_positions=128), depth=1
+    )
+    stops = Stops([], decode=lambda tokens: "".join({8: "a", 9: "b"}.get(token, "") for token in tokens))
+    asked = Stopping(max_new_tokens=90, stop_tokens=(), stop_strings=("ab",))
+    loop.scheduler.submit(request(1, stopping=asked))
+    sequence = loop.scheduler.find(1)
+    stops.equip(sequence)
+    for token in (8, *[1] * 60):
+        sequence.tokens.append(token)
+        assert stops.reason(sequence) is None
+    sequence.tokens.append(9)
+    assert stops.reason(sequence) == "stop string"
+
+
 @given(st.lists(st.dictionaries(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers())), min_size=1))
 def test_no_lane_waits_longer_than_a_round(steps: list[dict[int, tuple[int, int]]]) -> None:
     lanes, waited = Lanes(), dict.fromkeys(range(5), 0)

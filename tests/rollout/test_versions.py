@@ -75,6 +75,21 @@ def test_adopting_leaves_running_requests_their_version(make_engine: MakeEngine)
     assert event.tokens == expected
 
 
+@pytest.mark.parametrize("way", ["dropped and loaded", "adopted in place and loaded"])
+def test_a_prompt_kept_under_a_name_is_not_used_under_its_next_owner(
+    way: str, make_engine: MakeEngine, directories: list[Path]
+) -> None:
+    engine = make_engine()
+    expected, delta = tokens(engine, request(1, version=2)), delta_between(engine, 0, 1)
+    assert tokens(engine, request(2, version=0)) != expected
+    if way == "dropped and loaded":
+        engine.drop_version(0)
+    else:
+        engine.adopt_version(7, 0, delta)
+    engine.load_version(0, directories[2])
+    assert tokens(engine, request(3, version=0)) == expected
+
+
 def test_a_version_in_use_is_not_dropped(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.submit(request(1, version=1))

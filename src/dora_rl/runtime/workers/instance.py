@@ -259,6 +259,8 @@ def main(fd: int) -> None:
     try:
         with channel.kept_alive(begin.setup.patience.start_s):
             engine, device = open_tracked(begin)
+        # To its log.
+        print(f"memory on {device}, before the first version:\n{engine.ledger}", flush=True)
         worker = InstanceWorker(channel, begin, engine, device)
         channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
         worker.run()

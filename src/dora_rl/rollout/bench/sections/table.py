@@ -16,6 +16,7 @@ def table(setup: BenchSetup, say: Say) -> Figures:
     hardware = measure_hardware(setup.device, setup.torch_dtype)
     say(f"table: the device does {hardware}")
     engine = setup.engine(setup.workloads)
+    say(f"table: memory\n{engine.ledger}")
     rows = []
     for workload in setup.workloads:
         requests = requests_of(workload, vocab_size=setup.model.vocab_size)

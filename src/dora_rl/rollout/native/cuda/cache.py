@@ -33,25 +33,50 @@ class BlockCache:
             device=device,
         )
 
+    @property
+    def token_bytes(self) -> int:
+        """Of the KV of one token."""
+        layers, _, kv_heads, _, _, head_dim = self.blocks.shape
+        return layers * 2 * kv_heads * head_dim * self.blocks.itemsize
+
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target), as if one after the other."""
         for batch in _independent(pairs):
             sources, targets = (self._index([pair[side] for pair in batch]) for side in (0, 1))
             self.blocks.index_copy_(1, targets, self.blocks.index_select(1, sources))
 
-    def read(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
-        """A copy of the KV of the first tokens."""
-        picked = self.blocks.index_select(1, self._index(blocks))
-        return picked.permute(0, 3, 1, 4, 2, 5).flatten(2, 3)[:, :, :num_tokens].contiguous()
+    def read(self, blocks: Sequence[int], target: Tensor) -> None:
+        """Copy the KV of the first tokens to where there is room for it, on the device or the host.
+
+        Layer by layer, here and in `write`: what lies between the two forms is then of one layer.
+        """
+        index = self._index(blocks)
+        for layer, own in zip(self.blocks, target, strict=True):
+            picked = layer.index_select(0, index).permute(2, 0, 3, 1, 4)
+            own.copy_(picked.flatten(1, 2)[:, : own.shape[1]], non_blocking=True)
 
     def write(self, blocks: Sequence[int], kv: Tensor) -> None:
         """Put KV back, as `read` gave it."""
-        room = len(blocks) * self._block_size
-        padded = torch.nn.functional.pad(
-            kv.to(self.blocks.device, non_blocking=True), (0, 0, 0, 0, 0, room - kv.shape[2])
+        index = self._index(blocks)
+        filler = (0, 0, 0, 0, 0, len(blocks) * self._block_size - kv.shape[2])
+        for layer, own in zip(self.blocks, kv, strict=True):
+            padded = torch.nn.functional.pad(own.to(layer.device, non_blocking=True), filler)
+            paged = padded.unflatten(1, (len(blocks), self._block_size)).permute(1, 3, 0, 2, 4)
+            layer.index_copy_(0, index, paged.contiguous())
+        if kv.is_cuda:
+            # It came from another stream, and may be let go before it is read here.
+            kv.record_stream(torch.cuda.current_stream(kv.device))
+
+    def room_for(self, num_tokens: int, device: torch.device) -> Tensor:
+        """Memory for the KV of so many tokens; pinned, where it is the host's and the cache is not."""
+        layers, _, kv_heads, _, _, head_dim = self.blocks.shape
+        is_pinned = device.type == "cpu" and self.blocks.is_cuda
+        return torch.empty(
+            (layers, 2, num_tokens, kv_heads, head_dim),
+            dtype=self.blocks.dtype,
+            device=device,
+            pin_memory=is_pinned,
         )
-        paged = padded.unflatten(2, (len(blocks), self._block_size)).permute(0, 2, 4, 1, 3, 5)
-        self.blocks.index_copy_(1, self._index(blocks), paged.contiguous())
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
         return to_device(torch.tensor(blocks), self.blocks.device)
@@ -77,9 +102,16 @@ def to_host(values: Tensor) -> Copied:
         return Copied(values=values.clone(), event=None)
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     host.copy_(values, non_blocking=True)
+    return arriving(host, values.device)
+
+
+def arriving(values: Tensor, source: torch.device) -> Copied:
+    """Host memory that all launched so far on this stream of the source fills."""
+    if source.type == "cpu":
+        return Copied(values=values, event=None)
     event = torch.cuda.Event()
     event.record()
-    return Copied(values=host, event=event)
+    return Copied(values=values, event=event)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -14,12 +14,12 @@ from torch import Tensor
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.rope import Rotary
-from dora_rl.rollout.native.cuda.cache import BlockCache, Copied, to_device, to_host
+from dora_rl.rollout.native.cuda.cache import BlockCache, Copied, arriving, to_device
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads
 from dora_rl.rollout.native.cuda.lane import Lane, Shared, lane_bytes
 from dora_rl.rollout.native.cuda.ordering import Ordering
 from dora_rl.rollout.native.cuda.places import Places
-from dora_rl.rollout.native.cuda.slots import SlotSampling
+from dora_rl.rollout.native.cuda.slots import SLOT_BYTES, SlotSampling, cut_bytes
 from dora_rl.rollout.native.cuda.staging import Room
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Sampled, Table, Unpark
@@ -104,7 +104,7 @@ class CudaExecutor:
             copies = []
             match move:
                 case Park():
-                    self._parked[move.ticket] = to_host(cache.read(move.blocks, move.num_tokens))
+                    self._parked[move.ticket] = self._read_to_host(move.blocks, move.num_tokens)
                 case Unpark():
                     cache.write(move.blocks, self._parked.pop(move.ticket).values)
                 case Discard():
@@ -130,13 +130,22 @@ class CudaExecutor:
         On the device while there is room set aside, else on the host.
         """
         self._synchronize()
-        kv = self._shared.cache.read(blocks, num_tokens)
-        if kv.nbytes > self._moving_bytes_left:
-            return to_host(kv).wait()
-        self._moving_bytes_left -= kv.nbytes
-        finalize(kv, self._arrived, kv.nbytes)
+        cache, device = self._shared.cache, self._shared.device
+        num_bytes = num_tokens * cache.token_bytes
+        if num_bytes > self._moving_bytes_left:
+            return self._read_to_host(blocks, num_tokens).wait()
+        self._moving_bytes_left -= num_bytes
+        kv = cache.room_for(num_tokens, device)
+        finalize(kv, self._arrived, num_bytes)
+        cache.read(blocks, kv)
         self._synchronize()
         return kv
+
+    def _read_to_host(self, blocks: Sequence[int], num_tokens: int) -> Copied:
+        cache = self._shared.cache
+        values = cache.room_for(num_tokens, torch.device("cpu"))
+        cache.read(blocks, values)
+        return arriving(values, self._shared.device)
 
     def _arrived(self, num_bytes: int) -> None:
         self._moving_bytes_left += num_bytes
@@ -207,6 +216,12 @@ def buffer_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of everything an executor allocates besides the cache."""
     limits = config.limits
     lanes = sum(lane_bytes(model, config, room) for room in _rooms(config))
-    tables = (limits.max_running + 1) * limits.blocks_for(limits.max_positions) * 4
+    num_slots = limits.max_running + 1
+    tables = num_slots * limits.blocks_for(limits.max_positions) * 4
     angles = limits.max_positions * model.head_dim * 4
-    return lanes + tables + angles + moving_bytes(model, config)
+    moving = moving_bytes(model, config)
+    # One layer of a request on its way in or out exists four times at most: as it came, padded, turned round.
+    layer = 4 * (
+        moving // model.num_layers + limits.block_size * 2 * model.kv_size * config.torch_dtype.itemsize
+    )
+    return lanes + tables + num_slots * SLOT_BYTES + angles + moving + layer + cut_bytes(model, config)

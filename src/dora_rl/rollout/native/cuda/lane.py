@@ -21,9 +21,9 @@ from dora_rl.rollout.native.cuda.head import Head
 from dora_rl.rollout.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split, decode_attention, split_for
 from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
-from dora_rl.rollout.native.cuda.slots import SlotSampling
+from dora_rl.rollout.native.cuda.slots import CUT_ROWS, SlotSampling
 from dora_rl.rollout.native.cuda.staging import Counts, Room, Staging
-from dora_rl.rollout.native.cuda.trunk import Tokens, Trunk, Way, way_for
+from dora_rl.rollout.native.cuda.trunk import Tokens, Trunk, Way, mixture_width, way_for
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.scheduling.plan import Row
 
@@ -170,7 +170,8 @@ class Lane:
         slots = self._shared.slots
         rows = slots.cut_rows([slot for _, slot, _ in draws])
         # One by one where bits must not depend on the batch.
-        for some in ([row] for row in rows) if self._shared.is_fixed else [rows] if rows else []:
+        at_once = 1 if self._shared.is_fixed else CUT_ROWS
+        for some in (rows[first : first + at_once] for first in range(0, len(rows), at_once)):
             index = to_device(torch.tensor(some), self._shared.device)
             _, own_slots, positions = zip(*(draws[row] for row in some), strict=True)
             drawn = slots.draw_cut(self._head.logits_RV[index], own_slots, positions)
@@ -212,8 +213,13 @@ def split_room(room: Room, config: EngineConfig) -> tuple[int, int]:
 def lane_bytes(model: ModelConfig, config: EngineConfig, room: Room) -> int:
     """Of everything a lane allocates."""
     size = config.torch_dtype.itemsize
-    trunk = max(room.num_rows, room.num_prefilled) * Trunk.token_width(model) * size
+    num_tokens = max(room.num_rows, room.num_prefilled)
+    trunk = num_tokens * Trunk.token_width(model) * size + Trunk.part_bytes(model, num_tokens)
     head = room.num_rows * Head.row_bytes(model, config.torch_dtype)
     num_rows, num_splits = split_room(room, config)
     parts = num_rows * num_splits * model.num_heads * (model.head_dim + 2) * 4
-    return trunk + head + room.num_hidden * model.hidden_size * size + parts
+    arrivals = num_rows * model.num_kv_heads * 4
+    staging = (6 * room.num_rows + 5 * room.num_prefilled) * 4
+    # Twice: launched for the first time, and captured.
+    experts = 2 * num_tokens * mixture_width(model) * 4
+    return trunk + head + room.num_hidden * model.hidden_size * size + parts + arrivals + staging + experts

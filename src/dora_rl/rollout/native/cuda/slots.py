@@ -5,12 +5,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dora_rl.model.config import ModelConfig
 from dora_rl.rollout.native.cuda.cache import to_device
 from dora_rl.rollout.native.cuda.kernels.sampling import Distributions
 from dora_rl.rollout.native.philox import gumbel
 from dora_rl.rollout.native.sampling import Drawn, keep_likeliest
+from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.requests import Sampling
 from dora_rl.rollout.scheduling.plan import Entrant
+
+CUT_ROWS = 16
+"""Rows whose cut distributions exist at a time."""
+_CUT_VALUE_BYTES = 96
+"""Of a word of the vocabulary: its logit, rank, share and noise at every stage, with what sorting needs."""
+SLOT_BYTES = 4 + 4 + 4 * 8 + 4
+
+
+def cut_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Of the largest tensors that live while distributions are cut."""
+    return min(CUT_ROWS, config.limits.max_running) * model.vocab_size * _CUT_VALUE_BYTES
 
 
 class SlotSampling:

@@ -70,6 +70,11 @@ class Trunk:
         """Values that a token needs in buffers."""
         return 3 * model.hidden_size + 2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size
 
+    @staticmethod
+    def part_bytes(model: ModelConfig, num_tokens: int) -> int:
+        """Of the parts of products that are split."""
+        return tiled.NUM_PARTS * min(num_tokens, tiled.MAX_ROWS) * model.hidden_size * 4
+
     def run(self, decoder: Decoder, tokens: Tokens, drawn_S: Tensor, attend: Attend, way: Way) -> None:
         """The hidden state of each token after the final norm."""
         num = len(tokens)
@@ -152,6 +157,15 @@ def library_linear(
         torch.mm(inputs_TI, weight_OI.T, out=out_TO)
     else:
         torch.addmm(bias_O, inputs_TI, weight_OI.T, out=out_TO)
+
+
+def mixture_width(model: ModelConfig) -> int:
+    """Values of at most four bytes that a token needs while experts are mixed."""
+    if model.experts is None:
+        return 0
+    # Both products of each expert, sorted and back in their order, and what is weighed in float32.
+    own = 3 * model.experts.intermediate_size + 4 * model.hidden_size
+    return model.experts.num_active * own + 4 * model.experts.num_experts + 2 * model.hidden_size
 
 
 def _mixture(mlp: ExpertMlp, normed_TH: Tensor, way: Way) -> Tensor:

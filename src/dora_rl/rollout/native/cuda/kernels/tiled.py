@@ -1,7 +1,7 @@
 """Products of some dozens of rows: too many for registers, too few for the library to occupy a GPU.
 
 A matrix with few outputs leaves most processors idle, so its inputs are split too; the parts are left as they
-are, for the norm that follows to add up. Weights are on their way before the input is ready.
+are, for the norm that follows to add up.
 """
 
 from dataclasses import dataclass
