@@ -69,6 +69,18 @@ def test_four_steps_are_two_and_two(
         assert torch.equal(master, second.weights.masters[name]), name
 
 
+def test_counts_the_level_of_the_gap_and_chance_come_back(model: ModelConfig, tmp_path: Path) -> None:
+    saved, loaded = make_trainer(model), make_trainer(model)
+    saved.watch.level, saved.optimizer.num_skipped, saved.optimizer.num_updates = 0.25, 3, 7
+    torch.manual_seed(7)
+    save_checkpoint(saved, tmp_path / "step_0")
+    expected = torch.rand(3)
+    load_checkpoint(loaded, tmp_path / "step_0")
+    assert torch.equal(torch.rand(3), expected)
+    assert (loaded.watch.level, loaded.optimizer.num_skipped) == (0.25, 3)
+    assert loaded.optimizer.learning_rate == saved.optimizer.learning_rate < BASE["optimizer"].learning_rate
+
+
 @pytest.fixture
 def saved(model: ModelConfig, make_batch: MakeBatch, tmp_path: Path) -> Path:
     trainer = make_trainer(model)

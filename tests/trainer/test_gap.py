@@ -129,3 +129,19 @@ def test_a_gap_that_is_no_number_is_a_warning_and_does_not_end_the_watch(
     flags = [watch.look({"logprob_gap/mean": gap}, ())["warnings/logprob_gap"] for gap in gaps]
     assert flags == [0, 1, 0, 1]
     assert ["no numbers" in record.message for record in caplog.records] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "flags"),
+    [
+        pytest.param((0.002, 0.005, 0.012), [0, 0, 1], id="by steps, each less than threefold"),
+        pytest.param((1e-7, 1e-6, 1e-5), [0, 0, 0], id="of rounding"),
+        pytest.param((0.002, 0.002, 0.005, 0.005, 0.005), [0, 0, 0, 0, 0], id="and stays"),
+        pytest.param((0.06, 0.06), [1, 1], id="large from the start"),
+    ],
+)
+def test_growth_is_measured_against_a_running_level(
+    model: ModelConfig, gaps: tuple[float, ...], flags: list[int]
+) -> None:
+    watch = make_trainer(model, gap=GapConfig(max_mean=0.05, max_growth=3.0)).watch
+    assert [watch.look({"logprob_gap/mean": gap}, ())["warnings/logprob_gap"] for gap in gaps] == flags
