@@ -16,6 +16,7 @@ from .conftest import MakeSetup
 from .verdict import check_journal
 
 
+@pytest.mark.timeout(120)
 def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSetup) -> None:
     setup = make_setup(evaluation=Evaluation(every_steps=2, prompts=4))
     summary = run_live(setup)
