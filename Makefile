@@ -12,7 +12,7 @@ setup: .venv/stamp
 	touch $@
 
 demo: setup
-	$(BIN)/dora simulate study paper --out runs/demo
+	$(BIN)/dora train demo
 
 test: setup
 	$(BIN)/pytest -x -q -m "$(FAST)"

@@ -70,7 +70,8 @@ def test_noise_is_standard_gumbel() -> None:
 def sampler(*samplings: Sampling, vocab_size: int, seed: int = 0) -> Sampler:
     made = Sampler(len(samplings), vocab_size)
     for slot, sampling in enumerate(samplings):
-        made.enter(Entrant(slot=slot, sampling=sampling, stream=stream_of(StreamKey(seed=seed, member=slot))))
+        stream = stream_of(StreamKey(seed=seed, member=slot))
+        made.enter(Entrant(slot=slot, version=0, sampling=sampling, stream=stream))
     return made
 
 

@@ -25,9 +25,8 @@ from dora_rl.runtime.setup import Devices, LiveSetup, Patience, write_setup
 
 from .conftest import MakeSetup
 from .verdict import check_journal
-from .victim import children
+from .victim import Plan, children
 
-Plan = list[tuple[int, str, str]]
 KILL = "SIGKILL"
 
 
@@ -105,6 +104,16 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(make_setup: MakeSetu
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_run_killed_after_its_last_step_still_writes_its_checkpoint(make_setup: MakeSetup) -> None:
+    setup = make_setup(checkpoint_every_steps=50)
+    assert run(setup, [("Finish", KILL, "self")]).returncode == -9
+    assert summary(run(setup, [], is_first=False))["is_complete"]
+    assert final_weights(setup)
+    check(setup)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_killed_run_ends_with_the_weights_of_one_left_alone(make_setup: MakeSetup, tmp_path: Path) -> None:
     engine = msgspec.structs.replace(make_setup().engine, is_batch_invariant=True)
@@ -136,6 +145,7 @@ def test_an_interrupt_writes_a_checkpoint_and_a_second_one_leaves_at_once(make_s
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_ends_the_run_with_the_reason(make_setup: MakeSetup) -> None:
     setup = make_setup(patience=Patience(max_deaths=1))
     with pytest.raises(WorkerDied, match=r"instance 0 died 1 times.*killed by SIGKILL"):

@@ -29,7 +29,7 @@ def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) ->
             environment=torch_environment(1),
         )
         workers.append(worker)
-        setup = live_setup(model, directory, report_every_s=0.01)
+        setup = live_setup(model, directory, report_every_s=0.01, stop_strings=())
         worker.send(say.Begin(setup=setup, store=str(store)))
         talk = Talk(worker)
         talk.word(say.InstanceReady)
@@ -154,12 +154,6 @@ def test_an_interrupted_request_goes_on_under_the_other_version(other: Talk) -> 
     assert set(versions) == {0, 2}
 
 
-def test_it_ends_when_it_is_told_to(start: Callable[[], Talk]) -> None:
-    talk = start()
-    talk.worker.send(say.Stop())
-    assert talk.worker.end(within_s=10.0) == "exited with 0"
-
-
 def test_a_hang_is_silence_and_a_death_is_noticed_at_once(other: Talk) -> None:
     other.word(say.Report)
     os.kill(other.worker.pid, signal.SIGSTOP)
@@ -174,3 +168,8 @@ def test_a_hang_is_silence_and_a_death_is_noticed_at_once(other: Talk) -> None:
         other.worker.receive()
         assert time.monotonic() - began < 1.0
     assert other.worker.end(within_s=1.0) == "killed by SIGKILL"
+
+
+def test_it_ends_when_it_is_told_to(talk: Talk) -> None:
+    talk.worker.send(say.Stop())
+    assert talk.worker.end(within_s=10.0) == "exited with 0"

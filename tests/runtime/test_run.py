@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any, get_args
+
+import pytest
 
 from dora_rl.core.history import History
+from dora_rl.core.recipe import Control, ScheduleName
 from dora_rl.runtime.orchestrator.plane import replay_live
 from dora_rl.runtime.run import run_live
-from dora_rl.runtime.setup import Evaluation
+from dora_rl.runtime.setup import Devices, Evaluation
 
 from .conftest import MakeSetup
 from .verdict import check_journal
@@ -29,3 +33,43 @@ def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSet
     replayed = replay_live(root)
     assert replayed.difference is None
     assert replayed.num_inputs == sum(1 for _ in History(root / "events.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("schedule", get_args(ScheduleName))
+def test_every_schedule_runs_and_keeps_its_laws(make_setup: MakeSetup, schedule: ScheduleName) -> None:
+    control = Control(schedule=schedule, max_staleness=2, rebalance_period_s=0.3, silence_s=20.0)
+    setup = make_setup(control=control, steps=5)
+    assert run_live(setup).steps == 5
+    check_journal(Path(setup.run_directory))
+    assert replay_live(Path(setup.run_directory)).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("devices", "control"),
+    [
+        (Devices(instances=3), {"placement": "exclusive", "active_groups": 6}),
+        (Devices(instances=3), {"placement": "exclusive", "active_groups": 6, "kv_reuse": False}),
+        (Devices(instances=2, is_elastic=True), {}),
+        (Devices(), {"stream": True}),
+    ],
+    ids=["moves", "moves without KV", "elastic", "streaming"],
+)
+def test_instances_and_trainer_share_the_work_in_every_way(
+    make_setup: MakeSetup, devices: Devices, control: dict[str, Any]
+) -> None:
+    setup = make_setup(
+        devices=devices,
+        control=Control(max_staleness=3, rebalance_period_s=0.2, silence_s=20.0, **control),
+        steps=8,
+        max_new_tokens=300,
+        stop_strings=("a",),
+    )
+    summary = run_live(setup)
+    assert summary.steps == 8
+    assert summary.worker_deaths == {}
+    check_journal(Path(setup.run_directory))
+    assert replay_live(Path(setup.run_directory)).difference is None

@@ -1,7 +1,8 @@
 """A run in a process of its own, to which something happens: `python victim.py SETUP PLAN`.
 
-SETUP is a file with a set-up, or a run directory to resume. PLAN is a JSON list of [after so many inputs,
-signal, victim]; victims are `self`, or what a child's command line contains. Prints the summary of the run.
+SETUP is a file with a set-up, or a run directory to resume. PLAN is a JSON list of [when, signal, victim]:
+after so many inputs, or when something of this name is told or decided. Victims are `self`, or what a child's
+command line contains. Prints the summary of the run.
 """
 
 import json
@@ -17,6 +18,8 @@ from dora_rl.core.inputs import Input
 from dora_rl.runtime.run import resume_live, run_live
 from dora_rl.runtime.setup import read_setup
 
+Plan = list[tuple[int | str, str, str]]
+
 
 def children(marker: str) -> list[int]:
     """Child processes of this one whose command line contains the marker."""
@@ -27,20 +30,21 @@ def children(marker: str) -> list[int]:
 class Fate:
     """Counts inputs, and strikes."""
 
-    def __init__(self, plan: list[tuple[int, str, str]]) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._num_inputs = 0
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         self._num_inputs += 1
-        for after, name, victim in self._plan:
-            if after == self._num_inputs:
+        moments = {self._num_inputs, *(type(each).__name__ for each in (event, *decisions))}
+        for moment, name, victim in self._plan:
+            if moment in moments:
                 pids = [os.getpid()] if victim == "self" else children(victim)
                 for pid in pids:
                     os.kill(pid, signal.Signals[name])
 
 
-def main(where: Path, plan: list[tuple[int, str, str]]) -> None:
+def main(where: Path, plan: Plan) -> None:
     watchers = [Fate(plan).watch]
     summary = resume_live(where, watchers) if where.is_dir() else run_live(read_setup(where), watchers)
     print(msgspec.json.encode(summary).decode())

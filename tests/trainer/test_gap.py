@@ -14,21 +14,44 @@ from dora_rl.trainer.policy import Policy
 
 from .odd import batch_of, make_trainer, member, recorded
 
+OF_STALENESS = ("tokens", "clip_fraction", "ratio_mean", "policy_kl", "entropy")
+
 
 def test_metrics_tell_staleness_apart(model: ModelConfig) -> None:
     trainer = make_trainer(model)
     trainer.train(batch_of((member(reward=1.0), member((7,)))))
-    metrics = trainer.train(
-        batch_of(
-            (member((4, 5), 1.0), member((6,))), (member(reward=1.0, version=1), member((8,), version=1))
-        )
-    )
+    (fresh,) = recorded(trainer, (4, 5), (6,)).groups
+    # Far more likely than when it was drawn, and far less: held from above and from below.
+    rare, common = member((4, 5), 1.0, logprobs=(-20.0,) * 2), member((6,), logprobs=(-0.01,))
+    metrics = trainer.train(batch_of(fresh.members, (rare, common)))
     assert metrics["staleness/mean"] == 0.5
     assert metrics["staleness/max"] == 1
-    assert metrics["staleness/0/tokens"] == metrics["staleness/1/tokens"] == 3
-    shares = [metrics[f"staleness/{k}/ratio_mean"] for k in (0, 1)]
-    assert sum(shares) / 2 == pytest.approx(metrics["ratio_mean"])
-    assert 0 <= metrics["staleness/0/clip_fraction"] <= 1
+    for age, ratio, clipped, kl in ((0, 1.0, 0.0, 0.0), (1, None, 1.0, None)):
+        own = {name: metrics[f"staleness/{age}/{name}"] for name in OF_STALENESS}
+        assert own["tokens"] == 3
+        assert own["clip_fraction"] == clipped
+        assert own["entropy"] > 1
+        assert own["ratio_mean"] == pytest.approx(ratio, abs=1e-4) if ratio else own["ratio_mean"] > 1e5
+        assert own["policy_kl"] == pytest.approx(kl, abs=1e-6) if kl is not None else own["policy_kl"] > 1e5
+    for name in ("ratio_mean", "entropy", "policy_kl"):
+        both = [metrics[f"staleness/{age}/{name}"] for age in (0, 1)]
+        assert sum(both) / 2 == pytest.approx(metrics[name])
+
+
+def test_the_gap_is_not_measured_once_the_step_has_changed_the_weights(model: ModelConfig) -> None:
+    trainer = make_trainer(model, updates=2)
+    (group,) = recorded(trainer, (4, 5), (6,), shift=0.01).groups
+    metrics = trainer.train(batch_of(group.members, group.members))
+    # Of the second mini-batch alone it would be what the first update changed.
+    assert metrics["logprob_gap/max"] == pytest.approx(0.01, abs=1e-4)
+
+
+def test_very_old_data_is_counted_with_the_oldest(model: ModelConfig) -> None:
+    trainer = make_trainer(model)
+    trainer.become(40)
+    metrics = trainer.train(batch_of((member(reward=1.0), member((7,), version=25))))
+    assert metrics["staleness/max"] == 40
+    assert metrics["staleness/15/tokens"] == 3
 
 
 def test_the_gap_of_engine_and_trainer_is_measured_on_fresh_data_only(model: ModelConfig) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from dora_rl.algorithms.config import AlgorithmConfig, KlConfig
@@ -78,8 +79,12 @@ def test_two_ranks_are_one_device(
     model: ModelConfig, make_batch: MakeBatch, tmp_path: Path, name: str
 ) -> None:
     config = CONFIGS[name]
-    # One trajectory a group in the last batch: fewer than would fill both ranks' micro-batches evenly.
-    batches = [make_batch(seed=0), make_batch(seed=1), make_batch(seed=2, groups=3, size=1)]
+    # Three trajectories do not fill both ranks' micro-batches evenly, and of one a rank has nothing.
+    few = make_batch(seed=2, groups=3, size=1)
+    (pair,) = make_batch(seed=3, groups=1, size=2).groups
+    half = replace(pair, members=(pair.members[0], replace(pair.members[1], loss_weight=0.0)))
+    one = TrainBatch(groups=(half, *make_batch(seed=4, groups=1, size=2, loss_weight=0.0).groups))
+    batches = [make_batch(seed=0), make_batch(seed=1), few, one]
     run_ranks(tmp_path, config, batches, model.vocab_size)
     alone = trainer_of(seeded_decoder(model, seed=0), config)
     expected = [alone.train(batch) for batch in batches]

@@ -61,6 +61,20 @@ def test_a_delta_spans_several_versions(tmp_path: Path) -> None:
     assert same_bits(tensors, versions[5])
 
 
+def test_a_delta_spans_versions_that_are_gone(tmp_path: Path) -> None:
+    """As when the last instance of an old version adopts the newest, past an anchor."""
+    store, versions = published(tmp_path, 7, every=3)
+    for retired in (2, 3, 4):
+        store.retire(retired)
+    assert "v00000002.delta" not in names(tmp_path)
+    tensors = {name: tensor.clone() for name, tensor in versions[1].items()}
+    for name, change in store.fetch_delta(6, Resident(version=1, tensors=tensors)).items():
+        tensors[name].view(-1)[change.indices_N] = change.values_N
+    assert same_bits(tensors, versions[6])
+    with pytest.raises(WrongBase, match="other tensors"):
+        store.fetch_delta(6, Resident(version=1, tensors={"x": torch.zeros(4)}))
+
+
 def test_a_delta_is_refused_by_weights_it_was_not_made_against(tmp_path: Path) -> None:
     store, versions = published(tmp_path, 3)
     with pytest.raises(WrongBase, match=r"v00000002\.delta"):

@@ -28,6 +28,8 @@ class Begin(Message, frozen=True):
     """The directory of published versions."""
     number: int = 0
     """Of this instance."""
+    stop_tokens: tuple[int, ...] = ()
+    """That end a completion: told, because whoever reads them from a model directory takes seconds."""
 
 
 class Stop(Message, frozen=True):

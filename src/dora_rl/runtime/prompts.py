@@ -21,6 +21,8 @@ class PromptTable(Record, frozen=True):
 
     train: tuple[TokenizedPrompt, ...]
     held_out: tuple[TokenizedPrompt, ...]
+    stop_tokens: tuple[int, ...]
+    """That end a completion of this model."""
     num_overlong: int = 0
     """Rows left out because their prompts are too long."""
 

@@ -58,10 +58,9 @@ class Inventory:
         first = version if anchor is None else anchor
         return [("anchor", first), *(("delta", each) for each in range(first + 1, version + 1))]
 
-    def holds(self, file: File) -> bool:
-        """Whether it is there."""
-        kind, version = file
-        return version in (self.anchors if kind == "anchor" else self.deltas)
+    def spans(self, base: int, version: int) -> bool:
+        """Whether every delta between the two is there; a retired version's goes when no chain needs it."""
+        return all(each in self.deltas for each in range(base + 1, version + 1))
 
     def needless(self) -> list[File]:
         """Files that no version needs any more, newest first: what is left is whole chains."""

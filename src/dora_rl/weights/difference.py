@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dora_rl.model.delta import Change
+from dora_rl.model.delta import Change, Delta
 from dora_rl.weights.bits import from_planes, from_zigzag, patterns, to_planes, to_zigzag
 from dora_rl.weights.errors import WrongBase
 from dora_rl.weights.positions import Shape, decode, encode
@@ -109,6 +109,22 @@ def change_of(chain: Sequence[Steps], base: Tensor) -> Change:
         _check_base(steps, old)
         bits_N[places] = old + steps.steps_N
     return Change(indices_N=indices_N, values_N=bits_N.view(base.dtype))
+
+
+def changes_between(old: Tensors, new: Tensors) -> Delta:
+    """What turns one version into another, both whole; on the devices of the old."""
+    if new.keys() != old.keys():
+        raise WrongBase("the two versions have other tensors")
+    changes = {name: _change(old[name], tensor) for name, tensor in new.items()}
+    return {name: change for name, change in changes.items() if len(change.indices_N)}
+
+
+def _change(old: Tensor, new: Tensor) -> Change:
+    if (old.shape, old.dtype) != (new.shape, new.dtype):
+        raise WrongBase(f"{new.dtype} of shape {list(new.shape)} for {old.dtype} of {list(old.shape)}")
+    new = new.to(old.device).contiguous()
+    indices_N = (patterns(old) != patterns(new)).nonzero().squeeze(1)
+    return Change(indices_N=indices_N, values_N=new.view(-1)[indices_N])
 
 
 def _sum_of(indices_N: Tensor, bits_N: Tensor) -> Tensor:

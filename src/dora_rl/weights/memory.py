@@ -7,13 +7,10 @@ when the version is next asked for. Fetched tensors are the published ones (copi
 read only, too.
 """
 
-from torch import Tensor
-
-from dora_rl.model.delta import Change, Delta
-from dora_rl.weights.bits import patterns
+from dora_rl.model.delta import Delta
 from dora_rl.weights.channel import Resident
-from dora_rl.weights.difference import Tensors
-from dora_rl.weights.errors import UnknownVersion, VersionConflict, WrittenAfter, WrongBase
+from dora_rl.weights.difference import Tensors, changes_between
+from dora_rl.weights.errors import UnknownVersion, VersionConflict, WrittenAfter
 
 
 class InProcess:
@@ -48,10 +45,7 @@ class InProcess:
     def fetch_delta(self, version: int, base: Resident) -> Delta:
         """What differs between the base as it is and the version."""
         new = self.fetch(version)
-        if new.keys() != base.tensors.keys():
-            raise WrongBase(f"version {version} has other tensors than version {base.version}")
-        changes = {name: _change(base.tensors[name], tensor) for name, tensor in new.items()}
-        return {name: change for name, change in changes.items() if len(change.indices_N)}
+        return changes_between(base.tensors, new)
 
     def retire(self, version: int) -> None:
         """Let go of a version's tensors."""
@@ -59,12 +53,6 @@ class InProcess:
             raise VersionConflict(f"version {version} is the newest")
         self._versions.pop(version, None)
         self._writes.pop(version, None)
-
-
-def _change(old: Tensor, new: Tensor) -> Change:
-    new = new.to(old.device).contiguous()
-    indices_N = (patterns(old) != patterns(new)).nonzero().squeeze(1)
-    return Change(indices_N=indices_N, values_N=new.view(-1)[indices_N])
 
 
 def _num_writes(tensors: Tensors) -> int:

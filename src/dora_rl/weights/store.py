@@ -16,7 +16,7 @@ from dora_rl.model.delta import Delta
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import AnchorPolicy, Inventory
 from dora_rl.weights.channel import Resident
-from dora_rl.weights.difference import Tensors, encode_all
+from dora_rl.weights.difference import Tensors, changes_between, encode_all
 from dora_rl.weights.errors import MissingFile, UnknownVersion, VersionConflict, WeightsError
 from dora_rl.weights.files import Files, is_temporary
 from dora_rl.weights.lock import Lock
@@ -73,7 +73,13 @@ class Store:
 
     def fetch_delta(self, version: int, base: Resident) -> Delta:
         """What turns the base into a newer version, on the device of the base."""
-        return self._retried(version, lambda _: delta_onto(self._shelf, version, base))
+
+        def read(inventory: Inventory) -> Delta:
+            if inventory.spans(base.version, version):
+                return delta_onto(self._shelf, version, base)
+            return changes_between(base.tensors, rebuilt(self._shelf, inventory.chain(version), "cpu"))
+
+        return self._retried(version, read)
 
     def retire(self, version: int) -> None:
         """Let go of a version; its files go when no other version's chain needs them."""

@@ -57,6 +57,8 @@ class Entrant(Record, frozen=True):
     """A slot has a new sequence."""
 
     slot: int
+    version: int
+    """The sequence's own, whatever version the plan's rows run."""
     sampling: Sampling
     stream: Words
 

@@ -76,7 +76,12 @@ class Residency:
         request = sequence.request
         self._draft.tables.append(Table(slot=sequence.slot, first=0, blocks=tuple(sequence.blocks)))
         self._draft.entrants.append(
-            Entrant(slot=sequence.slot, sampling=request.sampling, stream=stream_of(request.key))
+            Entrant(
+                slot=sequence.slot,
+                version=request.version,
+                sampling=request.sampling,
+                stream=stream_of(request.key),
+            )
         )
 
     def grow(self, sequence: Sequence) -> None:

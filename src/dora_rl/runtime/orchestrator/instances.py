@@ -58,8 +58,11 @@ class Lost(Struct, kw_only=True):
 class Instances:
     """All of them, by number."""
 
-    def __init__(self, setup: LiveSetup, layout: LiveLayout, deaths: Deaths) -> None:
+    def __init__(
+        self, setup: LiveSetup, layout: LiveLayout, deaths: Deaths, stop_tokens: tuple[int, ...]
+    ) -> None:
         self._setup = setup
+        self._stop_tokens = stop_tokens
         self._layout = layout
         self._deaths = deaths
         self.posts: dict[int, Post] = {}
@@ -73,7 +76,14 @@ class Instances:
             log=self._log(number),
             environment=torch_environment(self._setup.devices.instance_threads),
         )
-        handle.send(say.Begin(setup=self._setup, store=str(self._layout.versions), number=number))
+        handle.send(
+            say.Begin(
+                setup=self._setup,
+                store=str(self._layout.versions),
+                number=number,
+                stop_tokens=self._stop_tokens,
+            )
+        )
         self.posts[number] = Post(number=number, handle=handle, since=time.monotonic())
 
     def close(self) -> None:

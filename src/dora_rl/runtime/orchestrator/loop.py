@@ -17,9 +17,7 @@
 import time
 
 from dora_rl.control.schedules import make_schedule
-from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
-from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import DoraError
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.orchestrator.carrying import Carrying
@@ -63,9 +61,9 @@ class Orchestrator:
         self._progress_at = time.monotonic()
         self._ticked_at = 0.0
         self._is_leaving = False
-        self.training = Training(setup, layout, opened.journal, self.deaths)
+        self.training = Training(setup, layout, opened.journal, self.deaths, self.metrics.took)
         close(self.training.close)
-        self._instances = Instances(setup, layout, self.deaths)
+        self._instances = Instances(setup, layout, self.deaths, prompts.stop_tokens)
         close(self._instances.close)
         self._scoring = Scoring(setup.scoring, prompts, layout.tokenizer, plane)
         close(self._scoring.close)
@@ -126,15 +124,9 @@ class Orchestrator:
         for event in news.inputs:
             self.evaluating.hear(event)
         self.evaluating.watch(decisions, self.now)
-        self._note_batches(decisions)
         self._carrying.carry_out(decisions)
         for act in news.after:
             act()
-
-    def _note_batches(self, decisions: list[Decision]) -> None:
-        for decision in decisions:
-            if isinstance(decision, do.Take):
-                self.metrics.took(decision, [self._journal.group(group) for group in decision.groups])
 
     @property
     def _has_fleet(self) -> bool:
@@ -200,6 +192,8 @@ class Orchestrator:
             for instance in self._plane.fleet
         ]
         self._act(News(inputs=[*gone]))
+        if self._plane.is_done and self._journal.covered_step < self._setup.steps:
+            self.training.write_checkpoint()
         for whole in self._journal.unscored():
             key = whole.key
             self._scoring.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)

@@ -1,5 +1,6 @@
 """One line a step: what the trainer measured, and what the asynchronous run was like meanwhile."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +28,7 @@ class Metrics:
         self._taken: Values = {}
         self.last: Values = {}
 
-    def took(self, take: Take, groups: list[FinishedGroup]) -> None:
+    def took(self, take: Take, groups: Sequence[FinishedGroup]) -> None:
         """A batch was taken: what its rewards and its age were."""
         named: dict[str, list[float]] = {}
         for group in groups:

@@ -70,7 +70,7 @@ def open_new(setup: LiveSetup) -> Opened:
         if setup.warm_start is not None:
             shutil.copytree(made.initial_model, layout.initial_model)
         write_setup(setup, layout.setup)
-        return _opened(_at_home(setup, root), directory, closing.pop_all(), Past())
+        return _opened(_at_home(setup, root), directory, closing, Past())
 
 
 def open_again(run_directory: Path) -> Opened:
@@ -78,15 +78,7 @@ def open_again(run_directory: Path) -> Opened:
     with ExitStack() as closing:
         directory = closing.enter_context(RunDirectory.resume(run_directory))
         setup = _at_home(read_setup(LiveLayout(root=run_directory).setup), run_directory)
-        opened = _opened(setup, directory, closing.pop_all(), Past(is_resumed=True))
-    found = replay(opened.plane, _remembered(opened.journal, opened.past))
-    if found.difference is not None:
-        raise DoraError(
-            f"event {found.difference.seq} of {opened.journal.path} was decided otherwise before: "
-            f"{found.difference}",
-            hint="resume with the version of dora-rl that the run was started with",
-        )
-    return opened
+        return _opened(setup, directory, closing, Past(is_resumed=True))
 
 
 def _at_home(setup: LiveSetup, root: Path) -> LiveSetup:
@@ -101,18 +93,31 @@ def _opened(setup: LiveSetup, directory: RunDirectory, closing: ExitStack, past:
     journal = closing.enter_context(Journal.open(layout.journal))
     reconcile(layout.events, journal)
     log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
+    closing.enter_context(log)
     prompts = PromptTable.read(layout.prompts)
+    plane = make_plane(setup, prompts)
+    _decide_again(plane, journal, past)
     return Opened(
         setup=setup,
         layout=layout,
         directory=directory,
         journal=journal,
-        log=closing.enter_context(log),
+        log=log,
         prompts=prompts,
-        plane=make_plane(setup, prompts),
+        plane=plane,
         past=past,
-        closing=closing,
+        closing=closing.pop_all(),
     )
+
+
+def _decide_again(plane: ControlPlane, journal: Journal, past: Past) -> None:
+    """Bring the control plane to where it was."""
+    difference = replay(plane, _remembered(journal, past)).difference
+    if difference is not None:
+        raise DoraError(
+            f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
+            hint="resume with the version of dora-rl that the run was started with",
+        )
 
 
 def _remembered(journal: Journal, past: Past) -> Iterator[Event]:

@@ -6,6 +6,7 @@ control goes on as if the step took longer.
 """
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dora_rl.core.decisions import Hand, Take
@@ -16,7 +17,7 @@ from dora_rl.runtime.orchestrator.batches import group_of
 from dora_rl.runtime.orchestrator.deaths import Deaths, how_it_ended, refuse_users_mistake
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import TakenBatch
+from dora_rl.store.records import FinishedGroup, TakenBatch
 from dora_rl.trainer.records import Group
 
 _NAME = "the trainer"
@@ -25,11 +26,19 @@ _NAME = "the trainer"
 class Training:
     """The trainer, as the orchestrator sees it."""
 
-    def __init__(self, setup: LiveSetup, layout: LiveLayout, journal: Journal, deaths: Deaths) -> None:
+    def __init__(
+        self,
+        setup: LiveSetup,
+        layout: LiveLayout,
+        journal: Journal,
+        deaths: Deaths,
+        took: Callable[[Take, Sequence[FinishedGroup]], None],
+    ) -> None:
         self._setup = setup
         self._layout = layout
         self._journal = journal
         self._deaths = deaths
+        self._took = took
         self.handed: list[Hand] = []
         """Groups of the batch that is not taken yet."""
         self.is_open = True
@@ -68,9 +77,12 @@ class Training:
 
     def take(self, take: Take) -> None:
         """Train on a batch; one that is not ready will find it in the journal."""
+        finished = [self._journal.group(group) for group in take.groups]
+        self._took(take, finished)
+        has_some = {hand.group for hand in self.handed}
         self.handed = []
         if self.is_ready and self.is_open:
-            groups = tuple(self._group(group) for group in take.groups)
+            groups = tuple(self._as_group(group) for group in finished if group.group not in has_some)
             self._train(say.TrainStep(batch=take.batch, groups=groups))
 
     def hand(self, hand: Hand) -> None:
@@ -104,7 +116,10 @@ class Training:
         self._num_busy += 1
 
     def _group(self, group: int) -> Group:
-        return group_of(self._journal.group(group), self._setup.sampling)
+        return self._as_group(self._journal.group(group))
+
+    def _as_group(self, finished: FinishedGroup) -> Group:
+        return group_of(finished, self._setup.sampling)
 
     # --- listening ------------------------------------------------------------------------------
 
@@ -150,7 +165,7 @@ class Training:
                 self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
 
     def _again(self, batch: TakenBatch) -> say.TrainStep:
-        groups = tuple(group_of(group, self._setup.sampling) for group in batch.groups)
+        groups = tuple(map(self._as_group, batch.groups))
         return say.TrainStep(batch=batch.number, groups=groups, is_replay=batch.is_published)
 
     # --- deaths ---------------------------------------------------------------------------------

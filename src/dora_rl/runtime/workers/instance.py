@@ -105,7 +105,7 @@ class InstanceWorker:
             return
         self._channel.send(
             say.RequestEnded(
-                drawn=self._drawn(event),
+                drawn=_rest(event, self._told[event.id]),
                 clock=self._engine.clock,
                 kv_tokens=self._engine.load().kv_tokens,
                 is_truncated=event.reason == "length",
@@ -113,28 +113,23 @@ class InstanceWorker:
         )
         del self._told[event.id]
 
-    def _drawn(self, turn: Finished) -> say.Drawn:
-        """What was not told yet; from now on it is."""
-        first, self._told[turn.id] = self._told[turn.id], len(turn.tokens)
-        return say.Drawn(
-            request=turn.id,
-            version=turn.version,
-            tokens=turn.tokens[first:],
-            logprobs=turn.logprobs[first:],
-            cut_logprobs=turn.cut_logprobs[first:],
-        )
+    def _untold(self, id: int) -> say.Drawn:
+        """What it drew since it was last spoken of; from now on that is told."""
+        drawn = self._engine.drawn(id, self._told[id])
+        assert drawn is not None, f"request {id} ended and was not told"
+        self._told[id] += len(drawn.tokens)
+        return drawn
 
     def _report(self) -> None:
         load, engine = self._engine.load(), self._engine
-        turns = [turn for id in self._told if (turn := engine.so_far(id)) is not None]
-        drawn = [self._drawn(turn) for turn in turns if len(turn.tokens) > self._told[turn.id]]
+        drawn = [self._untold(id) for id in self._told]
         self._channel.send(
             say.Report(
                 clock=engine.clock,
                 kv_tokens=load.kv_tokens,
                 step_s=engine.step_s or 0.0,
                 is_pressed=load.kv_tokens >= _PRESSURE * load.kv_capacity,
-                drawn=tuple(drawn),
+                drawn=tuple(each for each in drawn if each.tokens),
             )
         )
         self._reported_at = time.monotonic()
@@ -142,30 +137,19 @@ class InstanceWorker:
     # --- moving ---------------------------------------------------------------------------------
 
     def _export(self, command: say.ExportRequest) -> None:
-        turn = self._engine.so_far(command.request)
-        if turn is None or command.request not in self._told:
+        id = command.request
+        if id not in self._told:
             return  # It ended meanwhile, and that was told.
+        kv_bytes = 0
         if command.path is None:
-            drawn, kv_bytes = self._drawn(turn), 0
-            self._engine.abort(command.request)
+            drawn = self._untold(id)
+            self._engine.abort(id)
         else:
-            exported = self._engine.export_request(command.request)
-            drawn = self._drawn(self._turn_of(exported))
+            exported = self._engine.export_request(id)
+            drawn = _rest(_turn_of(exported), self._told[id])
             kv_bytes = _write(exported, Path(command.path))
-        del self._told[command.request]
+        del self._told[id]
         self._channel.send(say.RequestExported(drawn=drawn, kv_bytes=kv_bytes))
-
-    @staticmethod
-    def _turn_of(exported: Exported) -> Finished:
-        header = exported.header
-        return Finished(
-            id=header.request.id,
-            version=header.request.version,
-            tokens=header.tokens[header.turn_start :],
-            logprobs=header.logprobs,
-            cut_logprobs=header.cut_logprobs,
-            reason="aborted",
-        )
 
     def _import(self, command: say.ImportRequest) -> None:
         try:
@@ -192,8 +176,11 @@ class InstanceWorker:
 
     def _interrupt(self, command: say.InterruptAll) -> None:
         """Everything leaves with what it has and enters again under the other version."""
+        for event in self._engine.finished():
+            self._ended(event)
         self._report()
         left = [self._taken_out(id) for id in self._told]
+        self._engine.finished()  # Their ends are no news.
         resident = self._engine.load().versions
         self._load(
             say.LoadVersion(version=command.version, drop=tuple(v for v in resident if v != command.version))
@@ -202,11 +189,10 @@ class InstanceWorker:
             self._generate(say.Generate(request=msgspec.structs.replace(request, version=command.version)))
 
     def _taken_out(self, id: int) -> Request:
-        turn, request = self._engine.so_far(id), self._engine.request(id)
-        assert turn is not None, f"request {id} ended and was not told"
+        drawn, request = self._engine.drawn(id), self._engine.request(id)
+        assert drawn is not None, f"request {id} ended and was not told"
         self._engine.abort(id)
-        self._engine.finished()
-        return continued(request, turn.tokens)
+        return continued(request, drawn.tokens)
 
     # --- devices --------------------------------------------------------------------------------
 
@@ -217,6 +203,29 @@ class InstanceWorker:
     def _go_on(self, command: say.GoOn) -> None:
         self._is_paused = False
         self._channel.send(say.WentOn())
+
+
+def _turn_of(exported: Exported) -> Finished:
+    header = exported.header
+    return Finished(
+        id=header.request.id,
+        version=header.request.version,
+        tokens=header.tokens[header.turn_start :],
+        logprobs=header.logprobs,
+        cut_logprobs=header.cut_logprobs,
+        reason="aborted",
+    )
+
+
+def _rest(turn: Finished, first: int) -> say.Drawn:
+    """A turn from its `first` token on."""
+    return say.Drawn(
+        request=turn.id,
+        version=turn.version,
+        tokens=turn.tokens[first:],
+        logprobs=turn.logprobs[first:],
+        cut_logprobs=turn.cut_logprobs[first:],
+    )
 
 
 def continued(request: Request, tokens: tuple[int, ...]) -> Request:
@@ -249,7 +258,7 @@ def main(fd: int) -> None:
     torch.set_num_threads(begin.setup.devices.instance_threads)
     try:
         with channel.kept_alive(begin.setup.patience.start_s):
-            engine, device = open_tracked(begin.setup, begin.number)
+            engine, device = open_tracked(begin)
         worker = InstanceWorker(channel, begin, engine, device)
         channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
         worker.run()

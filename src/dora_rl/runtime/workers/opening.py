@@ -1,23 +1,24 @@
-"""An instance's engine: on its device, with its tokenizer, without a version."""
+"""An instance's engine: on its device, knowing what ends a response, without a version."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 
 from dora_rl.model.hub_config import read_config
-from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.rollout.native.backend import Backend
 from dora_rl.rollout.native.executor import CPU
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.scheduling.stops import Stops
-from dora_rl.runtime.setup import LiveSetup
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.messages import Begin
 from dora_rl.runtime.workers.tracked import TrackedEngine
 
 
-def open_tracked(setup: LiveSetup, number: int) -> tuple[TrackedEngine, str]:
-    """The engine of instance `number`, and the device it is on."""
-    directory, engine = Path(setup.model), setup.engine
+def open_tracked(begin: Begin) -> tuple[TrackedEngine, str]:
+    """The engine of an instance, and the device it is on."""
+    setup, engine = begin.setup, begin.setup.engine
     config = EngineConfig(
         limits=engine.limits,
         dtype=setup.dtype,
@@ -27,20 +28,20 @@ def open_tracked(setup: LiveSetup, number: int) -> tuple[TrackedEngine, str]:
         device_bytes=engine.device_bytes,
         host_bytes=engine.host_bytes,
     )
-    backend, device = _backend(setup.devices.instance_device, number)
-    stops = _stops(directory, needs_text=bool(setup.stop_strings))
-    return TrackedEngine(read_config(directory / "config.json"), config, stops, backend=backend), device
+    backend, device = _backend(setup.devices.instance_device, begin.number)
+    model = read_config(Path(setup.model) / "config.json")
+    return TrackedEngine(model, config, _stops(begin), backend=backend), device
 
 
-def _stops(directory: Path, *, needs_text: bool) -> Stops:
-    if not needs_text:
-        return Stops(load_eos_ids(directory))
-    tokenizer = load_tokenizer(directory)
+def _stops(begin: Begin) -> Stops:
+    if not begin.setup.stop_strings:
+        return Stops(begin.stop_tokens)
+    tokenizer = Tokenizer.from_file(str(LiveLayout(root=Path(begin.setup.run_directory)).tokenizer))
 
     def decode(tokens: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(tokens)))
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=False))
 
-    return Stops(load_eos_ids(directory), decode)
+    return Stops(begin.stop_tokens, decode)
 
 
 def _backend(device: str, number: int) -> tuple[Backend, str]:

@@ -16,7 +16,7 @@ from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.prompts import TokenizedPrompt, tokenize_rows
 from dora_rl.model.load import load_decoder
 from dora_rl.model.save import save_decoder
-from dora_rl.model.tokenizer import load_tokenizer, save_tokenizer
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.prompts import PromptTable, check_lengths
@@ -33,6 +33,7 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
     table = PromptTable(
         train=train.prompts,
         held_out=held_out.prompts if held_out else (),
+        stop_tokens=tuple(sorted(load_eos_ids(Path(setup.model)))),
         num_overlong=train.num_overlong + (held_out.num_overlong if held_out else 0),
     )
     check_lengths(table, setup)

@@ -8,7 +8,8 @@ import time
 
 from dora_rl.rollout.errors import RequestError
 from dora_rl.rollout.native.engine import NativeEngine
-from dora_rl.rollout.requests import Finished, Request
+from dora_rl.rollout.requests import Request
+from dora_rl.runtime.messages import Drawn
 
 _NEWEST_WEIGHS = 0.1
 
@@ -23,12 +24,19 @@ class TrackedEngine(NativeEngine):
     _had_turn: frozenset[int | None] = frozenset()
     """Versions that drew tokens in this round."""
 
-    def so_far(self, request_id: int) -> Finished | None:
-        """What a request has drawn in this turn; None if it is not here."""
+    def drawn(self, request_id: int, first: int = 0) -> Drawn | None:
+        """What a request has drawn in this turn from its `first` token on; None if it is not here."""
         try:
-            return self._scheduler.find(request_id).finished("aborted", is_held=False)
+            sequence = self._scheduler.find(request_id)
         except RequestError:
             return None
+        return Drawn(
+            request=request_id,
+            version=sequence.request.version,
+            tokens=tuple(sequence.tokens[sequence.turn_start + first :]),
+            logprobs=tuple(sequence.logprobs[first:]),
+            cut_logprobs=tuple(sequence.cut_logprobs[first:]),
+        )
 
     def request(self, request_id: int) -> Request:
         """As it was submitted."""

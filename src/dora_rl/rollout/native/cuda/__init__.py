@@ -2,6 +2,8 @@
 
 backend   what the engine is told about this device
 executor  a plan to launches, and launches to answers
+lane      one stream of passes, with buffers and graphs of its own
+ordering  what a plan on one lane must come behind
 staging   a plan as the integers kernels read
 graphs    launches captured once and replayed
 places    memory at fixed addresses for the weights of each resident version

@@ -1,11 +1,7 @@
 """Carries out plans on a GPU: moves, tables and entrants, then the rows on a lane.
 
 Nothing here waits for the device but `Answers.result` and KV on its way out. Versions with few rows run on
-lanes of their own, beside the others. Plans then overlap, and what must not is ordered here:
-
-- a plan with moves or entrants comes behind everything, and everything later behind it;
-- a block that changes hands is first let go by the lane of its last owner;
-- the steps of one version follow one another, whichever lanes they are on.
+lanes of their own, beside the others; what must not overlap is `ordering`'s to say.
 """
 
 from collections.abc import Sequence
@@ -21,6 +17,7 @@ from dora_rl.model.rope import Rotary
 from dora_rl.rollout.native.cuda.cache import BlockCache, Copied, to_device, to_host
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads
 from dora_rl.rollout.native.cuda.lane import Lane, Shared, lane_bytes
+from dora_rl.rollout.native.cuda.ordering import Ordering
 from dora_rl.rollout.native.cuda.places import Places
 from dora_rl.rollout.native.cuda.slots import SlotSampling
 from dora_rl.rollout.native.cuda.staging import Room
@@ -62,11 +59,7 @@ class CudaExecutor:
         self._places = Places()
         self._parked: dict[int, Copied] = {}
         self._lanes = [Lane(model, config, room, self._shared) for room in _rooms(config)]
-        self._lane_of_block: dict[int, Lane] = {}
-        self._lane_of_version: dict[int, Lane] = {}
-        self._behind_barrier = set(self._lanes)
-        """Lanes that wait already for the last plan that concerned everybody."""
-        self._barrier = self._lanes[0]
+        self._ordering = Ordering(self._lanes)
         self._moving_bytes_left = moving_bytes(model, config)
         self._synchronize()
 
@@ -77,7 +70,8 @@ class CudaExecutor:
         """Begin a step."""
         lane = self._lane_for(plan)
         with lane.in_order():
-            self._order(plan, lane)
+            for other in self._ordering.put(plan, lane):
+                lane.wait_for(other)
             self._move(plan.moves)
             self._update(plan.tables)
             if plan.entrants:
@@ -96,24 +90,6 @@ class CudaExecutor:
             return self._lanes[0]
         own = side[self._places.place_of(plan.version) % len(side)]
         return own if own.fits(plan.rows) else self._lanes[0]
-
-    def _order(self, plan: Plan, lane: Lane) -> None:
-        """Wait for the lanes that this plan must come behind."""
-        concerns_all = bool(plan.moves or plan.entrants) or plan.version is None
-        waits = set(self._lanes) if concerns_all else set()
-        if lane not in self._behind_barrier:
-            waits.add(self._barrier)
-            self._behind_barrier.add(lane)
-        blocks = [block for table in plan.tables for block in table.blocks]
-        waits.update(self._lane_of_block[block] for block in blocks if block in self._lane_of_block)
-        if plan.version is not None:
-            waits.add(self._lane_of_version.get(plan.version, lane))
-            self._lane_of_version[plan.version] = lane
-        for other in waits - {lane}:
-            lane.wait_for(other)
-        self._lane_of_block.update(dict.fromkeys(blocks, lane))
-        if concerns_all:
-            self._barrier, self._behind_barrier = lane, {lane}
 
     # --- memory ---------------------------------------------------------------------------------
 
@@ -188,7 +164,7 @@ class CudaExecutor:
     def forget(self, version: int) -> None:
         """Let go of a version."""
         self._places.leave(version)
-        self._lane_of_version.pop(version, None)
+        self._ordering.forget(version)
 
 
 def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> Shared:
