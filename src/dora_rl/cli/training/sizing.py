@@ -1,5 +1,7 @@
 """How large an engine may be: versions first, then as much KV as its slots can use and memory holds."""
 
+from msgspec.structs import replace
+
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
@@ -37,55 +39,57 @@ def size_engine(
 ) -> Sized:
     """The engine of one instance with `free_bytes` to itself; a ConfigError where nothing would fit."""
     positions = _positions(model, longest_prompt, max_new_tokens)
-    block_size, slots = recipe.engine.block_size, recipe.cluster.slots
-    dtype = recipe.trainer.serving_dtype
-    backend = _backend(device)
-    config = EngineConfig(
-        limits=Limits(
-            num_blocks=1,
-            block_size=block_size,
-            max_running=slots,
-            step_tokens=max(recipe.engine.step_tokens, slots),
-            max_positions=positions,
-        ),
-        dtype=dtype,
-        max_versions=max_versions(recipe),
-        is_batch_invariant=recipe.engine.batch_invariant,
-        steps_ahead=_steps_ahead(recipe, device),
-    )
+    config, backend = _smallest(recipe, device, positions), _backend(device)
     version = parameter_bytes(model, config.torch_dtype) + backend.prepared_bytes(model, config)
-    workspace = backend.workspace_bytes(model, config)
-    fixed = config.max_versions * version + workspace
-    block = block_size * PagedCache.cell_bytes(model, config.torch_dtype)
-    wanted = recipe.engine.kv_tokens or slots * positions
+    versions, workspace = config.max_versions * version, backend.workspace_bytes(model, config)
+    block = config.limits.block_size * PagedCache.cell_bytes(model, config.torch_dtype)
     # One block is the engine's own: what idle rows write to.
-    num_blocks = min(-(-wanted // block_size), (free_bytes - fixed) // block - 1)
+    num_blocks = min(_wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
     least = config.limits.blocks_for(positions)
     if num_blocks < least:
-        raise _too_little(fixed + (least + 1) * block, free_bytes, config.max_versions)
-    num_host_blocks = _host_blocks(recipe, num_blocks, block_size)
+        needed = versions + workspace + (least + 1) * block
+        raise _too_little(needed, free_bytes, config.max_versions)
+    num_host_blocks = _host_blocks(recipe, num_blocks, config.limits.block_size)
+    limits = replace(config.limits, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+    kv = (num_blocks + 1) * block
     engine = EngineSetup(
-        limits=Limits(
-            num_blocks=num_blocks,
-            block_size=block_size,
-            num_host_blocks=num_host_blocks,
-            max_running=slots,
-            step_tokens=config.limits.step_tokens,
-            max_positions=positions,
-        ),
+        limits=limits,
         max_versions=config.max_versions,
         is_batch_invariant=config.is_batch_invariant,
         steps_ahead=config.steps_ahead,
-        device_bytes=round(_SPARE * (fixed + (num_blocks + 1) * block)),
+        device_bytes=round(_SPARE * (versions + workspace + kv)),
         host_bytes=max(1, num_host_blocks * block),
     )
     return Sized(
         engine=engine,
-        versions_bytes=config.max_versions * version,
-        kv_bytes=(num_blocks + 1) * block,
+        versions_bytes=versions,
+        kv_bytes=kv,
         workspace_bytes=workspace,
         host_kv_bytes=num_host_blocks * block,
     )
+
+
+def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
+    """With a single block of KV: everything else is known before the KV is sized."""
+    slots = recipe.cluster.slots
+    return EngineConfig(
+        limits=Limits(
+            num_blocks=1,
+            block_size=recipe.engine.block_size,
+            max_running=slots,
+            step_tokens=max(recipe.engine.step_tokens, slots),
+            max_positions=positions,
+        ),
+        dtype=recipe.trainer.serving_dtype,
+        max_versions=max_versions(recipe),
+        is_batch_invariant=recipe.engine.batch_invariant,
+        steps_ahead=_steps_ahead(recipe, device),
+    )
+
+
+def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
+    """What is asked for, else the longest sequence in every slot."""
+    return limits.blocks_for(recipe.engine.kv_tokens or limits.max_running * limits.max_positions)
 
 
 def max_versions(recipe: Recipe) -> int:
