@@ -80,7 +80,8 @@ def schedules(
     stdout().print(_table(comparison))
     if not comparison.claims_speed_only:
         for schedule, gap, spread in reward_gaps(comparison):
-            typer.echo(f"reward by step, {schedule}: {gap:.3f} from sync; seeds of sync apart {spread:.3f}")
+            apart = f"{spread:.3f}" if spread is not None else "unknown: give several --seeds"
+            typer.echo(f"reward by step, {schedule}: {gap:.3f} from sync; its seeds are apart {apart}")
 
 
 def _line(run: "Measured") -> str:

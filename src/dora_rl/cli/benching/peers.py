@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.cli.benching.predicting import step_s
+from dora_rl.cli.machine import num_cores
 from dora_rl.cli.training.aside import aside
 from dora_rl.cli.training.planning import plan_run
 from dora_rl.core.errors import DoraError, UserError
@@ -18,12 +19,14 @@ from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
 from dora_rl.runtime.bench.peer import PeerRun
+from dora_rl.runtime.handle import torch_environment
 from dora_rl.runtime.run import run_live
 from dora_rl.runtime.setup import LiveSetup
 
 NEEDED = ("trl", "accelerate", "datasets")
 _SMOOTHED = 3
 _WARMUP = 2
+_TRIAL_STEPS = 4
 
 
 class Side(Record, frozen=True):
@@ -80,7 +83,7 @@ def compare_with_peer(
     setup = aside(plan_run, resolved, str(place / "run")).setup
     run_live(setup)
     facts = read_run(place / "run")
-    theirs = _train_peer(place / "run", peer_steps, place / "peer.json", place / "peer.log")
+    theirs = _train_peer(place, peer_steps, _best_threads(place, setup.batch.trajectories))
     ours_at, ours_rewards = _curve(facts)
     theirs_at, theirs_rewards = [step.at for step in theirs.steps], [step.reward for step in theirs.steps]
     wanted = target if target is not None else min(_best(ours_rewards), _best(theirs_rewards))
@@ -136,11 +139,29 @@ def _peer_speed(run: PeerRun, trajectories: int) -> float:
     return trajectories * (len(run.steps) - first) / (run.steps[-1].at - began)
 
 
-def _train_peer(root: Path, steps: int, output: Path, log: Path) -> PeerRun:
-    """In a process of its own, with every core, as a user would start it."""
-    command = [sys.executable, "-m", "dora_rl.runtime.bench.peer", str(root), str(steps), str(output)]
+def _best_threads(place: Path, trajectories: int) -> int:
+    """One, or every core: whichever is faster over a few steps. A tiny model gains nothing from more."""
+    speeds = {
+        threads: _peer_speed(_train_peer(place, _TRIAL_STEPS, threads), trajectories)
+        for threads in {1, num_cores()}
+    }
+    return max(speeds, key=lambda threads: speeds[threads])
+
+
+def _train_peer(place: Path, steps: int, num_threads: int) -> PeerRun:
+    """In a process of its own, as a user would start it."""
+    output, log = place / "peer.json", place / "peer.log"
+    command = [
+        sys.executable,
+        "-m",
+        "dora_rl.runtime.bench.peer",
+        str(place / "run"),
+        str(steps),
+        str(output),
+    ]
+    environment = {**os.environ, **torch_environment(num_threads)}
     with log.open("wb") as said:
-        ended = subprocess.run(command, stdout=said, stderr=said, env=dict(os.environ), check=False)
+        ended = subprocess.run(command, stdout=said, stderr=said, env=environment, check=False)
     if ended.returncode:
         last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
         raise DoraError(f"training with TRL ended with {ended.returncode}: {last}")

@@ -233,14 +233,18 @@ def _title(setup: LiveSetup) -> str:
     )
 
 
-def reward_gaps(comparison: Comparison) -> Iterator[tuple[ScheduleName, float, float]]:
-    """Of each other schedule: how far its mean reward curve is from sync's, and how far seeds of sync are."""
-    sync = [run.rewards for run in comparison.of("sync")]
+def reward_gaps(comparison: Comparison) -> Iterator[tuple[ScheduleName, float, float | None]]:
+    """Of each other schedule: how far its mean reward curve is from sync's, and how far seeds of sync are.
+
+    The latter is None with a single seed.
+    """
+    sync = comparison.of("sync")
+    apart = [_gap(a.rewards, b.rewards) for a in sync for b in sync if a.seed < b.seed]
     for schedule in SCHEDULES[1:]:
         own = [run.rewards for run in comparison.of(schedule)]
         if own and sync:
-            spread = max((_gap(a, b) for a in sync for b in sync), default=0.0)
-            yield schedule, _gap(_mean_curve(own), _mean_curve(sync)), spread
+            gap = _gap(_mean_curve(own), _mean_curve([run.rewards for run in sync]))
+            yield schedule, gap, max(apart, default=None)
 
 
 def _mean_curve(curves: Sequence[tuple[float | None, ...]]) -> tuple[float | None, ...]:
