@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dora_rl.cli import bench_gap, bench_train, bench_weights
+from dora_rl.cli import bench_gap, bench_peer, bench_schedules, bench_train, bench_weights
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +27,8 @@ class Device(StrEnum):
 app.command(name="train")(bench_train.train)
 app.command(name="gap")(bench_gap.gap)
 app.command(name="weights")(bench_weights.weights)
+app.command(name="schedules")(bench_schedules.schedules)
+app.command(name="peer")(bench_peer.peer)
 
 
 @app.command()

@@ -1,0 +1,82 @@
+"""From the command line to a scope: which schedules, which seeds, which recipe."""
+
+from pathlib import Path
+from typing import Literal, cast
+
+from dora_rl.cli.benching.schedules import SCHEDULES, Scope
+from dora_rl.cli.training.aside import aside
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Lognormal, ScheduleName
+from dora_rl.core.record import Record
+from dora_rl.runtime.bench.workload import Workload, write_workload
+
+_SIGMA = 1.0
+_MEDIAN_SHARE = 1 / 6
+
+
+class Options(Record, frozen=True):
+    """As they were given."""
+
+    device: Literal["cpu", "cuda"]
+    steps: int
+    schedules: str
+    seeds: str
+    recipe: str
+    assignments: tuple[str, ...]
+    is_prescribed: bool | None
+    shape: str | None
+    groups: int | None
+    max_tokens: int | None
+
+
+def make_scope(options: Options, place: Path, keep: Path | None) -> Scope:
+    """Everything resolved; a workload of prescribed lengths is written under `place`."""
+    is_cuda = options.device == "cuda"
+    recipe, lengths = options.recipe, None
+    if options.is_prescribed or (options.is_prescribed is None and is_cuda):
+        work = _workload(options)
+        recipe, lengths = str(aside(write_workload, work, place)), work.lengths
+    return Scope(
+        recipe=recipe,
+        assignments=(f"devices.kind={options.device}", *options.assignments),
+        steps=options.steps,
+        schedules=_schedules(options.schedules),
+        seeds=tuple(_seed(text) for text in _listed(options.seeds)),
+        directory=str((keep or place / "runs").absolute()),
+        keeps_runs=keep is not None,
+        lengths=lengths,
+    )
+
+
+def _workload(options: Options) -> Workload:
+    """On a CPU small enough for a minute or two."""
+    is_cuda = options.device == "cuda"
+    longest = options.max_tokens or (2048 if is_cuda else 192)
+    median_tokens = max(1.0, _MEDIAN_SHARE * longest)
+    return Workload(
+        shape=options.shape or ("qwen3-0.6b" if is_cuda else "tiny"),
+        device=options.device,
+        groups=options.groups or (32 if is_cuda else 4),
+        group_size=8 if is_cuda else 4,
+        slots=256 if is_cuda else 16,
+        lengths=Lognormal(
+            median_tokens=median_tokens, sigma=_SIGMA, min_tokens=min(16, longest), max_tokens=longest
+        ),
+    )
+
+
+def _schedules(text: str) -> tuple[ScheduleName, ...]:
+    for name in _listed(text):
+        if name not in SCHEDULES:
+            raise ConfigError(f"no schedule named '{name}'", hint=f"known: {', '.join(SCHEDULES)}")
+    return cast(tuple[ScheduleName, ...], _listed(text)) or SCHEDULES
+
+
+def _seed(text: str) -> int:
+    if not text.isdigit():
+        raise ConfigError(f"'{text}' is no seed", hint="give numbers with commas: --seeds 0,1,2")
+    return int(text)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
