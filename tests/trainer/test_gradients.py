@@ -134,6 +134,27 @@ def test_every_algorithm_is_indifferent_to_packing(
     assert_equal(one_by_one, together)
 
 
+@pytest.mark.parametrize("trains_trunk", [True, False])
+def test_a_critic_weighs_what_it_is_told_and_reaches_the_layers_if_it_may(
+    model: ModelConfig, make_batch: MakeBatch, trains_trunk: bool
+) -> None:
+    found = []
+    for loss_weight in (0.5, 1.0):
+        critic = CriticConfig(loss_weight=loss_weight, trains_trunk=trains_trunk)
+        trainer = make_trainer(model, algorithm=PRESETS["ppo"], critic=critic)
+        head = trainer.weights.policy.value_head
+        assert head is not None
+        # A head of zeros, as it is at birth, hands no gradient down.
+        torch.nn.init.ones_(head.weight)
+        gradients = captured(trainer)
+        trainer.train(make_batch())
+        found.append(gradients[0])
+    half, whole = found
+    torch.testing.assert_close(whole["value_head.weight"], 2 * half["value_head.weight"])
+    norm = "decoder.layers.0.attention_norm.weight"
+    assert torch.allclose(whole[norm], half[norm], rtol=1e-4) == (not trains_trunk)
+
+
 @pytest.mark.parametrize("updates", [1, 2, 3])
 def test_streaming_gives_the_gradient_of_the_whole_batch(
     model: ModelConfig, make_batch: MakeBatch, updates: int

@@ -3,11 +3,13 @@
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,41 @@ def test_a_full_disk_at_any_moment_is_an_error_and_a_retry_goes_on(quick_path: P
         assert {int(path.name[1:9]) for path in directory.glob("*.anchor")} == {2}
     assert len(messages) > 40
     assert all(str(quick_path) in each and "No space left" in each for each in messages)
+
+
+class ListingFiles(Files):
+    """Says what it did, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def append(self, descriptor: int, chunk: Data) -> None:
+        self.done.append("append")
+        super().append(descriptor, chunk)
+
+    def sync(self, descriptor: int) -> None:
+        self.done.append("sync directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "sync")
+        super().sync(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.done.append("rename")
+        super().rename(old, new)
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_publish_returns(
+    tmp_path: Path,
+) -> None:
+    files = ListingFiles()
+    with Store(tmp_path, files=files) as store:
+        for number, tensors in enumerate(VERSIONS[:2]):
+            files.done.clear()
+            store.publish(number, tensors)
+            without_repeats = [what for what, _ in groupby(files.done)]
+            assert without_repeats == ["append", "sync", "rename", "sync directory"]
+        files.done.clear()
+        store.publish(1, VERSIONS[1])
+        # It may be there by a rename that nobody waited for.
+        assert files.done == ["sync directory"]
 
 
 class Nursery:

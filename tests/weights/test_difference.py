@@ -120,6 +120,21 @@ def test_arbitrary_bytes_are_positions_or_an_error(count: int, size: int, seed: 
     assert int(positions[-1]) < shape.size
 
 
+def test_positions_out_of_order_or_out_of_range_are_an_error() -> None:
+    shape = Shape(size=64, count=2)
+    data = encode(torch.tensor([3, 5]), 64)
+    assert shape.code == "sorted"
+    swapped = data.clone()
+    # Both have the same high part; each plane holds one low bit of either.
+    low = swapped[: shape.low_bits]
+    low.copy_(((low & 1) << 1) | (low >> 1))
+    beyond = encode(torch.tensor([3, 63]), 64)
+    beyond[shape.low_bits :] = pack_bits(torch.tensor([True, False, False, True, False]))
+    for wrong in (swapped, beyond):
+        with pytest.raises(ValueError, match="not ascending below 64"):
+            decode(wrong, shape)
+
+
 @given(bits=st.lists(st.booleans(), max_size=70))
 def test_packed_bits_unpack(bits: list[bool]) -> None:
     packed = pack_bits(torch.tensor(bits, dtype=torch.bool))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.weights.chain import AnchorPolicy
+from dora_rl.weights.chain import AnchorPolicy, Inventory
 from dora_rl.weights.channel import Resident
 from dora_rl.weights.errors import Busy, UnknownVersion, VersionConflict, WeightsError, WrongBase
 from dora_rl.weights.store import Store
@@ -194,6 +194,17 @@ def test_retiring_keeps_what_others_need_and_nothing_else(
     for earlier, later in pairwise(live):
         if later == earlier + 1:
             store.fetch_delta(later, Resident(version=earlier, tensors=versions[earlier]))
+
+
+def test_a_reader_whose_chain_is_replaced_while_it_reads_looks_again(tmp_path: Path) -> None:
+    store, versions = published(tmp_path, 4, every=3)
+    for number in range(3):
+        store.retire(number)
+    reader = Store(tmp_path)
+    # What it saw before the anchor of version 3 was written and what that made needless was removed.
+    seen = iter([Inventory(anchors={0}, deltas={1, 2, 3}, retired=set())])
+    reader._shelf.inventory = lambda: next(seen, None) or store._shelf.inventory()  # type: ignore[method-assign]
+    assert same_bits(reader.fetch(3), versions[3])
 
 
 def test_when_all_but_the_newest_is_retired_its_chain_is_left(tmp_path: Path) -> None:

@@ -24,12 +24,8 @@ def run_prescribed(setup: LiveSetup, length_of: LengthOf, watchers: Sequence[Wat
     opened = open_new(setup)
     try:
         orchestrator = _Prescribing(opened, tuple(watchers), length_of)
-        is_orderly = False
-        try:
-            orchestrator.run()
-            is_orderly = True
-        finally:
-            orchestrator.close(is_orderly=is_orderly)
+        orchestrator.run()
+        orchestrator.stop()
     finally:
         opened.close()
 
