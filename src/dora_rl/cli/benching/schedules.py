@@ -39,6 +39,9 @@ SCHEDULES: tuple[ScheduleName, ...] = (
     "dora",
 )
 
+_LEAST_WARMUP = 2
+"""Steps that do not count: the first ones consume what was generated while the trainer warmed up."""
+
 
 class Scope(Record, frozen=True):
     """What is measured."""
@@ -164,6 +167,7 @@ def _planned(scope: Scope, schedule: ScheduleName, seed: int) -> LiveSetup:
         f"control.schedule={schedule}",
         "evaluation.every=0",
         f"checkpoints.every={scope.steps}",
+        f"simulation.warmup_steps={max(_LEAST_WARMUP, scope.steps // 4)}",
     )
     recipe = resolve_recipe(scope.recipe, [*scope.assignments, *fixed])
     return aside(plan_run, recipe, str(Path(scope.directory) / f"{schedule}-{seed}")).setup
