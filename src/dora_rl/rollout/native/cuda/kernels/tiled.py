@@ -63,8 +63,8 @@ def _tiled(
     inside = (rows < num_rows)[:, None] & (outputs < NUM_OUTPUTS)[None, :]
     dtype = out.dtype.element_ty
     if HAS_BIAS:
-        is_added = (outputs < NUM_OUTPUTS) & (part == 0)
-        sums += tl.load(bias + outputs, mask=is_added, other=0.0).to(tl.float32)[None, :]
+        added = tl.load(bias + outputs, mask=outputs < NUM_OUTPUTS, other=0.0).to(tl.float32)
+        sums += tl.where(part == 0, added, 0.0)[None, :]
     result = sums.to(dtype)
     if IS_GATED:
         result = gate(result, sums_up.to(dtype))
