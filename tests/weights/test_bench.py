@@ -8,9 +8,10 @@ import torch
 from typer.testing import CliRunner
 
 from dora_rl.cli.bench import app
+from dora_rl.model.shapes import QWEN3_06B
 from dora_rl.model.tiny import tiny_config
 from dora_rl.weights.bench import measure
-from dora_rl.weights.bench.training import QWEN3_600M, Training
+from dora_rl.weights.bench.training import Training
 from dora_rl.weights.bits import patterns
 
 
@@ -39,7 +40,7 @@ def test_a_step_moves_the_masters_and_versions_are_their_casts() -> None:
 
 
 def test_the_cuda_shape_is_that_of_qwen3_600m() -> None:
-    c = QWEN3_600M
+    c = QWEN3_06B
     layer = c.hidden_size * (2 * c.q_size + 2 * c.kv_size + 3 * c.intermediate_size)
     assert 0.59e9 < c.vocab_size * c.hidden_size + c.num_layers * layer < 0.60e9
 

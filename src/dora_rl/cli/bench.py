@@ -1,12 +1,12 @@
 """`dora bench`: how fast the parts are, against what they must reach."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dora_rl.cli import bench_gap, bench_peer, bench_schedules, bench_train, bench_weights
+from dora_rl.cli.bench_device import Device
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from dora_rl.sim.bench import Report, Size
 
 app = typer.Typer(no_args_is_help=True, help="How fast the parts are, against what they must reach.")
-
-
-class Device(StrEnum):
-    """Where an engine runs."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 app.command(name="train")(bench_train.train)

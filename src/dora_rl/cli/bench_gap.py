@@ -1,16 +1,10 @@
 """`dora bench gap`: engine and trainer on the same tokens."""
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-
-class Device(StrEnum):
-    """Where both run."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
+from dora_rl.cli.bench_device import Device
 
 
 def gap(

@@ -1,22 +1,16 @@
 """`dora bench schedules`: one recipe under all schedules, one live run after the other."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dora_rl.cli.bench_device import Device
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dora_rl.cli.benching.schedules import Comparison, Measured
-
-
-class Device(StrEnum):
-    """Where everything runs."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 def schedules(

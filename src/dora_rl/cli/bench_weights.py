@@ -1,22 +1,16 @@
 """`dora bench weights`: versions as deltas against full weights."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dora_rl.cli.bench_device import Device
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dora_rl.weights.bench.measure import Row
-
-
-class Device(StrEnum):
-    """Where the optimizer runs."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 def weights(

@@ -14,7 +14,8 @@ import torch
 
 from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
-from dora_rl.weights.bench.training import QWEN3_600M, SMALL, Training
+from dora_rl.model.shapes import QWEN3_06B
+from dora_rl.weights.bench.training import SMALL, Training
 from dora_rl.weights.bits import patterns
 from dora_rl.weights.chain import AnchorPolicy
 from dora_rl.weights.channel import Resident
@@ -60,7 +61,7 @@ def run_bench(
 
 
 def _measure(device: str, directory: Path, rate: float, steps: int, advance: Callable[[str], None]) -> Row:
-    config, tokens = (QWEN3_600M, (4, 512)) if device == "cuda" else (SMALL, (4, 32))
+    config, tokens = (QWEN3_06B, (4, 512)) if device == "cuda" else (SMALL, (4, 32))
     training = Training(config, device=device, learning_rate=rate, tokens=tokens)
     with Store(directory, policy=_NEVER) as store:
         course = _Course(store, directory, training)

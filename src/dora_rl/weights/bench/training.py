@@ -13,20 +13,6 @@ from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.weights.difference import Tensors
 
-QWEN3_600M = ModelConfig(
-    family="qwen3",
-    vocab_size=151_936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_layers=28,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    max_positions=4096,
-    norm_eps=1e-6,
-    rope=DefaultRope(theta=1_000_000.0),
-    is_tied=True,
-)
 SMALL = ModelConfig(
     family="qwen3",
     vocab_size=4096,

@@ -20,7 +20,6 @@ from dora_rl.rollout.native.cuda.kernels.linear import precision
 from dora_rl.rollout.native.cuda.kernels.overlap import await_previous, let_next_start, overlaps
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, turned
 
-_LOG2_E = 1.4426950408889634
 MAX_SPLITS = 16
 _TOKENS = 32
 """That a program looks at at once.
@@ -263,7 +262,7 @@ def decode_attention(
         parts.peaks,
         parts.arrivals,
         heads.eps,
-        heads.head_dim**-0.5 * _LOG2_E,
+        heads.score_scale,
         paging.tables_SB.shape[1],
         NUM_HEADS=heads.num_heads,
         NUM_KV_HEADS=heads.num_kv_heads,

@@ -12,8 +12,6 @@ from torch import Tensor
 from dora_rl.rollout.native.cuda.kernels.linear import precision
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging
 
-_LOG2_E = 1.4426950408889634
-
 
 @triton.jit
 def _prefill(
@@ -97,7 +95,7 @@ def prefill_attention(
         paging.slots_T,
         paging.positions_T,
         stretches_N2,
-        heads.head_dim**-0.5 * _LOG2_E,
+        heads.score_scale,
         paging.tables_SB.shape[1],
         NUM_HEADS=heads.num_heads,
         NUM_KV_HEADS=heads.num_kv_heads,

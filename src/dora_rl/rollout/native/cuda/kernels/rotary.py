@@ -4,6 +4,7 @@ A head is held as its two halves, because rotation pairs dimension `i` with `i +
 the decoder rounds: after the norm, and after the rotation.
 """
 
+import math
 from dataclasses import dataclass
 
 import triton
@@ -24,6 +25,11 @@ class Heads:
     def group(self) -> int:
         """Query heads that share a key head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def score_scale(self) -> float:
+        """Of scores whose exponentials are taken to base 2, which is one instruction less."""
+        return self.head_dim**-0.5 * math.log2(math.e)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

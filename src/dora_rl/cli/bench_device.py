@@ -1,0 +1,10 @@
+"""Where a benchmark runs."""
+
+from enum import StrEnum
+
+
+class Device(StrEnum):
+    """A kind of device, as an option."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
