@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 import typer
+from rich.markup import escape
 
 from dora_rl.cli.machine import free_disk_bytes, gpus, memory_bytes, num_cores
 from dora_rl.core.record import Record
@@ -65,7 +66,9 @@ def show(checks: Sequence[Check], *, as_json: bool) -> None:
         state = f"[{colours[check.state]}]{check.state:<8}[/]"
         console.print(f"{state}{check.name:<15}{check.text}", highlight=False, soft_wrap=True)
         if check.hint:
-            console.print(f"        [dim]hint: {check.hint}[/]", highlight=False, soft_wrap=True)
+            # Brackets of an extra are no markup.
+            hint = escape(check.hint)
+            console.print(f"        [dim]hint: {hint}[/]", highlight=False, soft_wrap=True)
     missing = [check.name for check in checks if check.state == "missing"]
     verdict = f"missing: {', '.join(missing)}" if missing else "ready to train: `dora train demo`"
     console.print(verdict, highlight=False)

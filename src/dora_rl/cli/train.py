@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from dora_rl.core.errors import ConfigError
+
 
 def _list_recipes(is_asked: bool) -> None:
     if is_asked:
@@ -50,10 +52,14 @@ def train(
     An interrupt lets the step in progress end and writes a checkpoint; --resume goes on.
     """
     if (recipe is None) == (resume is None):
-        raise typer.BadParameter("give a recipe, or a run to go on with: --resume RUN")
+        raise ConfigError(
+            "give one of two: a recipe, or a run to go on with",
+            hint="`dora train demo`, or `dora train --resume RUN`; `dora train --list` shows the recipes",
+        )
     if resume is not None and (sets or dry_run):
-        raise typer.BadParameter(
-            "a run goes on as it was started: --resume takes neither --set nor --dry-run"
+        raise ConfigError(
+            "a run goes on as it was started: --resume takes neither --set nor --dry-run",
+            hint="leave them out, or start another run",
         )
     from dora_rl.cli.training.running import go_on, start
 
