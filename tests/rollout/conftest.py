@@ -51,7 +51,8 @@ def references(directories: list[Path]) -> list[PreTrainedModel]:
 MakeEngine = Callable[..., NativeEngine]
 
 
-def _backend() -> Backend:
+@pytest.fixture(scope="session")
+def backend() -> Backend:
     """The CPU, or the GPU where `DORA_TEST_DEVICE` says so: the laws are the same."""
     if os.environ.get("DORA_TEST_DEVICE") != "cuda":
         return CPU
@@ -61,7 +62,7 @@ def _backend() -> Backend:
 
 
 @pytest.fixture(scope="session")
-def make_engine(directories: list[Path]) -> MakeEngine:
+def make_engine(directories: list[Path], backend: Backend) -> MakeEngine:
     """An engine with all versions resident; limits and settings as given."""
 
     def make(
@@ -84,7 +85,7 @@ def make_engine(directories: list[Path]) -> MakeEngine:
             read_config(directories[0] / "config.json"),
             config,
             Stops([EOS], decode=lambda tokens: "".join(chr(32 + token) for token in tokens)),
-            backend=_backend(),
+            backend=backend,
         )
         for version, path in enumerate(directories):
             engine.load_version(version, path)

@@ -173,7 +173,7 @@ def test_recorded_logprobs_are_those_of_the_decoder(make_engine: Callable[..., N
 @torch.no_grad()
 def decoder_logprobs(engine: NativeEngine, request: Request, ended: Finished) -> list[float]:
     decoder = engine.decoder(request.version)
-    packed = pack([[*request.prompt, *ended.tokens]])
+    packed = pack([[*request.prompt, *ended.tokens]], device=next(decoder.parameters()).device)
     hidden = decoder(packed.tokens_T, packed.positions_T, PackedAttention(packed.lengths))
     first = len(request.prompt)
     targets = packed.tokens_T[first:]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dora_rl.rollout.errors import RequestError
+from dora_rl.rollout.native.backend import Backend
 from dora_rl.rollout.native.engine import NativeEngine
 from dora_rl.rollout.native.shared import SHARED_MEMORY, share, take_shared
 from dora_rl.rollout.requests import Finished, Request, Sampling, Stopping, StreamKey
@@ -30,10 +31,14 @@ from dora_rl.rollout.native.shared import take_shared
 from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.stops import Stops
 
-model, *shared = map(Path, sys.argv[1:])
+if sys.argv[1] == "cuda":
+    from dora_rl.rollout.native.cuda import CUDA as backend
+else:
+    from dora_rl.rollout.native.executor import CPU as backend
+model, *shared = map(Path, sys.argv[2:])
 limits = Limits(num_blocks=80, block_size=5, num_host_blocks=80, max_running=4, max_positions=512)
 config = EngineConfig(limits=limits, is_batch_invariant=True)
-engine = NativeEngine(read_config(model / "config.json"), config, Stops([2]))
+engine = NativeEngine(read_config(model / "config.json"), config, Stops([2]), backend=backend)
 engine.load_version(1, model)
 for path in shared:
     engine.import_request(take_shared(path))
@@ -59,7 +64,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_another_process_goes_on_with_the_same_tokens(
-    make_engine: MakeEngine, directories: list[Path], directory: Path
+    make_engine: MakeEngine, directories: list[Path], directory: Path, backend: Backend
 ) -> None:
     undisturbed, engine = (make_engine(is_batch_invariant=True) for _ in range(2))
     for number in range(3):
@@ -70,7 +75,7 @@ def test_another_process_goes_on_with_the_same_tokens(
         engine.step()
     paths = [share(engine.export_request(number), directory) for number in range(3)]
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o600] * 3
-    command = [sys.executable, "-c", RECEIVER, str(directories[1]), *map(str, paths)]
+    command = [sys.executable, "-c", RECEIVER, backend.torch_device, str(directories[1]), *map(str, paths)]
     received = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert {number for number, _, _ in received} == expected.keys()
     for number, tokens, logprobs in received:
@@ -88,7 +93,7 @@ def test_kv_arrives_bit_for_bit(make_engine: MakeEngine, tmp_path: Path, dtype: 
     assert received.header == sent.header
     assert sent.kv is not None
     assert received.kv is not None
-    assert torch.equal(received.kv, sent.kv)
+    assert torch.equal(received.kv.cpu(), sent.kv.cpu())
     assert not list(tmp_path.iterdir())
 
 

@@ -14,7 +14,6 @@ from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.rollout.errors import EngineError, OutOfMemory, VersionError
 from dora_rl.rollout.memory import MemoryLedger
 from dora_rl.rollout.native.engine import NativeEngine
-from dora_rl.rollout.native.executor import CpuExecutor
 from dora_rl.rollout.native.opening import open_engine
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
@@ -197,14 +196,14 @@ def test_a_change_that_cannot_be_served_is_undone(
 ) -> None:
     engine = make_engine()
     expected, delta = tokens(engine, request(1, version=0)), delta_between(engine, 0, 2)
-    prepare = CpuExecutor.prepare
+    prepare = engine._device.prepare
 
-    def refuse(device: CpuExecutor, version: int, decoder: Decoder) -> None:
+    def refuse(version: int, decoder: Decoder) -> None:
         if version == 7:
             raise EngineError("not this one")
-        prepare(device, version, decoder)
+        prepare(version, decoder)
 
-    monkeypatch.setattr(CpuExecutor, "prepare", refuse)
+    monkeypatch.setattr(engine._device, "prepare", refuse)
     with pytest.raises(VersionError, match="not this one"):
         engine.adopt_version(7, 0, delta)
     assert engine.load().versions == (0, 1, 2)
