@@ -5,12 +5,17 @@ Attention, which alone knows which token may see which, and where older keys are
 whole packed sequences; an engine puts its paged cache behind the same call.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+SHORT_TOKENS = 64
+"""Up to which sequences are attended to in bundles."""
 
 
 class Attention(Protocol):
@@ -26,17 +31,52 @@ class Attention(Protocol):
 
 
 class PackedAttention:
-    """Whole sequences laid end to end, each attended to on its own: the reference, with gradients."""
+    """Whole sequences laid end to end, each attended to on its own: the reference, with gradients.
+
+    Short ones of about one length go together, filled up behind their end, where no token looks: a product
+    of their size costs less than asking for it.
+    """
 
     def __init__(self, lengths: Sequence[int]) -> None:
-        self._lengths = list(lengths)
+        alike: dict[int, list[int]] = defaultdict(list)
+        for place, length in enumerate(lengths):
+            alike[length.bit_length() if length <= SHORT_TOKENS else -place].append(place)
+        lengths_N = torch.tensor(lengths)
+        firsts_N = lengths_N.cumsum(0) - lengths_N
+        self._bundles = [_Bundle.of(firsts_N[places], lengths_N[places]) for places in alike.values()]
+        self._order_T = torch.cat([each.rows_T for each in self._bundles]).argsort()
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        spans = zip(*(heads.split(self._lengths) for heads in (q_THD, k_TKD, v_TKD)), strict=True)
-        return torch.cat([_attend(q, k, v) for q, k, v in spans])
+        mixed = [_attend(bundle, q_THD, k_TKD, v_TKD) for bundle in self._bundles]
+        return torch.cat(mixed)[self._order_T.to(q_THD.device)]
 
 
-def _attend(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-    q, k, v = (heads.transpose(0, 1).unsqueeze(0) for heads in (q_THD, k_TKD, v_TKD))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bundle:
+    """Sequences that are attended to in one product."""
+
+    rows_NL: Tensor
+    """Each sequence's tokens, its last one repeated up to the length of the longest."""
+    is_there_NL: Tensor
+
+    @classmethod
+    def of(cls, firsts_N: Tensor, lengths_N: Tensor) -> Self:
+        offsets_L = torch.arange(int(lengths_N.max()))
+        lengths_N1 = lengths_N[:, None]
+        return cls(
+            rows_NL=firsts_N[:, None] + torch.minimum(offsets_L, lengths_N1 - 1),
+            is_there_NL=offsets_L < lengths_N1,
+        )
+
+    @property
+    def rows_T(self) -> Tensor:
+        """The tokens that are there, sequence by sequence."""
+        return self.rows_NL[self.is_there_NL]
+
+
+def _attend(bundle: _Bundle, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    """The mixed values of `bundle.rows_T`."""
+    rows_NL = bundle.rows_NL.to(q_THD.device)
+    q, k, v = (heads[rows_NL].transpose(1, 2) for heads in (q_THD, k_TKD, v_TKD))
     mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    return mixed.squeeze(0).transpose(0, 1)
+    return mixed.transpose(1, 2)[bundle.is_there_NL.to(q_THD.device)]

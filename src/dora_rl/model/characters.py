@@ -5,9 +5,12 @@ other.
 """
 
 import string
+from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 PAD, UNKNOWN, END = "<|pad|>", "<|unknown|>", "<|end|>"
 ROLES = ("system", "user", "assistant", "tool")
@@ -22,8 +25,10 @@ CHAT_TEMPLATE = (
 )
 
 
-def character_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
+def character_tokenizer(alphabet: str = ALPHABET) -> "PreTrainedTokenizerFast":
     """One token for each character of the alphabet, after those for roles, padding and the end of a turn."""
+    from transformers import PreTrainedTokenizerFast
+
     vocabulary = {token: index for index, token in enumerate((*SPECIALS, *alphabet))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")

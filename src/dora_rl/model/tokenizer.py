@@ -5,15 +5,20 @@ Local files only; code that comes with a model is never run.
 
 import json
 from pathlib import Path
-
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from dora_rl.core.errors import ModelError
 from dora_rl.model.hub_config import as_ids
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+
+def load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer, with its chat template where it has one."""
+    # Here, not above: it takes seconds to import, and most of what is in this file does not need it.
+    from transformers import AutoTokenizer
+
     if not directory.is_dir():
         # Otherwise the path would be taken for the name of a model elsewhere.
         raise ModelError(
@@ -25,7 +30,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         raise ModelError(f"no tokenizer can be loaded from {directory}: {error}") from error
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", directory: Path) -> None:
     """Write a tokenizer made here beside its model."""
     tokenizer.save_pretrained(str(directory))
     path = directory / "tokenizer_config.json"

@@ -8,7 +8,6 @@ import typer
 
 from dora_rl.cli.training.aside import aside
 from dora_rl.cli.training.plan import RunPlan
-from dora_rl.cli.training.planning import plan_run
 from dora_rl.cli.training.showing import plan_as_json, show_plan, summary_lines
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
@@ -18,7 +17,6 @@ from dora_rl.observe.live.completions import CompletionLog, load_decode
 from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.live.trackers import Trackers
 from dora_rl.observe.live.view import shown
-from dora_rl.observe.report.page import write_page
 from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
 from dora_rl.observe.terminal import say, stdout
 from dora_rl.runtime.layout import LiveLayout
@@ -32,7 +30,7 @@ INTERRUPTED = 130
 def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
     """Run a recipe, or only say what it would be."""
     recipe = resolve_recipe(name, assignments)
-    plan = aside(plan_run, recipe, _run_directory(recipe, name))
+    plan = aside(_planned, recipe, _run_directory(recipe, name))
     if is_dry:
         _print_plan(plan, as_json=as_json)
         return
@@ -45,6 +43,13 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     with _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
         summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
+
+
+def _planned(recipe: Recipe, directory: str) -> RunPlan:
+    """Looked for where it runs: it comes with torch."""
+    from dora_rl.cli.training.planning import plan_run
+
+    return plan_run(recipe, directory)
 
 
 def go_on(root: Path, *, as_json: bool) -> None:
@@ -113,6 +118,8 @@ def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
 
 def _finish(summary: RunSummary, *, as_json: bool) -> None:
     root = Path(summary.run_directory)
+    from dora_rl.observe.report.page import write_page
+
     page = write_page(read_run(root), root / "report.html")
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(summary)))

@@ -27,8 +27,10 @@ from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.native.tables import BlockTables
 from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Row, Sampled, Unpark
 
-DRAW_ROWS = 64
-"""Rows whose logits exist at a time."""
+_DRAWN_AT_A_TIME = 2**16
+"""Logits that exist at a time, unless 64 rows have more."""
+SHORT_BYTES = 32 * 2**10
+"""Keys of a layer, up to which a context is sooner copied beside others than attended to by itself."""
 _NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
 
 
@@ -51,9 +53,11 @@ class CpuExecutor:
         self._versions: dict[int, Prepared] = {}
         self._is_batch_invariant = config.is_batch_invariant
         self._cache = PagedCache(model, limits, config.torch_dtype)
+        self._short_tokens = SHORT_BYTES // (model.kv_size * config.torch_dtype.itemsize)
         self._parked: dict[int, Tensor] = {}
         """KV in host memory, by ticket."""
-        self._tables = BlockTables(limits.max_running, limits.block_size)
+        self._tables = BlockTables(limits)
+        self._vocab_size = model.vocab_size
         self._sampler = Sampler(limits.max_running + 1, model.vocab_size)
         self._last_drawn = torch.zeros(limits.max_running + 1, dtype=torch.int64)
         self._num_workers = torch.get_num_threads()
@@ -142,17 +146,17 @@ class CpuExecutor:
         if self._is_batch_invariant:
             passes = tiled_passes(rows, self._last_drawn, self._tables)
             return torch.cat([self._forward(version, each) for each in passes])
-        return self._forward(version, whole_pass(rows, self._last_drawn, self._tables))
+        return self._forward(version, whole_pass(rows, self._last_drawn, self._tables, self._short_tokens))
 
     def _forward(self, version: Prepared, step: Pass) -> Tensor:
-        attention = PagedAttention(self._cache, step.cells_T, step.spans)
+        attention = PagedAttention(self._cache, step.cells_T, step.spans, step.bundles)
         hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention)
         return hidden_TH
 
     def _draw(self, version: Prepared, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor) -> Drawn:
         """Draw a few rows at a time; in batch-invariant mode always the same number."""
         num_rows = len(hidden_RH)
-        tile = DRAW_ROWS
+        tile = draw_rows(self._vocab_size)
         if self._is_batch_invariant:
             tile, filler = TILE_ROWS, (0, -num_rows % TILE_ROWS)
             hidden_RH = functional.pad(hidden_RH, (0, 0, *filler))
@@ -163,6 +167,11 @@ class CpuExecutor:
         return Drawn(*(torch.cat(column)[:num_rows] for column in zip(*drawn, strict=True)))
 
 
+def draw_rows(vocab_size: int) -> int:
+    """Rows whose logits exist at a time."""
+    return max(64, _DRAWN_AT_A_TIME // vocab_size)
+
+
 def _joined(parts: Iterable[Sampled]) -> Sampled:
     columns = zip(*((part.tokens, part.logprobs, part.cut_logprobs) for part in parts), strict=True)
     tokens, logprobs, cut_logprobs = (sum(column, ()) for column in columns)
@@ -171,7 +180,7 @@ def _joined(parts: Iterable[Sampled]) -> Sampled:
 
 def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of the largest tensors that live during a step: logits and noise, and the activations of a layer."""
-    logits_and_noise = torch.get_num_threads() * 6 * DRAW_ROWS * model.vocab_size * 8
+    logits_and_noise = torch.get_num_threads() * 6 * draw_rows(model.vocab_size) * model.vocab_size * 8
     widths = 4 * max(model.intermediate_size, model.q_size) + 4 * model.hidden_size
     return logits_and_noise + config.limits.step_tokens * widths * 4
 

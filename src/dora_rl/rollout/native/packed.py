@@ -18,6 +18,9 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.experts import ExpertMlp
 from dora_rl.rollout.native.experts import TiledExperts
 
+PACKED_FROM = 2**17
+"""Values of a matrix that is worth a copy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -37,7 +40,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self._is_packed = can_pack(weight.dtype)
+        self._is_packed = can_pack(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._is_packed else weight
         self._bias = bias
 
@@ -53,9 +56,14 @@ def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     return product
 
 
-def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this build rearranges matrices of a dtype; half precision is left to the machine's own way."""
-    return dtype == torch.float32 and torch.backends.mkldnn.is_available() and _packs_well()
+def can_pack(weight: Tensor) -> bool:
+    """Whether this build rearranges it and that pays.
+
+    Half precision is left to the machine's own way, and a product with a small matrix is over before the
+    library has found out how to go about it.
+    """
+    is_worth_it = weight.dtype == torch.float32 and weight.numel() >= PACKED_FROM
+    return is_worth_it and torch.backends.mkldnn.is_available() and _packs_well()
 
 
 @cache
@@ -85,12 +93,12 @@ def prepare(decoder: Decoder, *, has_tiles: bool = False) -> Prepared:
 
 def packed_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
     """Memory of the copies of one version."""
-    head = model.vocab_size * model.hidden_size * 4
-    if not can_pack(dtype):
-        return 0 if dtype == torch.float32 else head
     with torch.device("meta"):
-        modules = list(Decoder(model).layers.modules())
-    return head + sum(each.weight.numel() * 4 for each in modules if isinstance(each, nn.Linear))
+        decoder = Decoder(model).to(dtype)
+    matrices = [each.weight for each in decoder.layers.modules() if isinstance(each, nn.Linear)]
+    head = decoder.head_VH.float()
+    has_own_head = dtype != torch.float32 or can_pack(head)
+    return has_own_head * head.nbytes + sum(each.nbytes for each in matrices if can_pack(each))
 
 
 def _detached(bias: Tensor | None) -> Tensor | None:

@@ -64,34 +64,67 @@ class Span:
     """`[rows, context]`; None for a single row, which sees all."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Sequences with short contexts that attend together, filled up to one length."""
+
+    rows_RC: Tensor
+    """Rows of the pass: some of one sequence each."""
+    is_there_RC: Tensor | None
+    """Which of them do not just fill up; None where all are there."""
+    cells_RL: Tensor
+    """The cells of each context, in order."""
+    is_visible_RCL: Tensor
+
+
 class PagedAttention:
     """Writes the keys and values of a pass to the cache, then lets every row see its own sequence.
 
-    Spans cover all rows of the pass, in order.
+    Spans and bundles together cover all rows of the pass.
     """
 
-    def __init__(self, cache: PagedCache, cells_T: Tensor, spans: Sequence[Span]) -> None:
+    def __init__(
+        self, cache: PagedCache, cells_T: Tensor, spans: Sequence[Span], bundles: Sequence[Bundle]
+    ) -> None:
         self._cells = cache.cells
         self._cells_T = cells_T
         self._spans = spans
+        self._bundles = bundles
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         keys, values = self._cells[layer].unbind(0)
         keys.index_copy_(0, self._cells_T, k_TKD)
         values.index_copy_(0, self._cells_T, v_TKD)
-        # Views that all spans have in common are made once: a step has thousands of spans and layers.
         q_TKGD = q_THD.view(len(q_THD), k_TKD.shape[1], -1, q_THD.shape[2])
+        mixed_TKGD = torch.empty_like(q_TKGD)
+        for bundle in self._bundles:
+            _attend_bundle(mixed_TKGD, q_TKGD, keys, values, bundle)
+        # Views that all spans have in common are made once: a step has thousands of spans and layers.
         q_1KGD = q_TKGD.unsqueeze(1).unbind(0)
         k_1KLD, v_1KLD = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
-        mixed = []
         for span in self._spans:
             k, v = _context(k_1KLD, span.context), _context(v_1KLD, span.context)
+            last_row = span.first_row + span.num_rows
             if span.is_visible is None:
-                mixed.append(functional.scaled_dot_product_attention(q_1KGD[span.first_row], k, v))
+                mixed = functional.scaled_dot_product_attention(q_1KGD[span.first_row], k, v)
             else:
-                q_CKGD = q_TKGD[span.first_row : span.first_row + span.num_rows]
-                mixed.append(_attend_chunk(q_CKGD, k, v, span.is_visible))
-        return torch.cat(mixed).flatten(1, 2)
+                mixed = _attend_chunk(q_TKGD[span.first_row : last_row], k, v, span.is_visible)
+            mixed_TKGD[span.first_row : last_row] = mixed
+        return mixed_TKGD.flatten(1, 2)
+
+
+def _attend_bundle(mixed_TKGD: Tensor, q_TKGD: Tensor, keys: Tensor, values: Tensor, bundle: Bundle) -> None:
+    """Query heads that share keys go in as rows of one product: no key is repeated."""
+    group, num_tokens = q_TKGD.shape[2], bundle.rows_RC.shape[1]
+    q_RKGCD = q_TKGD[bundle.rows_RC].permute(0, 2, 3, 1, 4)
+    k_RKLD, v_RKLD = (cells[bundle.cells_RL].transpose(1, 2) for cells in (keys, values))
+    is_visible = bundle.is_visible_RCL.repeat(1, group, 1).unsqueeze(1)
+    mixed = functional.scaled_dot_product_attention(q_RKGCD.flatten(2, 3), k_RKLD, v_RKLD, is_visible)
+    mixed_RCKGD = mixed.unflatten(2, (group, num_tokens)).permute(0, 3, 1, 2, 4)
+    if bundle.is_there_RC is None:
+        mixed_TKGD.index_copy_(0, bundle.rows_RC.flatten(), mixed_RCKGD.flatten(0, 1))
+    else:
+        mixed_TKGD[bundle.rows_RC[bundle.is_there_RC]] = mixed_RCKGD[bundle.is_there_RC]
 
 
 def _context(cells_1KLD: Tensor, context: slice | Tensor) -> Tensor:

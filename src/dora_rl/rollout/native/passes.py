@@ -1,17 +1,20 @@
 """From a plan to forward passes over packed tokens.
 
-Fast mode: one pass over all rows, a span for each. Batch-invariant mode: passes over tiles of a fixed number
-of tokens, filled up with rows that write to scratch, a span for each token. Every product, norm and reduction
-then has one shape whatever the batch, and every token reads its context from fresh memory by itself.
+Fast mode: one pass over all rows. Rows with a short context attend together, those of about one length in one
+product; each of the others is a span of its own, read in place. Batch-invariant mode: passes over tiles of a
+fixed number of tokens, filled up with rows that write to scratch, a span for each token. Every product, norm
+and reduction then has one shape whatever the batch, and every token reads its context from fresh memory by
+itself.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dora_rl.rollout.native.paged import Span
+from dora_rl.rollout.native.paged import Bundle, Span
 from dora_rl.rollout.native.tables import BlockTables
 from dora_rl.rollout.scheduling.plan import Row
 
@@ -28,6 +31,7 @@ class Pass:
     positions_T: Tensor
     cells_T: Tensor
     spans: tuple[Span, ...]
+    bundles: tuple[Bundle, ...] = ()
 
 
 def split_rows(rows: Sequence[Row], num_parts: int) -> list[tuple[Row, ...]]:
@@ -46,18 +50,50 @@ def split_rows(rows: Sequence[Row], num_parts: int) -> list[tuple[Row, ...]]:
     return [tuple(part) for part in parts]
 
 
-def whole_pass(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables) -> Pass:
-    """All rows of a plan at once."""
-    spans, first_row = [], 0
-    for row in rows:
-        spans.append(_span(row, first_row, tables))
-        first_row += row.num_tokens
-    places = [(row.slot, position) for row in rows for position in _positions(row)]
+def whole_pass(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables, short_tokens: int) -> Pass:
+    """All rows of a plan at once; contexts of up to `short_tokens` are bundled."""
+    firsts = list(_firsts(rows))
+    slots_R, starts_R, nums_R, firsts_R = torch.tensor(
+        [[row.slot for row in rows], [row.start for row in rows], [row.num_tokens for row in rows], firsts]
+    )
+    offsets_T = torch.arange(firsts[-1] + rows[-1].num_tokens)
+    positions_T = offsets_T + (starts_R - firsts_R).repeat_interleave(nums_R)
+    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    spans = []
+    for place, row in enumerate(rows):
+        end = row.start + row.num_tokens
+        if end <= short_tokens:
+            alike[row.num_tokens.bit_length(), end.bit_length()].append(place)
+        else:
+            spans.append(_span(row, firsts[place], tables))
+    bundles = [
+        _bundle(slots_R[places], starts_R[places], nums_R[places], firsts_R[places], tables)
+        for places in alike.values()
+    ]
     return Pass(
         tokens_T=_tokens(rows, last_drawn),
-        positions_T=torch.tensor([position for _, position in places]),
-        cells_T=torch.tensor([tables.cell(*place) for place in places]),
+        positions_T=positions_T,
+        cells_T=tables.cells_at(slots_R.repeat_interleave(nums_R), positions_T),
         spans=tuple(spans),
+        bundles=tuple(bundles),
+    )
+
+
+def _bundle(
+    slots_R: Tensor, starts_R: Tensor, nums_R: Tensor, firsts_R: Tensor, tables: BlockTables
+) -> Bundle:
+    """Rows of about one length, filled up to the longest of them."""
+    num_tokens, end = int(nums_R.max()), int((starts_R + nums_R).max())
+    offsets_C = torch.arange(num_tokens)
+    positions_RC = starts_R[:, None] + offsets_C
+    is_there_RC = offsets_C < nums_R[:, None]
+    # What only fills up is computed like the row's last token, and left out in the end.
+    rows_RC = firsts_R[:, None] + torch.minimum(offsets_C, nums_R[:, None] - 1)
+    return Bundle(
+        rows_RC=rows_RC,
+        is_there_RC=None if num_tokens == 1 else is_there_RC,
+        cells_RL=tables.cells_of(slots_R, end),
+        is_visible_RCL=torch.arange(end) <= positions_RC[:, :, None],
     )
 
 
@@ -72,7 +108,7 @@ def tiled_passes(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables) -
         yield Pass(
             tokens_T=tokens_T[first : first + TILE_ROWS],
             positions_T=torch.tensor([position for _, position in tile]),
-            cells_T=torch.tensor([tables.cell(*place) for place in tile]),
+            cells_T=tables.cells_at(*torch.tensor(tile).unbind(1)),
             spans=tuple(_token_span(*place, row, tables) for row, place in enumerate(tile)),
         )
 

@@ -34,6 +34,9 @@ from dora_rl.runtime.orchestrator.translating import News, Translating
 from dora_rl.runtime.orchestrator.waiting import Interrupts, wait_for
 from dora_rl.runtime.orchestrator.writing import Scribe, Watcher
 
+_PACE_S = 0.01
+"""Least time from one look to the next: what ends within it is written down in one transaction."""
+
 
 class Orchestrator:
     """One run, from where it stands to its end."""
@@ -60,6 +63,7 @@ class Orchestrator:
         self._progress: tuple[int, ...] = ()
         self._progress_at = time.monotonic()
         self._ticked_at = 0.0
+        self._looked_at = 0.0
         self._is_leaving = False
         self.training = Training(setup, layout, opened.journal, self.deaths, self.metrics.took)
         close(self.training.close)
@@ -100,11 +104,13 @@ class Orchestrator:
                 self._check_progress()
 
     def _wait(self) -> None:
+        time.sleep(max(0.0, self._looked_at + _PACE_S - time.monotonic()))
         due_s = self._ticked_at + self._setup.control.rebalance_period_s - self.now
         pool_s = self._scoring.pool.wait_s()
         timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
         handles = [post.handle for post in self._instances.posts.values()]
         wait_for([*handles, self.training.handle], [self._scoring.pool, self.interrupts], timeout_s)
+        self._looked_at = time.monotonic()
 
     def _look(self) -> News:
         """Everything that happened since."""
