@@ -12,7 +12,7 @@ from dora_rl.envs.prompts import TokenizedPrompt
 from dora_rl.rollout.requests import Sampling
 from dora_rl.runtime.messages import Broken
 from dora_rl.runtime.orchestrator.batches import group_of
-from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied, refuse_users_mistake
+from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied, end_if_final
 from dora_rl.runtime.orchestrator.metrics import Metrics
 from dora_rl.runtime.orchestrator.plane import make_plane
 from dora_rl.runtime.orchestrator.requests import Requests
@@ -92,9 +92,9 @@ def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: P
 
 
 def test_a_users_mistake_is_not_tried_again() -> None:
-    refuse_users_mistake(Broken(message="out of memory"))
+    end_if_final(Broken(message="out of memory"))
     with pytest.raises(UserError, match="no such model"):
-        refuse_users_mistake(Broken(message="no such model", is_users=True))
+        end_if_final(Broken(message="no such model", is_users=True))
 
 
 def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> None:

@@ -142,6 +142,8 @@ class Broken(Message, frozen=True):
     message: str
     is_users: bool = False
     """Another try would end in the same way: the input is wrong."""
+    is_disk_full: bool = False
+    """So would it here, until there is room."""
     hint: str | None = None
 
 

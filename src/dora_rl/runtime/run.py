@@ -1,15 +1,20 @@
 """A live run from its beginning, or from where it was cut short, to its end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from dora_rl.core.errors import DoraError, UserError
+from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.orchestrator.loop import Orchestrator
 from dora_rl.runtime.orchestrator.opening import Opened, open_again, open_new
 from dora_rl.runtime.orchestrator.writing import Watcher
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.runtime.summary import RunSummary
+from dora_rl.store.durable import full_disk_named
+from dora_rl.store.errors import DiskFull
 
 __all__ = ["Watcher", "resume_live", "run_live"]
 
@@ -21,19 +26,37 @@ def run_live(setup: LiveSetup, watchers: Sequence[Watcher] = ()) -> RunSummary:
     returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
     the run could not go on, with the reason; what is durable can be resumed.
     """
-    return _run(open_new(setup), watchers)
+    with _resumable(Path(setup.run_directory)):
+        return _run(open_new(setup), watchers)
 
 
 def resume_live(run_directory: Path, watchers: Sequence[Watcher] = ()) -> RunSummary:
     """Go on with a run that was interrupted, killed or failed, as `run_live` would have."""
-    return _run(open_again(run_directory), watchers)
+    with _resumable(run_directory):
+        return _run(open_again(run_directory), watchers)
+
+
+@contextmanager
+def _resumable(root: Path) -> Iterator[None]:
+    """What ends a run and is not the user's mistake is said with the way back, once there is one."""
+    try:
+        with full_disk_named(root):
+            yield
+    except UserError:
+        raise
+    except DoraError as error:
+        if LiveLayout(root=root).setup.exists():
+            first = "free some space" if isinstance(error, DiskFull) else error.hint
+            go_on = f"`dora train --resume {root}` goes on"
+            error.hint = f"{first}; then {go_on}" if first else go_on
+        raise
 
 
 def _run(opened: Opened, watchers: Sequence[Watcher]) -> RunSummary:
     try:
         orchestrator = Orchestrator(opened, tuple(watchers))
-        orchestrator.run()
-        if orchestrator.interrupts.count < 2:
+        with orchestrator.interrupts.heeded():
+            orchestrator.run()
             orchestrator.stop()
         summary = _summary(opened, orchestrator)
         if summary.is_complete:

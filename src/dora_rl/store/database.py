@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dora_rl.store.durable import sync_path
-from dora_rl.store.errors import Contradiction, DiskFull, JournalError
+from dora_rl.store.durable import disk_full, sync_path
+from dora_rl.store.errors import Contradiction, JournalError
 
 SCHEMA = 1
 """Raised when a journal written before can no longer be read."""
@@ -138,7 +138,7 @@ def _check_schema(db: sqlite3.Connection, path: Path) -> None:
 def _named(error: sqlite3.Error, path: Path) -> Exception:
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:  # The low byte is the kind, the rest its details.
         case sqlite3.SQLITE_FULL:
-            return DiskFull(f"no space is left to write {path}", hint="free some space and resume")
+            return disk_full(path)
         case sqlite3.SQLITE_CONSTRAINT:
             return Contradiction(f"{path} holds other records than its writer believes: {error}")
         case sqlite3.SQLITE_BUSY:

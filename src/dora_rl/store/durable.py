@@ -80,7 +80,24 @@ def full_disk_named(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        raise DiskFull(f"no space is left to write {path}", hint="free some space and resume") from error
+        raise disk_full(path) from error
+
+
+def disk_full(path: Path) -> DiskFull:
+    """There was no room for `path`: which disk is full, in words."""
+    return DiskFull(
+        f"no space is left to write {path}: the disk mounted at {_mount_of(path)} is full",
+        hint="free some space and resume",
+    )
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what led to it, is the system's word for a full disk."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _rename_to_new(source: Path, target: Path) -> None:
@@ -96,6 +113,11 @@ def _rename_to_new(source: Path, target: Path) -> None:
 def _beside(path: Path) -> Path:
     """A name of its own in the same directory, so that renaming is one step."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+
+
+def _mount_of(path: Path) -> Path:
+    places = (path.absolute(), *path.absolute().parents)
+    return next(place for place in places if place.is_mount())
 
 
 def _in_words(num_bytes: int) -> str:

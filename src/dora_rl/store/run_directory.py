@@ -9,6 +9,7 @@ It comes into being whole, and is never made over an earlier run. Whoever only r
 whoever runs holds a `RunDirectory`, and with it the lock.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -86,11 +87,17 @@ class RunDirectory:
         self._lock = RunLock(self.layout.lock, root)
 
     @classmethod
-    def create(cls, root: Path, recipe: Recipe) -> Self:
-        """A directory for a new run; whatever is there already is left alone."""
+    def create(
+        cls, root: Path, recipe: Recipe, fill: Callable[[Path], None] = lambda directory: None
+    ) -> Self:
+        """A directory for a new run; whatever is there already is left alone.
+
+        `fill` puts in what else the run needs, before the directory has its name.
+        """
         try:
             with new_directory(root) as directory:
                 _fill(RunLayout(root=directory), recipe)
+                fill(directory)
         except FileExistsError as error:
             raise RunError(
                 f"{root} exists and is not empty", hint="resume the run in it, or choose another directory"

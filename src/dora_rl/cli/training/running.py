@@ -1,6 +1,7 @@
 """What `dora train` does: resolve, plan, run or go on, and say what came of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,7 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     layout = LiveLayout(root=Path(plan.setup.run_directory))
     say(f"run directory: {layout.root}")
     title = f"{recipe.model}, {Path(name).stem}"
-    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
+    with _interruptible(layout), _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
         summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
 
@@ -59,9 +60,24 @@ def go_on(root: Path, *, as_json: bool) -> None:
     _check_resumable(layout)
     past = History(layout.events) if layout.events.is_file() else ()
     title = f"{recipe.model}, {root.name}"
-    with _trackers(layout, recipe) as trackers, shown(title, recipe.steps, past) as view:
+    with (
+        _interruptible(layout),
+        _trackers(layout, recipe) as trackers,
+        shown(title, recipe.steps, past) as view,
+    ):
         summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
+
+
+@contextmanager
+def _interruptible(layout: LiveLayout) -> Iterator[None]:
+    """An interrupt before the run heeds them itself, or once it is over: whatever there is is durable."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; go on with: dora train --resume {layout.root}" if layout.setup.exists()
+            else "interrupted before the run began")  # fmt: skip
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _check_resumable(layout: LiveLayout) -> None:
@@ -117,15 +133,24 @@ def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
 
 
 def _finish(summary: RunSummary, *, as_json: bool) -> None:
-    root = Path(summary.run_directory)
-    from dora_rl.observe.report.page import write_page
-
-    page = write_page(read_run(root), root / "report.html")
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(summary)))
     else:
         for line in summary_lines(summary):
             typer.echo(line)
-        typer.echo(f"report: {page}")
+    _report(Path(summary.run_directory), as_json=as_json)
     if not summary.is_complete:
         raise typer.Exit(INTERRUPTED)
+
+
+def _report(root: Path, *, as_json: bool) -> None:
+    # It comes with what draws, which takes a second to import.
+    from dora_rl.observe.report.page import write_page
+
+    try:
+        page = write_page(read_run(root), root / "report.html")
+    except OSError as error:
+        say(f"warning: no report was written: {error.strerror}; `dora report {root}` tries again")
+        return
+    if not as_json:
+        typer.echo(f"report: {page}")

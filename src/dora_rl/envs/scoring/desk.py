@@ -11,6 +11,10 @@ from dora_rl.envs.scoring.process import WorkerProcess
 
 _GRACE_S = 2.0
 """What an asynchronous call gets beyond its limit, which its own process enforces."""
+_QUICK_S = 0.02
+"""A call that takes no longer is over before its answer is read: the next should lie there already."""
+_BEGIN_LIMIT_S = 10.0
+"""For a process that works on nothing to begin with what it was given."""
 
 
 class Task(Struct, kw_only=True, eq=False):
@@ -35,9 +39,10 @@ class Desk:
 
     def __init__(self, config: ScoringConfig, now: float) -> None:
         self._config = config
-        self._started_at = now
+        self._heard_at = now
         self.process = WorkerProcess(config)
         self.capacity = 0
+        self._is_concurrent = False
         self.tasks: dict[int, Task] = {}
 
     @property
@@ -57,16 +62,32 @@ class Desk:
     @property
     def due_at(self) -> float:
         """When it will have been silent for too long."""
-        if not self.is_ready:
-            return self._started_at + self._config.start_limit_s
+        if not self.is_ready or self._has_not_begun:
+            return self._heard_at + self.silence_limit_s
         limit_s = self._config.time_limit_s
         return min((task.due_at(limit_s) for task in self.tasks.values()), default=math.inf)
 
+    @property
+    def silence_limit_s(self) -> float:
+        """What it may take before it says that it is ready, or that it has begun."""
+        return _BEGIN_LIMIT_S if self.is_ready else self._config.start_limit_s
+
+    @property
+    def _has_not_begun(self) -> bool:
+        return bool(self.tasks) and all(task.call is None for task in self.tasks.values())
+
+    def heard(self, now: float) -> None:
+        """It said something."""
+        self._heard_at = now
+
     def open(self, *, is_concurrent: bool) -> None:
         """The functions are imported."""
+        self._is_concurrent = is_concurrent
         self.capacity = self._config.max_concurrent if is_concurrent else 1
 
-    def give(self, task: Task) -> None:
+    def give(self, task: Task, now: float) -> None:
+        if not self.tasks:
+            self._heard_at = now  # An idle process has nothing to say.
         task.call = None
         self.tasks[task.request.request] = task
         self.process.send(task.request)
@@ -74,6 +95,14 @@ class Desk:
     def begin(self, call: Began, now: float) -> None:
         task = self.tasks[call.request]
         task.call, task.called_at = call, now
+
+    def end(self, request: int, now: float) -> None:
+        """It has answered. Who is quick gets more in advance; who is not keeps nobody waiting behind him."""
+        task = self.tasks.pop(request)
+        if not self._is_concurrent:
+            is_quick = now - task.called_at <= _QUICK_S
+            wanted = 2 * self.capacity if is_quick else self.capacity // 2
+            self.capacity = max(1, min(wanted, self._config.max_concurrent))
 
     def overdue(self, now: float) -> Task | None:
         """The call that holds this process up, if one does."""

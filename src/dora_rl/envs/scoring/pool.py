@@ -35,9 +35,17 @@ _MAX_FAILED_STARTS = 3
 class ScorerPool:
     """The processes of a run that call its reward functions."""
 
-    def __init__(self, config: ScoringConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: ScoringConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        replaced: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`replaced` hears why a process was."""
         self._config = config
         self._clock = clock
+        self._replaced = replaced
         self._selector = selectors.DefaultSelector()
         self._queue: deque[Task] = deque()
         self._results: list[ScoreResult] = []
@@ -132,11 +140,12 @@ class ScorerPool:
             self._watch_writing(desk)
 
     def _heard(self, desk: Desk, message: WorkerOutput) -> None:
+        desk.heard(self._clock())
         match message:
             case Began():
                 desk.begin(message, self._clock())
             case ScoreResult():
-                del desk.tasks[message.request]
+                desk.end(message.request, self._clock())
                 self._results.append(message)
             case Ready():
                 self._num_failed_starts = 0
@@ -162,9 +171,10 @@ class ScorerPool:
             del desk.tasks[culprit.request.request]
             self._fail(culprit, "time limit", f"no answer within {self._config.time_limit_s:g} s")
             self._queue.extendleft(reversed(desk.tasks.values()))
-            self._replace(desk, "hung")
-        elif not desk.is_ready:
-            self._replace(desk, f"said nothing for {self._config.start_limit_s:g} s")
+            self._replace(desk, f"hung in {culprit.call.function}" if culprit.call else "hung")
+        elif not desk.is_ready or not desk.process.is_answering:
+            self._queue.extendleft(reversed(desk.tasks.values()))
+            self._replace(desk, f"said nothing for {desk.silence_limit_s:g} s")
 
     def _fail(self, task: Task, reason: Reason, detail: str) -> None:
         assert task.call is not None, f"request {task.request.request} was not begun"
@@ -186,6 +196,7 @@ class ScorerPool:
                 hint="import the reward functions in a Python of your own to see why",
             )
         self.num_restarts += 1
+        self._replaced(reason)
         self._start()
 
     def _start(self) -> None:
@@ -199,7 +210,7 @@ class ScorerPool:
             desk = max(self._desks, key=lambda desk: desk.room)
             if desk.room <= 0:
                 return
-            desk.give(self._queue.popleft())
+            desk.give(self._queue.popleft(), self._clock())
             self._watch_writing(desk)
 
     def _watch_writing(self, desk: Desk) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.runtime.messages import Broken
+from dora_rl.store.errors import DiskFull
 
 
 class WorkerDied(DoraError):
@@ -23,9 +24,7 @@ class Deaths:
 
     def count(self, worker: str, reason: str, log: Path) -> None:
         """A worker died; WorkerDied if that was once too often."""
-        with self._book.open("a", encoding="utf-8") as book:
-            book.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {worker} {reason}\n")
-        self.total[worker] += 1
+        self.note(worker, reason)
         self._in_a_row[worker] += 1
         if self._in_a_row[worker] >= self._max_deaths:
             times = self._in_a_row[worker]
@@ -33,6 +32,12 @@ class Deaths:
                 f"{worker} died {times} times without a step in between; the last time it {reason}",
                 hint=f"its last words are in {log}",
             )
+
+    def note(self, worker: str, reason: str) -> None:
+        """A worker died whose deaths others judge."""
+        with self._book.open("a", encoding="utf-8") as book:
+            book.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {worker} {reason}\n")
+        self.total[worker] += 1
 
     def forgive(self) -> None:
         """A version was published: whoever died did not keep the run from going on."""
@@ -46,7 +51,9 @@ def how_it_ended(exit_reason: str, last_words: str | None, log: Path) -> str:
     return f"{exit_reason}: {said}" if said else exit_reason
 
 
-def refuse_users_mistake(word: Broken) -> None:
+def end_if_final(word: Broken) -> None:
     """What would break again in the same way ends the run at once."""
     if word.is_users:
         raise UserError(word.message, hint=word.hint)
+    if word.is_disk_full:
+        raise DiskFull(word.message, hint=word.hint)

@@ -16,7 +16,7 @@ from dora_rl.core.fleet import InstanceSpec
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.handle import LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.orchestrator.deaths import Deaths, how_it_ended, refuse_users_mistake
+from dora_rl.runtime.orchestrator.deaths import Deaths, end_if_final, how_it_ended
 from dora_rl.runtime.setup import LiveSetup
 
 
@@ -33,6 +33,7 @@ class Post(Struct, kw_only=True):
     handle: LocalProcess
     since: float
     """When its phase began."""
+    heard_at: float
     phase: Phase = Phase.STARTING
     spec: InstanceSpec | None = None
     report: say.Report | None = None
@@ -84,7 +85,8 @@ class Instances:
                 stop_tokens=self._stop_tokens,
             )
         )
-        self.posts[number] = Post(number=number, handle=handle, since=time.monotonic())
+        now = time.monotonic()
+        self.posts[number] = Post(number=number, handle=handle, since=now, heard_at=now)
 
     def close(self) -> None:
         """End what is left, at once."""
@@ -106,8 +108,9 @@ class Instances:
         """What they said, in each one's order."""
         for post in self.posts.values():
             for word in post.handle.receive():
+                post.heard_at = time.monotonic()
                 if isinstance(word, say.Broken):
-                    refuse_users_mistake(word)
+                    end_if_final(word)
                     post.last_words = word.message
                 else:
                     yield post, word
@@ -121,20 +124,24 @@ class Instances:
 
     def lost(self) -> list[Lost]:
         """Those that died or took too long to start; each is started again."""
-        dead = [post for post in self.posts.values() if not post.handle.is_alive or self._is_late(post)]
-        return [self._replace(post, self._reason(post)) for post in dead]
+        troubled = [(post, self._trouble(post)) for post in self.posts.values()]
+        return [self._replace(post, reason) for post, reason in troubled if reason is not None]
 
     def restart(self, number: int, reason: str) -> None:
         """Control gave it up."""
         self._replace(self.posts[number], reason)
 
-    def _is_late(self, post: Post) -> bool:
-        return post.phase is not Phase.JOINED and time.monotonic() - post.since > self._setup.patience.start_s
-
-    def _reason(self, post: Post) -> str:
-        if post.handle.is_alive:
-            return f"took more than {self._setup.patience.start_s:g} s {post.phase.value}"
-        return how_it_ended(post.handle.end(within_s=1.0), post.last_words, self._log(post.number))
+    def _trouble(self, post: Post) -> str | None:
+        """Why it has to be started again; of one that has joined, silence is judged by control."""
+        if not post.handle.is_alive:
+            return how_it_ended(post.handle.end(within_s=1.0), post.last_words, self._log(post.number))
+        if post.phase is Phase.JOINED:
+            return None
+        now, start_s = time.monotonic(), self._setup.patience.start_s
+        silence_s = self._setup.control.silence_s
+        if now - post.since > start_s:
+            return f"took more than {start_s:g} s {post.phase.value}"
+        return f"was silent for {silence_s:g} s" if now - post.heard_at > silence_s else None
 
     def _replace(self, post: Post, reason: str) -> Lost:
         post.handle.end(within_s=0.0)

@@ -69,7 +69,14 @@ class Orchestrator:
         close(self.training.close)
         self._instances = Instances(setup, layout, self.deaths, prompts.stop_tokens)
         close(self._instances.close)
-        self._scoring = Scoring(setup.scoring, prompts, layout.tokenizer, plane)
+        self._scoring = Scoring(
+            setup.scoring,
+            prompts,
+            layout.tokenizer,
+            plane,
+            self.deaths,
+            max_unanswered=setup.batch.trajectories,
+        )
         close(self._scoring.close)
         self._carrying = Carrying(
             setup,
@@ -94,14 +101,13 @@ class Orchestrator:
 
     def run(self) -> None:
         """To the end, or until interrupted."""
-        with self.interrupts.heeded():
-            self._scoring.check()
-            self._recall()
-            while not self._is_over():
-                self._wait()
-                self._heed_interrupts()
-                self._act(self._look())
-                self._check_progress()
+        self._scoring.check()
+        self._recall()
+        while not self._is_over():
+            self._wait()
+            self._heed_interrupts()
+            self._act(self._look())
+            self._check_progress()
 
     def _wait(self) -> None:
         time.sleep(max(0.0, self._looked_at + _PACE_S - time.monotonic()))
@@ -130,6 +136,8 @@ class Orchestrator:
         for event in news.inputs:
             self.evaluating.hear(event)
         self.evaluating.watch(decisions, self.now)
+        for act in news.before:
+            act()
         self._carrying.carry_out(decisions)
         for act in news.after:
             act()
@@ -165,9 +173,10 @@ class Orchestrator:
         news.inputs.append(told.Published(at=at, version=version, train_s=word.train_s))
         news.inputs += self.evaluating.due(version, at)
         is_due = version == self._setup.steps or version % self._setup.checkpoint_every_steps == 0
-        if is_due and not self.training.is_checkpoint_due:
-            # Before anything of the next step is sent: a step in progress cannot be written.
-            self.training.write_checkpoint()
+        if is_due:
+            self.training.is_checkpoint_due = True
+        # Before anything of the next step is sent: a step in progress cannot be written.
+        news.before.append(self.training.published)
         num_failures = self._scoring.num_failures
         news.after.append(lambda: self.metrics.trained(word, at, num_reward_failures=num_failures))
         self.deaths.forgive()
@@ -188,6 +197,7 @@ class Orchestrator:
         self.evaluating.recall(past.evaluations)
         self._scribe.recall(past.evaluations)
         self.training.handed = list(past.handed)
+        self.training.retired = list(past.retired)
         for unfinished in self._journal.unfinished():
             start, response = past.starts[unfinished.trajectory], unfinished.response
             self._requests.drafts[unfinished.trajectory] = Draft(
@@ -239,10 +249,15 @@ class Orchestrator:
             )
 
     def stop(self) -> None:
-        """Let every worker end in order."""
+        """Let every worker end in order; a second interrupt, or one that takes too long, ends that."""
         handles = [*(post.handle for post in self._instances.posts.values()), self.training.handle]
         for handle in handles:
             handle.send(say.Stop())
         until = time.monotonic() + self._setup.patience.stop_s
-        for handle in handles:
-            handle.end(within_s=max(0.0, until - time.monotonic()))
+        while self.interrupts.count < 2 and time.monotonic() < until:
+            left = [handle for handle in handles if handle.is_alive]
+            if not left:
+                break
+            wait_for([*left], [], 0.1)
+            for handle in left:
+                handle.receive()

@@ -10,6 +10,7 @@ import msgspec
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Take
 from dora_rl.runtime.messages import StepTrained
+from dora_rl.store.durable import write_atomically
 from dora_rl.store.records import FinishedGroup
 
 Values = dict[str, float | None]
@@ -109,7 +110,7 @@ def _cut(path: Path, newest_version: int) -> None:
                 kept.append(line)
         except msgspec.DecodeError:
             continue
-    path.write_bytes(b"".join(kept))
+    write_atomically(path, b"".join(kept))
 
 
 def _board(directory: Path) -> Any:

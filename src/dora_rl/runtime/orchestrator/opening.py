@@ -12,14 +12,14 @@ from msgspec import Struct, field
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.replay import replay
-from dora_rl.core.decisions import Close, Decision, Hand, Start, Take
+from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.handle import LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.orchestrator.deaths import refuse_users_mistake
+from dora_rl.runtime.orchestrator.deaths import end_if_final
 from dora_rl.runtime.orchestrator.plane import make_plane
 from dora_rl.runtime.prompts import PromptTable
 from dora_rl.runtime.setup import LiveSetup, read_setup, write_setup
@@ -37,6 +37,7 @@ class Past(Struct, kw_only=True):
     starts: dict[int, Start] = field(default_factory=dict)
     """The last of each trajectory that was not heard to end."""
     handed: list[Hand] = field(default_factory=list)
+    retired: list[int] = field(default_factory=list)
     is_resumed: bool = False
 
 
@@ -63,14 +64,19 @@ def open_new(setup: LiveSetup) -> Opened:
         header, root = setup.header(), Path(setup.run_directory)
         made = LiveLayout(root=Path(name))
         _make_prompts(setup, made)
-        directory = closing.enter_context(RunDirectory.create(root, header))
-        layout = LiveLayout(root=root)
-        for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
-            shutil.copyfile(source, target)
-        if setup.warm_start is not None:
-            shutil.copytree(made.initial_model, layout.initial_model)
-        write_setup(setup, layout.setup)
+        directory = closing.enter_context(
+            RunDirectory.create(root, header, lambda partial: _fill(LiveLayout(root=partial), setup, made))
+        )
         return _opened(_at_home(setup, root), directory, closing, Past())
+
+
+def _fill(layout: LiveLayout, setup: LiveSetup, made: LiveLayout) -> None:
+    """What a live run is resumed from, beside its journal."""
+    for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
+        shutil.copyfile(source, target)
+    if setup.warm_start is not None:
+        shutil.copytree(made.initial_model, layout.initial_model)
+    write_setup(setup, layout.setup)
 
 
 def open_again(run_directory: Path) -> Opened:
@@ -145,6 +151,8 @@ def _remember(decision: Decision, past: Past) -> None:
             past.handed.append(decision)
         case Take():
             past.handed.clear()
+        case Retire():
+            past.retired.append(decision.version)
 
 
 def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set[int]) -> bool:
@@ -171,7 +179,7 @@ def _make_prompts(setup: LiveSetup, layout: LiveLayout) -> None:
         while worker.is_alive and time.monotonic() < until:
             for word in worker.receive():
                 if isinstance(word, say.Broken):
-                    refuse_users_mistake(word)
+                    end_if_final(word)
                     raise DoraError(word.message, hint=word.hint)
             time.sleep(0.01)
     finally:

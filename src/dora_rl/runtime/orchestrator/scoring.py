@@ -12,18 +12,32 @@ from dora_rl.envs.config import ScoringConfig
 from dora_rl.envs.scoring.judge import Judge, Judgement
 from dora_rl.envs.scoring.messages import Item
 from dora_rl.envs.scoring.pool import ScorerPool
+from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied
 from dora_rl.runtime.prompts import PromptTable
 from dora_rl.store.records import AnyPayload, Rewarded
+
+_NAME = "a reward worker"
+_UNANSWERED = ("process died", "time limit")
 
 
 class Scoring:
     """The rewards of a run."""
 
     def __init__(
-        self, config: ScoringConfig, prompts: PromptTable, tokenizer: Path, plane: ControlPlane
+        self,
+        config: ScoringConfig,
+        prompts: PromptTable,
+        tokenizer: Path,
+        plane: ControlPlane,
+        deaths: Deaths,
+        *,
+        max_unanswered: int,
     ) -> None:
-        self.pool = ScorerPool(config)
+        """So many trajectories in a row over which reward workers die or hang end the run."""
+        self.pool = ScorerPool(config, replaced=lambda reason: deaths.note(_NAME, reason))
         self._judge = Judge(self.pool, config.rewards)
+        self._max_unanswered = max_unanswered
+        self._num_unanswered = 0
         self._prompts = prompts
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
         self._plane = plane
@@ -63,12 +77,25 @@ class Scoring:
 
     def _payload(self, judgement: Judgement) -> Rewarded:
         self.num_failures += len(judgement.failures)
+        self._check_answered(judgement)
         return Rewarded(
             trajectory=judgement.trajectory,
             attempt=self._attempts.pop(judgement.trajectory),
             reward=judgement.reward,
             values=judgement.values,
         )
+
+    def _check_answered(self, judgement: Judgement) -> None:
+        """One row may kill its function, and is counted; if everything does, nothing is learnt any more."""
+        unanswered = [each for each in judgement.failures if each.reason in _UNANSWERED]
+        self._num_unanswered = self._num_unanswered + 1 if unanswered else 0
+        if self._num_unanswered >= self._max_unanswered:
+            last = unanswered[-1]
+            raise WorkerDied(
+                f"reward workers died or hung over {self._num_unanswered} trajectories in a row; "
+                f"the last time in {last.function}: {last.detail}",
+                hint="call the function on such a row in a Python of your own",
+            )
 
     def close(self) -> None:
         self.pool.close()

@@ -14,7 +14,7 @@ from dora_rl.runtime import messages as say
 from dora_rl.runtime.handle import LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.orchestrator.batches import group_of
-from dora_rl.runtime.orchestrator.deaths import Deaths, how_it_ended, refuse_users_mistake
+from dora_rl.runtime.orchestrator.deaths import Deaths, end_if_final, how_it_ended
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import FinishedGroup, TakenBatch
@@ -41,11 +41,15 @@ class Training:
         self._took = took
         self.handed: list[Hand] = []
         """Groups of the batch that is not taken yet."""
+        self.retired: list[int] = []
+        """Versions that nobody needs; one that starts is told again, because the last may not have heard."""
         self.is_open = True
         """Whether further steps may begin."""
         self.is_checkpoint_due = False
         """A checkpoint was asked for and is not written yet."""
         self.is_ready = False
+        self.is_training = False
+        """A step was sent, and that it was published is not journalled yet."""
         self.num_replays = 0
         """Batches trained on again, since this process began."""
         self.num_different = 0
@@ -53,7 +57,7 @@ class Training:
         self._start()
 
     def _start(self) -> None:
-        self.is_ready = False
+        self.is_ready = self.is_training = False
         self._num_busy = 0
         self._last_words: str | None = None
         self.handle = LocalProcess(
@@ -96,17 +100,26 @@ class Training:
         self.handed = []
 
     def write_checkpoint(self) -> None:
-        """Have the last version written, now or when it is there again."""
+        """Have the last version written, now or once that can be."""
         self.is_checkpoint_due = True
-        if self.is_ready:
+        # A checkpoint ahead of the journal would hold a step that the journal still waits for.
+        if self.is_ready and not self.is_training:
             self._busy()
             self.handle.send(say.WriteCheckpoint())
 
+    def published(self) -> None:
+        """The journal has the version of the step in progress."""
+        self.is_training = False
+        if self.is_checkpoint_due:
+            self.write_checkpoint()
+
     def retire(self, version: int) -> None:
+        self.retired.append(version)
         if self.is_ready:
             self.handle.send(say.RetireVersion(version=version))
 
     def _train(self, step: say.TrainStep) -> None:
+        self.is_training = not step.is_replay
         self._busy()
         self.handle.send(step)
 
@@ -130,7 +143,7 @@ class Training:
             self._heard_at = time.monotonic()
             match word:
                 case say.Broken():
-                    refuse_users_mistake(word)
+                    end_if_final(word)
                     self._last_words = word.message
                 case say.TrainerReady():
                     self._catch_up(word)
@@ -155,6 +168,8 @@ class Training:
     def _catch_up(self, ready: say.TrainerReady) -> None:
         """Send everything that was taken after the version it holds."""
         self.is_ready = True
+        for version in self.retired:
+            self.handle.send(say.RetireVersion(version=version))
         for batch in self._journal.batches_after(ready.version):
             if batch.is_published or self.is_open:
                 self._train(self._again(batch))

@@ -25,8 +25,10 @@ class News(Struct, kw_only=True):
 
     inputs: list[Input] = field(default_factory=list)
     payloads: list[AnyPayload] = field(default_factory=list)
+    before: list[Callable[[], None]] = field(default_factory=list)
+    """To be done once inputs and payloads are durable, before what was decided about them."""
     after: list[Callable[[], None]] = field(default_factory=list)
-    """To be done once inputs and payloads are durable."""
+    """To be done after that."""
 
 
 class Translating:

@@ -9,7 +9,9 @@ import re
 import shutil
 from pathlib import Path
 
-from dora_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
+from safetensors import SafetensorError
+
+from dora_rl.trainer.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.trainer import Trainer
 
@@ -23,11 +25,15 @@ def write_checkpoint(trainer: Trainer, root: Path, *, model: Path, kept_states: 
     if not directory.exists():
         partial = directory.with_name(f".{directory.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        export(trainer, partial, origin=model)
-        save_checkpoint(trainer, partial / STATE)
-        _sync(partial)
-        partial.rename(directory)
-        _sync(root)
+        try:
+            export(trainer, partial, origin=model)
+            save_checkpoint(trainer, partial / STATE)
+            _sync(partial)
+            partial.rename(directory)
+            _sync(root)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(f"cannot write {directory}: {error}") from error
     for old in with_state(root)[:-kept_states]:
         shutil.rmtree(old / STATE)
     return directory

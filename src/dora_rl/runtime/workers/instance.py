@@ -7,7 +7,6 @@ with the last tokens of a request its end. It never decides anything: not which 
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from typing import Any
 import msgspec
 import torch
 
-from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.rollout.errors import EngineError
 from dora_rl.rollout.native.transfer import Exported
 from dora_rl.rollout.requests import Event, Failed, Finished, Request
 from dora_rl.runtime import messages as say
+from dora_rl.runtime.workers.breaking import telling_why
 from dora_rl.runtime.workers.channel import Channel
 from dora_rl.runtime.workers.opening import open_tracked
 from dora_rl.runtime.workers.residents import Residents
@@ -245,8 +244,13 @@ def _renamed(exported: Exported, id: int) -> Exported:
 
 
 def _write(exported: Exported, path: Path) -> int:
+    """How many bytes; none where there is no room, and its KV is computed again where it goes."""
     content = exported.to_bytes()
-    path.write_bytes(content)
+    try:
+        path.write_bytes(content)
+    except OSError:
+        path.unlink(missing_ok=True)
+        return 0
     return len(content)
 
 
@@ -256,7 +260,7 @@ def main(fd: int) -> None:
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
     torch.set_num_threads(begin.setup.devices.instance_threads)
-    try:
+    with telling_why(channel):
         with channel.kept_alive(begin.setup.patience.start_s):
             engine, device = open_tracked(begin)
         # To its log.
@@ -264,13 +268,6 @@ def main(fd: int) -> None:
         worker = InstanceWorker(channel, begin, engine, device)
         channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
         worker.run()
-    except DoraError as error:
-        # The one place where a worker's failure becomes a message: its owner decides what follows.
-        traceback.print_exc()
-        channel.send(
-            say.Broken(message=error.message, is_users=isinstance(error, UserError), hint=error.hint)
-        )
-        sys.exit(1)
     channel.leave()
 
 

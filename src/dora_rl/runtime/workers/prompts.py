@@ -4,13 +4,12 @@ A process of its own because tokenizers come with torch. Writes into the directo
 """
 
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dora_rl.core.errors import ConfigError, DoraError, UserError
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.prompts import TokenizedPrompt, tokenize_rows
@@ -21,6 +20,7 @@ from dora_rl.runtime import messages as say
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.prompts import PromptTable, check_lengths
 from dora_rl.runtime.setup import LiveSetup
+from dora_rl.runtime.workers.breaking import telling_why
 from dora_rl.runtime.workers.channel import Channel
 from dora_rl.trainer.supervised import warm_started
 
@@ -68,19 +68,13 @@ def main(fd: int) -> None:
     """Do it, and say so."""
     channel = Channel(fd, say.Begin)
     begin: say.Begin = channel.receive()
-    try:
+    with telling_why(channel):
         with channel.kept_alive(begin.setup.patience.start_s):
             setup, layout = begin.setup, LiveLayout(root=Path(begin.store))
             table = write_prompts(setup, layout)
             if setup.warm_start is not None:
                 write_initial_model(setup, setup.warm_start, table, layout.initial_model)
         channel.send(say.PromptsWritten())
-    except DoraError as error:
-        # The one place where a worker's failure becomes a message: its owner decides what follows.
-        traceback.print_exc()
-        channel.send(
-            say.Broken(message=error.message, is_users=isinstance(error, UserError), hint=error.hint)
-        )
 
 
 if __name__ == "__main__":

@@ -8,17 +8,16 @@ import math
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dora_rl.core.errors import DoraError, UserError
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.setup import LiveSetup
+from dora_rl.runtime.workers.breaking import telling_why
 from dora_rl.runtime.workers.channel import Channel
 from dora_rl.runtime.workers.checkpoints import load_newest, write_checkpoint
 from dora_rl.trainer.opening import open_trainer
@@ -133,19 +132,11 @@ def main(fd: int) -> None:
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
     setup = begin.setup
     torch.set_num_threads(setup.devices.trainer_threads)
-    try:
-        with Store(Path(begin.store)) as store:
-            with channel.kept_alive(setup.patience.start_s):
-                worker = TrainerWorker(channel, setup, _opened(setup), store)
-                channel.send(worker.ready())
-            worker.run()
-    except DoraError as error:
-        # The one place where a worker's failure becomes a message: its owner decides what follows.
-        traceback.print_exc()
-        channel.send(
-            say.Broken(message=error.message, is_users=isinstance(error, UserError), hint=error.hint)
-        )
-        sys.exit(1)
+    with telling_why(channel), Store(Path(begin.store)) as store:
+        with channel.kept_alive(setup.patience.start_s):
+            worker = TrainerWorker(channel, setup, _opened(setup), store)
+            channel.send(worker.ready())
+        worker.run()
     channel.leave()
 
 
