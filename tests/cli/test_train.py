@@ -93,6 +93,7 @@ def check(called: Any, message: str, hint: str = "") -> None:
         (["recipe.yaml", "--set", "evaluation.every=2"], "no rows are held out", "held_out_share"),
         (["recipe.yaml", "--set", "algorithm=gropo"], "unknown algorithm 'gropo'", "'grpo'"),
         (["recipe.yaml", "--set", "devices.kind=cuda"], "no GPU", "dora doctor"),
+        (["recipe.yaml", "--set", "devices.trainer_ranks=0"], "trainer_ranks", ">= 1"),
         (["recipe.yaml", "--set", "run.directory=."], "exists and is not empty", "--resume"),
         (["--resume", "nowhere"], "is no run directory", "path"),
         (
@@ -204,6 +205,20 @@ def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
     assert plan["disk_bytes"] == sum(entry["num_bytes"] for entry in plan["disk"])
     assert plan["recipe"]["task"]["rows"] == plan["rows"] == 4
     assert plan["run_directory"].endswith("runs/recipe-1")
+
+
+def test_a_dry_run_counts_every_rank_of_the_trainer(dora: Dora, project: Path) -> None:
+    sets = ("--set", "devices.trainer_ranks=2")
+    shown = dora("train", "recipe.yaml", "--dry-run", *sets).out
+    assert "trainer_ranks: 2" in shown
+    assert "trainer as 2 ranks on cpu, each with" in shown
+    plan = json.loads(dora("train", "recipe.yaml", "--dry-run", "--json", *sets).out)
+    assert plan["devices"]["trainer_ranks"] == plan["processes"]["trainer rank"] == 2
+    sizes = {entry["what"]: entry["num_bytes"] for entry in plan["memory"]}
+    for rank in range(2):
+        assert sizes[f"trainer rank {rank}: moments of AdamW"] == 8 * -(-plan["parameters"] // 2)
+    assert "trainer rank 0: last published version" in sizes
+    assert "trainer rank 1: last published version" not in sizes
 
 
 def test_low_rank_training_needs_less_for_its_optimizer(dora: Dora, project: Path) -> None:

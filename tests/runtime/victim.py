@@ -1,14 +1,15 @@
 """A run in a process of its own, to which something happens: `python victim.py SETUP PLAN`.
 
 SETUP is a file with a set-up, or a run directory to resume. PLAN is a JSON list of [when, signal, victim]:
-after so many inputs, or when something of this name is told or decided. Victims are `self`, or what a child's
-command line contains. Prints the summary of the run.
+after so many inputs, or when something of this name is told or decided. Victims are `self`, or what is in the
+command line of a process below. Prints the summary of the run.
 """
 
 import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,10 +22,17 @@ from dora_rl.runtime.setup import read_setup
 Plan = list[tuple[int | str, str, str]]
 
 
-def children(marker: str) -> list[int]:
-    """Child processes of this one whose command line contains the marker."""
-    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in found if marker in Path(f"/proc/{pid}/cmdline").read_text()]
+def children(marker: str, of: int | None = None) -> list[int]:
+    """Processes below this one, or another, whose command lines contain the marker."""
+    pid = of or os.getpid()
+    found: list[int] = []
+    # One that ends meanwhile is no longer below.
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+            if marker in Path(f"/proc/{child}/cmdline").read_text():
+                found.append(child)
+            found += children(marker, child)
+    return found
 
 
 class Fate:

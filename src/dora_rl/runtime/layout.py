@@ -29,6 +29,11 @@ class LiveLayout(RunLayout, frozen=True):
         return self.root / "metrics.jsonl"
 
     @property
+    def rendezvous(self) -> Path:
+        """Where the ranks of a trainer find each other."""
+        return self.root / "rendezvous"
+
+    @property
     def initial_model(self) -> Path:
         """Version 0, where a warm start made it."""
         return self.root / "initial_model"

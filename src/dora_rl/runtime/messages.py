@@ -266,6 +266,10 @@ class CheckpointWritten(Message, frozen=True):
 
 TrainerWord = Broken | Alive | TrainerReady | StepTrained | CheckpointWritten
 
+# --- said by the trainer's other ranks, to its first --------------------------------------------
+
+RankWord = Broken | Alive
+
 # --- said by whoever reads the rows -------------------------------------------------------------
 
 

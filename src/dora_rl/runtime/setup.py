@@ -49,9 +49,18 @@ class Devices(Record, frozen=True):
     instance_device: str = "cpu"
     """`cpu`, `cuda`, or `cuda:i`; instances are dealt out over the devices where it is `cuda`."""
     trainer_device: str = "cpu"
+    """Like `instance_device`; of the first rank where there are several."""
+    trainer_ranks: Positive = 1
+    """Processes that train together. On GPUs each has its own: the first one's and those after it."""
     instance_threads: Positive = 1
     """Threads of torch in each instance."""
     trainer_threads: Positive = 1
+    """Threads of torch in each rank of the trainer."""
+
+    def rank_device(self, rank: int) -> str:
+        """Where a rank of the trainer computes."""
+        kind, _, first = self.trainer_device.partition(":")
+        return kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}"
 
 
 class Evaluation(Record, frozen=True):
@@ -150,7 +159,7 @@ class LiveSetup(Record, frozen=True):
             batch=self.batch,
             control=self.control,
             cluster=Cluster(
-                gpus=instances + 1,
+                gpus=instances + self.devices.trainer_ranks,
                 rollout_gpus=instances,
                 tensor_parallel=1,
                 slots=limits.max_running,

@@ -9,7 +9,7 @@ from dora_rl.runtime.setup import Devices
 
 
 def place(recipe: Recipe, gpus: Sequence[Gpu], num_cores: int) -> Devices:
-    """CPUs are divided, one GPU is shared, of several the last one trains."""
+    """CPUs are divided; of GPUs the last ones train, or where those are all, instances share them."""
     asked = recipe.devices
     if asked.kind == "cuda" and not gpus:
         raise ConfigError(
@@ -18,12 +18,18 @@ def place(recipe: Recipe, gpus: Sequence[Gpu], num_cores: int) -> Devices:
         )
     if asked.kind == "cpu" or not gpus:
         return _on_cpus(recipe, num_cores)
-    is_shared = len(gpus) == 1
+    num_others = len(gpus) - asked.trainer_ranks
+    if num_others < 0:
+        raise ConfigError(
+            f"devices.trainer_ranks = {asked.trainer_ranks}, but torch sees {len(gpus)} GPUs here",
+            hint="each rank needs a GPU of its own",
+        )
     return Devices(
-        instances=asked.instances or max(1, len(gpus) - 1),
-        is_elastic=is_shared if asked.elastic is None else asked.elastic,
-        instance_device="cuda:0" if is_shared else "cuda",
-        trainer_device=f"cuda:{len(gpus) - 1}",
+        instances=asked.instances or num_others or len(gpus),
+        is_elastic=not num_others if asked.elastic is None else asked.elastic,
+        instance_device="cuda:0" if len(gpus) == 1 else "cuda",
+        trainer_device=f"cuda:{num_others}",
+        trainer_ranks=asked.trainer_ranks,
         instance_threads=asked.instance_threads or 1,
         trainer_threads=asked.trainer_threads or max(1, num_cores // 2),
     )
@@ -31,21 +37,23 @@ def place(recipe: Recipe, gpus: Sequence[Gpu], num_cores: int) -> Devices:
 
 def _on_cpus(recipe: Recipe, num_cores: int) -> Devices:
     asked = recipe.devices
-    instances = asked.instances or 1
+    instances, ranks = asked.instances or 1, asked.trainer_ranks
     if takes_turns(recipe):
         # Generation and training never overlap, so each may have every core.
         share = max(1, num_cores // instances)
         return Devices(
             instances=instances,
             instance_threads=asked.instance_threads or share,
-            trainer_threads=asked.trainer_threads or num_cores,
+            trainer_ranks=ranks,
+            trainer_threads=asked.trainer_threads or max(1, num_cores // ranks),
         )
     share = max(1, num_cores // 2 // instances)
     return Devices(
         instances=instances,
         is_elastic=bool(asked.elastic),
         instance_threads=asked.instance_threads or share,
-        trainer_threads=asked.trainer_threads or max(1, num_cores - share * instances),
+        trainer_ranks=ranks,
+        trainer_threads=asked.trainer_threads or max(1, (num_cores - share * instances) // ranks),
     )
 
 

@@ -77,22 +77,32 @@ class _Planner:
 
     def _add_processes(self) -> None:
         if self._devices.trainer_device == "cpu":
-            count = self._devices.instances + 1
+            count = self._devices.instances + self._devices.trainer_ranks
             self._add("cpu", f"{count} processes with torch", count * self._process_bytes, is_estimate=True)
 
     def _add_trainer(self) -> None:
-        place_name = _place_name(self._devices.trainer_device)
+        ranks = self._devices.trainer_ranks
+        for rank in range(ranks):
+            self._add_rank(rank, "trainer" if ranks == 1 else f"trainer rank {rank}")
+
+    def _add_rank(self, rank: int, name: str) -> None:
+        place_name = self._devices.rank_device(rank)
         for what, size, is_estimate in trainer_bytes(
-            self._model, self._trainer, longest_tokens=self._sequence_tokens
+            self._model,
+            self._trainer,
+            longest_tokens=self._sequence_tokens,
+            rank=rank,
+            ranks=self._devices.trainer_ranks,
         ):
-            self._add(place_name, f"trainer: {what}", size, is_estimate=is_estimate)
+            self._add(place_name, f"{name}: {what}", size, is_estimate=is_estimate)
         if self._free(place_name) < 0:
             needed = sum(each.num_bytes for each in self._entries if each.place == place_name)
             raise ConfigError(
                 f"training {self._recipe.model} needs about {needed / _GIB:.1f} GiB on {place_name}, "
                 f"which has {self._places[place_name] / _GIB:.1f} GiB to use",
                 hint="set trainer.lora.rank=16, trainer.gradient_checkpointing=true or a smaller "
-                "trainer.micro_batch_tokens, or use a smaller model",
+                "trainer.micro_batch_tokens, raise devices.trainer_ranks where there are GPUs for them, "
+                "or use a smaller model",
             )
 
     def _add_engines(self) -> Sized:
@@ -168,7 +178,11 @@ class _Planner:
         """The recipe with what was found: so that the run can be simulated as it was."""
         recipe, inputs, instances = self._recipe, self._inputs, self._devices.instances
         cluster = msgspec.structs.replace(
-            recipe.cluster, gpus=instances + 1, rollout_gpus=instances, elastic_gpus=0, tensor_parallel=1
+            recipe.cluster,
+            gpus=instances + self._devices.trainer_ranks,
+            rollout_gpus=instances,
+            elastic_gpus=0,
+            tensor_parallel=1,
         )
         lengths = Lognormal(min_tokens=1, max_tokens=inputs.max_new_tokens)
         task = Task(rows=inputs.num_rows, prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths)
@@ -192,10 +206,6 @@ def _places(recipe: Recipe, devices: Devices) -> Iterator[Place]:
     for index, gpu in enumerate(found):
         size = gpu.memory_bytes if asked is None else asked * _GIB
         yield Place(name=f"cuda:{index}", num_bytes=int(share * size))
-
-
-def _place_name(device: str) -> str:
-    return device if device != "cuda" else "cuda:0"
 
 
 def _instance_place(devices: Devices, instance: int, num_places: int) -> str:

@@ -90,16 +90,24 @@ def _devices(devices: Devices) -> str:
     turns = "; generation pauses while it trains" if devices.is_elastic else ""
     return (
         f"{count(devices.instances, 'instance')} on {devices.instance_device} with "
-        f"{count(devices.instance_threads, 'thread')}, trainer on {devices.trainer_device} with "
+        f"{count(devices.instance_threads, 'thread')}, {_trainer(devices)} with "
         f"{count(devices.trainer_threads, 'thread')}{turns}"
     )
 
 
+def _trainer(devices: Devices) -> str:
+    homes = list(dict.fromkeys(map(devices.rank_device, range(devices.trainer_ranks))))
+    if devices.trainer_ranks == 1:
+        return f"trainer on {homes[0]}"
+    return f"trainer as {devices.trainer_ranks} ranks on {', '.join(homes)}, each"
+
+
 def _processes(plan: RunPlan) -> dict[str, int]:
+    devices = plan.setup.devices
     return {
         "orchestrator": 1,
-        "instance": plan.setup.devices.instances,
-        "trainer": 1,
+        "instance": devices.instances,
+        "trainer rank" if devices.trainer_ranks > 1 else "trainer": devices.trainer_ranks,
         "reward worker": plan.setup.scoring.processes,
     }
 

@@ -1,5 +1,6 @@
 """What the trainer is, and the memory it will need: exact where tensors are counted, else an estimate."""
 
+from collections import Counter
 from collections.abc import Iterator
 from math import prod
 
@@ -50,9 +51,25 @@ def num_trained(model: ModelConfig, config: TrainerConfig) -> int:
 
 
 def trainer_bytes(
-    model: ModelConfig, config: TrainerConfig, *, longest_tokens: int
+    model: ModelConfig, config: TrainerConfig, *, longest_tokens: int, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[str, int, bool]]:
-    """What it holds, how large that is, and whether the size is an estimate."""
+    """What a rank of it holds, how large that is, and whether the size is an estimate."""
+    is_sharded = ranks > 1 and config.lora is None
+    yield from _sharded_bytes(model, config, ranks) if is_sharded else _own_bytes(model, config)
+    version = item_bytes(config) * num_parameters(model)
+    if config.algorithm.kl is not None:
+        yield "reference model", version, False
+    if config.kept_versions:
+        yield f"{config.kept_versions} kept versions", config.kept_versions * version, False
+    if rank == 0:
+        if is_sharded:
+            yield "version to publish", version, False
+        yield "last published version", version, False
+    yield "activations", activation_bytes(model, config, longest_tokens), True
+
+
+def _own_bytes(model: ModelConfig, config: TrainerConfig) -> Iterator[tuple[str, int, bool]]:
+    """Weights, gradients and moments where every rank has all of them."""
     total, trained, item = num_parameters(model), num_trained(model, config), item_bytes(config)
     if config.lora is not None:
         bases = sum(prod(piece.shape) for piece in _targets(model, config.lora))
@@ -62,12 +79,30 @@ def trainer_bytes(
     yield "master weights", _FLOAT * trained, False
     yield "gradients", _FLOAT * trained, False
     yield "moments of AdamW", _MOMENTS * trained, False
-    if config.algorithm.kl is not None:
-        yield "reference model", item * total, False
-    if config.kept_versions:
-        yield f"{config.kept_versions} kept versions", config.kept_versions * item * total, False
-    yield "last published version", item * total, False
-    yield "activations", activation_bytes(model, config, longest_tokens), True
+
+
+def _sharded_bytes(model: ModelConfig, config: TrainerConfig, ranks: int) -> Iterator[tuple[str, int, bool]]:
+    """The same of one rank; each has about as much, as every tensor is split by itself, by rows."""
+    total = num_parameters(model)
+    own = -(-total // ranks)
+    yield "master weights", _FLOAT * own, True
+    yield "gradients", _FLOAT * own, True
+    yield "moments of AdamW", _MOMENTS * own, True
+    yield "layers put together", _gathered_bytes(model, config), True
+    # Masters are read whole before they are split; gradients and moments come later.
+    room = _FLOAT * total - (2 * _FLOAT + _MOMENTS) * own
+    if room > 0:
+        yield "room to load", room, True
+
+
+def _gathered_bytes(model: ModelConfig, config: TrainerConfig) -> int:
+    """What is whole at a time: embedding and head, a layer and the one fetched ahead; and their gradients."""
+    units: Counter[str] = Counter()
+    for piece in pieces(model):
+        first, second, *_ = piece.parameter.split(".")
+        units[f"layer {second}" if first == "layers" else "rest"] += prod(piece.shape)
+    rest = units.pop("rest")
+    return (item_bytes(config) + _FLOAT) * (rest + 2 * max(units.values()))
 
 
 def activation_bytes(model: ModelConfig, config: TrainerConfig, longest_tokens: int) -> int:

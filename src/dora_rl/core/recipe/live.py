@@ -15,13 +15,16 @@ class Devices(Section, frozen=True):
     kind: Literal["auto", "cpu", "cuda"] = "auto"
     """Left at auto, GPUs where there are any."""
     instances: Positive | None = None
-    """Rollout engines; left out, one on CPUs or a single GPU, else one for each GPU but the trainer's."""
+    """Rollout engines; left out, one on CPUs, else one for each GPU but the trainer's; or for each, where it
+    has them all."""
     elastic: bool | None = None
-    """Generation pauses while the trainer trains; left out, where both share one GPU."""
+    """Generation pauses while the trainer trains; left out, where the trainer has every GPU."""
     instance_threads: Positive | None = None
     """Threads of each instance on CPUs; left out, an even share."""
+    trainer_ranks: Positive = 1
+    """Processes the trainer is split over, by FSDP2; on GPUs each takes one, from the last on."""
     trainer_threads: Positive | None = None
-    """Threads of the trainer on CPUs; left out, an even share."""
+    """Threads of each rank of the trainer on CPUs; left out, an even share."""
     memory_gib: PositiveFloat | None = None
     """Memory of one device, or of the machine where devices are CPUs; left out, what there is."""
 

@@ -2,5 +2,6 @@
 
 channel   the worker's end of the socket
 instance  an engine and its loop        tracked  an engine that says how far its requests are
-trainer   the trainer                   prompts  rows as token ids, once, before the run begins
+trainer   the trainer, or its rank 0    rank     each of its other ranks
+prompts   rows as token ids, once, before the run begins
 """

@@ -1,6 +1,5 @@
 """The one place where a worker's failure becomes a message: its owner decides what follows."""
 
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,10 +19,17 @@ def telling_why(channel: Channel) -> Iterator[None]:
         yield
     except (DoraError, OSError, SafetensorError) as error:
         channel.send(broken(error))
-        # The log may be on the disk that is full.
-        with suppress(OSError):
-            traceback.print_exc()
-        sys.exit(1)
+        _end(channel)
+    except Exception:
+        # Python's own way to end would wait for collectives, and their warnings would be its last words.
+        _end(channel)
+
+
+def _end(channel: Channel) -> None:
+    # The log may be on the disk that is full.
+    with suppress(OSError):
+        traceback.print_exc()
+    channel.leave(1)
 
 
 def broken(error: DoraError | OSError | SafetensorError) -> Broken:

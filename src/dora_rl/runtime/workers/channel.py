@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -69,11 +69,13 @@ class Channel:
             thread.join()
 
     @staticmethod
-    def leave() -> None:
+    def leave(code: int = 0) -> NoReturn:
         """End in order, without waiting for libraries to take themselves apart."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        # Its log may be on a disk that is full.
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
     def _read(self) -> None:
         frames = Frames()

@@ -20,22 +20,29 @@ _NAME = re.compile(r"step_(\d{5,})")
 
 
 def write_checkpoint(trainer: Trainer, root: Path, *, model: Path, kept_states: int) -> Path:
-    """Write the trainer's version, unless it is there, and drop states that are too many."""
+    """Write the trainer's version, unless it is there, and drop states that are too many.
+
+    Every rank calls it, rank 0 writes. It cannot finish without the others, so they see what it saw.
+    """
     directory = root / f"step_{trainer.version:05}"
-    if not directory.exists():
-        partial = directory.with_name(f".{directory.name}.partial")
+    partial = directory.with_name(f".{directory.name}.partial")
+    is_first, is_new = trainer.ranks.rank == 0, not directory.exists()
+    if is_first:
         shutil.rmtree(partial, ignore_errors=True)
+    if is_new:
         try:
             export(trainer, partial, origin=model)
             save_checkpoint(trainer, partial / STATE)
-            _sync(partial)
-            partial.rename(directory)
-            _sync(root)
+            if is_first:
+                _sync(partial)
+                partial.rename(directory)
+                _sync(root)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(f"cannot write {directory}: {error}") from error
-    for old in with_state(root)[:-kept_states]:
-        shutil.rmtree(old / STATE)
+    if is_first:
+        for old in with_state(root)[:-kept_states]:
+            shutil.rmtree(old / STATE)
     return directory
 
 
