@@ -77,9 +77,9 @@ class Command:
         """What it started, of one kind or all, and what those started."""
         return [pid for pid in _below(self._process.pid) if kind in _command_line(pid)]
 
-    def signal(self, number: signal.Signals) -> None:
-        """To the command alone, as a terminal does: its workers have groups of their own."""
-        self._process.send_signal(number)
+    def interrupt(self) -> None:
+        """As a terminal does: the whole group of the command, to which its workers do not belong."""
+        os.killpg(self._process.pid, signal.SIGINT)
 
     def kill_all(self) -> None:
         """SIGKILL for it and everything below it."""
@@ -110,17 +110,17 @@ class Command:
         return os.pread(self._stderr.fileno(), length, 0).decode(errors="replace")
 
 
-def begin(root: Path, *sets: str) -> Command:
+def begin(root: Path, *sets: str, is_json: bool = True) -> Command:
     """A new run of the recipe."""
     recipe = root.with_suffix(".yaml")
     recipe.write_text(_RECIPE)
     assignments = [word for each in (f"run.directory={root}", *sets) for word in ("--set", each)]
-    return Command(root, str(recipe), "--json", *assignments)
+    return Command(root, str(recipe), *["--json"] * is_json, *assignments)
 
 
-def resume(root: Path) -> Command:
+def resume(root: Path, *, is_json: bool = True) -> Command:
     """Nothing but the run is given."""
-    return Command(root, "--resume", str(root), "--json")
+    return Command(root, "--resume", str(root), *["--json"] * is_json)
 
 
 def finished(command: Command, within_s: float) -> dict[str, Any]:

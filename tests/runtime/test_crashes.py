@@ -114,6 +114,20 @@ def test_a_run_killed_after_its_last_step_still_writes_its_checkpoint(make_setup
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("plan", [[], [("Take", "SIGINT", "self")]], ids=["due", "interrupted"])
+def test_a_step_that_the_journal_does_not_know_yet_is_in_no_checkpoint(
+    make_setup: MakeSetup, plan: Plan
+) -> None:
+    """Else the trainer would come back with a step that the journal still waits for, for ever."""
+    setup = make_setup(checkpoint_every_steps=1)
+    assert run(setup, [*plan, ("Published", KILL, "journal")]).returncode == -9
+    assert not list((Path(setup.run_directory) / "checkpoints").iterdir())
+    assert summary(run(setup, [], is_first=False))["is_complete"]
+    check(setup)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_killed_run_ends_with_the_weights_of_one_left_alone(make_setup: MakeSetup, tmp_path: Path) -> None:
     engine = msgspec.structs.replace(make_setup().engine, is_batch_invariant=True)
