@@ -13,6 +13,7 @@ import pytest
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.envs.config import RewardConfig
+from dora_rl.envs.scoring import desk
 from dora_rl.envs.scoring.pool import ScorerPool
 
 from .scored import USER, answers, asked, item, scoring
@@ -98,6 +99,20 @@ def test_killed_from_outside_while_idle_it_is_replaced() -> None:
         pool.submit(asked(0, item("x")))
         (result,) = answers(pool, 1).values()
         assert result.metrics[0].value == pool.pids[0] != first
+
+
+def test_one_that_stops_while_idle_is_replaced_and_its_request_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk, "_BEGIN_LIMIT_S", 0.5)
+    reasons: list[str] = []
+    with ScorerPool(scoring("half"), replaced=reasons.append) as pool:
+        pool.wait_ready()
+        os.kill(pool.pids[0], signal.SIGSTOP)
+        pool.submit(asked(0, item("x")))
+        (result,) = answers(pool, 1).values()
+    assert not result.failures, "what it had not begun is nobody's fault"
+    assert reasons == ["said nothing for 0.5 s"]
 
 
 def test_asynchronous_requests_wait_together() -> None:

@@ -1,5 +1,7 @@
 """Rewards that runs of the tests are judged by, in processes of their own."""
 
+import os
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,3 +9,9 @@ from typing import Any
 def even_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
     """The share of even tokens: something a model can learn at once."""
     return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
+
+
+def deadly_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
+    """Kills whoever calls it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return []

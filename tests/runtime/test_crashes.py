@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import InstanceJoined
 from dora_rl.core.recipe import Control
-from dora_rl.envs.config import DataConfig, SourceConfig
+from dora_rl.envs.config import DataConfig, RewardConfig, ScoringConfig, SourceConfig
 from dora_rl.runtime.orchestrator.deaths import WorkerDied
 from dora_rl.runtime.orchestrator.plane import replay_live
 from dora_rl.runtime.run import run_live
@@ -76,12 +76,24 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(make_setup: Mak
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-def test_an_instance_that_hangs_is_replaced(make_setup: MakeSetup) -> None:
+@pytest.mark.parametrize(
+    ("victim", "name"),
+    [
+        ("workers.instance", "instance 0"),
+        ("workers.trainer", "the trainer"),
+        ("scoring.worker", "a reward worker"),
+    ],
+)
+def test_a_worker_that_hangs_is_named_and_replaced(make_setup: MakeSetup, victim: str, name: str) -> None:
     control = Control(max_staleness=2, rebalance_period_s=0.3, silence_s=8.0)
     setup = make_setup(steps=8, control=control)
-    ended = summary(run(setup, [(40, "SIGSTOP", "workers.instance")]))
+    setup = msgspec.structs.replace(
+        setup, scoring=msgspec.structs.replace(setup.scoring, time_limit_s=8.0, processes=1)
+    )
+    ended = summary(run(setup, [(40, "SIGSTOP", victim)]))
     assert ended["is_complete"]
-    assert ended["worker_deaths"] == {"instance 0": 1}
+    assert ended["worker_deaths"] == {name: 1}
+    assert name in (Path(setup.run_directory) / "logs/orchestrator.log").read_text()
     check(setup)
 
 
@@ -110,6 +122,20 @@ def test_a_run_killed_after_its_last_step_still_writes_its_checkpoint(make_setup
     assert run(setup, [("Finish", KILL, "self")]).returncode == -9
     assert summary(run(setup, [], is_first=False))["is_complete"]
     assert final_weights(setup)
+    check(setup)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("plan", [[], [("Take", "SIGINT", "self")]], ids=["due", "interrupted"])
+def test_a_step_that_the_journal_does_not_know_yet_is_in_no_checkpoint(
+    make_setup: MakeSetup, plan: Plan
+) -> None:
+    """Else the trainer would come back with a step that the journal still waits for, for ever."""
+    setup = make_setup(checkpoint_every_steps=1)
+    assert run(setup, [*plan, ("Published", KILL, "journal")]).returncode == -9
+    assert not list((Path(setup.run_directory) / "checkpoints").iterdir())
+    assert summary(run(setup, [], is_first=False))["is_complete"]
     check(setup)
 
 
@@ -150,6 +176,16 @@ def test_a_worker_that_dies_again_and_again_ends_the_run_with_the_reason(make_se
     setup = make_setup(patience=Patience(max_deaths=1))
     with pytest.raises(WorkerDied, match=r"instance 0 died 1 times.*killed by SIGKILL"):
         run_live(setup, [lambda told, _: _kill_instances() if isinstance(told, InstanceJoined) else None])
+
+
+@pytest.mark.slow
+def test_reward_workers_that_die_over_everything_end_the_run_with_the_reason(make_setup: MakeSetup) -> None:
+    deadly = RewardConfig(function=f"{Path(__file__).with_name('rewards.py')}:deadly_reward")
+    setup = make_setup(scoring=ScoringConfig(rewards=(deadly,), processes=1))
+    with pytest.raises(
+        WorkerDied, match=r"died or hung over 6 trajectories in a row.*deadly_reward.*SIGKILL"
+    ):
+        run_live(setup)
 
 
 def _kill_instances() -> None:

@@ -1,24 +1,40 @@
 """The orchestrator's small objects, without a process."""
 
+import errno
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
-from dora_rl.core.decisions import Start
+from dora_rl.core.decisions import Start, Take
 from dora_rl.core.errors import UserError
+from dora_rl.core.recipe import Control
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
 from dora_rl.rollout.requests import Sampling
-from dora_rl.runtime.messages import Broken
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.messages import Broken, RetireVersion, TrainerReady, TrainStep, WriteCheckpoint
+from dora_rl.runtime.orchestrator import instances as instances_module
+from dora_rl.runtime.orchestrator import training as training_module
 from dora_rl.runtime.orchestrator.batches import group_of
 from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied, end_if_final
+from dora_rl.runtime.orchestrator.instances import Instances
 from dora_rl.runtime.orchestrator.metrics import Metrics
 from dora_rl.runtime.orchestrator.plane import make_plane
 from dora_rl.runtime.orchestrator.requests import Requests
+from dora_rl.runtime.orchestrator.training import Training
 from dora_rl.runtime.prompts import PromptLengths, PromptTable
+from dora_rl.runtime.run import resumable
 from dora_rl.runtime.setup import read_setup, write_setup
+from dora_rl.runtime.workers.breaking import broken
+from dora_rl.runtime.workers.instance import write_exported
+from dora_rl.store.errors import DiskFull
+from dora_rl.store.journal import Journal
 from dora_rl.store.records import FinishedGroup, Response, StreamKey, Stretch, WholeTrajectory
+from dora_rl.trainer.checkpoint import CheckpointError
 
 from .conftest import MakeSetup
 
@@ -91,6 +107,34 @@ def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: P
     assert len((tmp_path / "book").read_text().splitlines()) == 4
 
 
+def test_a_full_disk_is_not_tried_again_and_named_with_the_way_back(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    unwritten = CheckpointError("cannot write step_00001")
+    unwritten.__cause__ = SafetensorError("I/O error: No space left on device (os error 28)")
+    for error in (full, unwritten):
+        with pytest.raises(DiskFull, match="no space is left on a disk"):
+            end_if_final(broken(error))
+    end_if_final(broken(SafetensorError("I/O error: File too large (os error 27)")))
+    (tmp_path / "setup.json").touch()
+    with (
+        pytest.raises(
+            DiskFull, match=f"no space is left to write {tmp_path}: the disk mounted at /"
+        ) as ended,
+        resumable(tmp_path),
+    ):
+        raise full
+    assert ended.value.hint == f"free some space; then `dora train --resume {tmp_path}` goes on"
+
+
+def test_where_there_is_no_room_for_a_moving_request_its_kv_stays_behind(tmp_path: Path) -> None:
+    class Whole:
+        def to_bytes(self) -> bytes:
+            return b"kv"
+
+    assert write_exported(Whole(), tmp_path / "there") == 2  # type: ignore[arg-type]
+    assert write_exported(Whole(), tmp_path / "not" / "there") == 0  # type: ignore[arg-type]
+
+
 def test_a_users_mistake_is_not_tried_again() -> None:
     end_if_final(Broken(message="out of memory"))
     with pytest.raises(UserError, match="no such model"):
@@ -132,3 +176,67 @@ def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSe
     metrics.write({"step": 2, "reward": None}, step=2)
     metrics.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+class Silent:
+    """A process that is there and says nothing, and what it was told. Speaks Handle."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.told: list[Any] = []
+        self.is_alive = True
+
+    def send(self, message: Any) -> None:
+        self.told.append(message)
+
+    def receive(self) -> list[Any]:
+        return []
+
+    def end(self, within_s: float) -> str:
+        return "killed by SIGKILL"
+
+
+def make_training(make_setup: MakeSetup, root: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+    """A trainer that says nothing by itself, ready, in a run where nothing happened yet."""
+    setup, layout = make_setup(), LiveLayout(root=root)
+    monkeypatch.setattr(training_module, "LocalProcess", Silent)
+    journal = Journal.create(layout.journal, setup.header())
+    training = Training(setup, layout, journal, Deaths(3, root / "book"), lambda take, groups: None)
+    training.is_ready = True
+    return training
+
+
+def test_a_checkpoint_waits_until_the_journal_knows_the_step(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training(make_setup, tmp_path, monkeypatch)
+    training.take(Take(batch=0, groups=(), staleness=()))
+    training.write_checkpoint()
+    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
+    assert isinstance(told[-1], TrainStep)
+    training.published()
+    assert isinstance(told[-1], WriteCheckpoint)
+    assert training.is_checkpoint_due, "until it is written"
+
+
+def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training(make_setup, tmp_path, monkeypatch)
+    training.is_ready = False
+    training.retire(0)
+    monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
+    training.words()
+    assert training.handle.told[-1] == RetireVersion(version=0)  # type: ignore[attr-defined]
+
+
+def test_an_instance_that_hangs_before_it_joins_is_started_again(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = make_setup(control=Control(silence_s=0.05))
+    monkeypatch.setattr(instances_module, "LocalProcess", Silent)
+    instances = Instances(setup, LiveLayout(root=tmp_path), Deaths(3, tmp_path / "book"), ())
+    assert instances.lost() == []
+    time.sleep(0.06)
+    (lost,) = instances.lost()
+    assert lost.reason == "was silent for 0.05 s"
+    assert instances.lost() == [], "the next one has its own time"

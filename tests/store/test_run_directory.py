@@ -127,3 +127,13 @@ def test_a_directory_that_was_not_filled_never_appears(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         fill_half()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_could_not_be_filled_does_not_exist(tmp_path: Path) -> None:
+    def fill(directory: Path) -> None:
+        (directory / "setup.json").touch()
+        raise ValueError("no set-up")
+
+    with pytest.raises(ValueError, match="no set-up"):
+        RunDirectory.create(tmp_path / "run", RECIPE, fill)
+    assert not list(tmp_path.iterdir())

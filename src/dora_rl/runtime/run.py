@@ -26,18 +26,18 @@ def run_live(setup: LiveSetup, watchers: Sequence[Watcher] = ()) -> RunSummary:
     returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
     the run could not go on, with the reason; what is durable can be resumed.
     """
-    with _resumable(Path(setup.run_directory)):
+    with resumable(Path(setup.run_directory)):
         return _run(open_new(setup), watchers)
 
 
 def resume_live(run_directory: Path, watchers: Sequence[Watcher] = ()) -> RunSummary:
     """Go on with a run that was interrupted, killed or failed, as `run_live` would have."""
-    with _resumable(run_directory):
+    with resumable(run_directory):
         return _run(open_again(run_directory), watchers)
 
 
 @contextmanager
-def _resumable(root: Path) -> Iterator[None]:
+def resumable(root: Path) -> Iterator[None]:
     """What ends a run and is not the user's mistake is said with the way back, once there is one."""
     try:
         with full_disk_named(root):

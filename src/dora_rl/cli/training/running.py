@@ -31,14 +31,15 @@ INTERRUPTED = 130
 def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
     """Run a recipe, or only say what it would be."""
     recipe = resolve_recipe(name, assignments)
-    plan = aside(_planned, recipe, _run_directory(recipe, name))
+    layout = LiveLayout(root=Path(_run_directory(recipe, name)))
+    with _interruptible(layout):
+        plan = aside(_planned, recipe, str(layout.root))
     if is_dry:
         _print_plan(plan, as_json=as_json)
         return
     if plan.disk_bytes > plan.free_disk_bytes:
         say(f"warning: the run may write up to {plan.disk_bytes / 2**30:.1f} GiB, and "
             f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
-    layout = LiveLayout(root=Path(plan.setup.run_directory))
     say(f"run directory: {layout.root}")
     title = f"{recipe.model}, {Path(name).stem}"
     with _interruptible(layout), _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:

@@ -146,7 +146,7 @@ class InstanceWorker:
         else:
             exported = self._engine.export_request(id)
             drawn = _rest(_turn_of(exported), self._told[id])
-            kv_bytes = _write(exported, Path(command.path))
+            kv_bytes = write_exported(exported, Path(command.path))
         del self._told[id]
         self._channel.send(say.RequestExported(drawn=drawn, kv_bytes=kv_bytes))
 
@@ -243,7 +243,7 @@ def _renamed(exported: Exported, id: int) -> Exported:
     return Exported(header=msgspec.structs.replace(header, request=request), kv=exported.kv)
 
 
-def _write(exported: Exported, path: Path) -> int:
+def write_exported(exported: Exported, path: Path) -> int:
     """How many bytes; none where there is no room, and its KV is computed again where it goes."""
     content = exported.to_bytes()
     try:
