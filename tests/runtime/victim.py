@@ -2,8 +2,8 @@
 
 SETUP is a file with a set-up, or a run directory to resume. PLAN is a JSON list of [when, signal, victim]:
 after so many inputs, or when something of this name is told or decided. Victims are `self`, or what is in the
-command line of a process below; `journal` is this process, two seconds after the journal was to be told and before it
-is. Prints the summary of the run.
+command line of a process below; `journal` is this process, two seconds after the journal was to be told and
+before it is. Prints the summary of the run.
 """
 
 import json
