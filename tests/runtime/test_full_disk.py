@@ -34,7 +34,7 @@ def fill(place: Path, leave_bytes: int) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("leave_bytes", [0, 500_000, 1_500_000], ids=["journal", "versions", "checkpoint"])
+@pytest.mark.parametrize("leave_bytes", [0, 500_000, 1_500_000], ids=["0 bytes", "0.5 MB", "1.5 MB"])
 def test_a_full_disk_ends_the_run_with_a_sentence_and_it_goes_on_when_there_is_room(
     small_disk: Path, leave_bytes: int
 ) -> None:

@@ -14,7 +14,6 @@ from dora_rl.runtime.orchestrator.writing import Watcher
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.runtime.summary import RunSummary
 from dora_rl.store.durable import full_disk_named
-from dora_rl.store.errors import DiskFull
 
 __all__ = ["Watcher", "resume_live", "run_live"]
 
@@ -46,9 +45,8 @@ def resumable(root: Path) -> Iterator[None]:
         raise
     except DoraError as error:
         if LiveLayout(root=root).setup.exists():
-            first = "free some space" if isinstance(error, DiskFull) else error.hint
             go_on = f"`dora train --resume {root}` goes on"
-            error.hint = f"{first}; then {go_on}" if first else go_on
+            error.hint = f"{error.hint}; then {go_on}" if error.hint else go_on
         raise
 
 

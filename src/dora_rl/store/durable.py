@@ -39,6 +39,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     FileExistsError if there is something else than an empty directory by then.
     """
     temporary = _beside(path)
+    missing = [parent for parent in path.absolute().parents if not parent.exists()]
     with full_disk_named(path):
         temporary.mkdir(parents=True)
         try:
@@ -49,7 +50,8 @@ def new_directory(path: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        sync_path(path.parent)
+        for made in (path, *missing):
+            sync_path(made.parent)
 
 
 def sync_path(path: Path) -> None:
@@ -87,7 +89,7 @@ def disk_full(path: Path) -> DiskFull:
     """There was no room for `path`: which disk is full, in words."""
     return DiskFull(
         f"no space is left to write {path}: the disk mounted at {_mount_of(path)} is full",
-        hint="free some space and resume",
+        hint="free some space",
     )
 
 

@@ -36,7 +36,8 @@ def broken(error: DoraError | OSError | SafetensorError) -> Broken:
     """What the owner is told of a failure."""
     message, hint = (error.message, error.hint) if isinstance(error, DoraError) else (str(error), None)
     if _is_disk_full(error):
-        return Broken(message=f"no space is left on a disk: {message}", is_disk_full=True)
+        told = f"no space is left on a disk: {message}"
+        return Broken(message=told, is_disk_full=True, hint="free some space")
     return Broken(message=message, is_users=isinstance(error, UserError), hint=hint)
 
 
