@@ -6,6 +6,7 @@ no other.
 """
 
 from collections import deque
+from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -62,7 +63,9 @@ class NativeEngine:
     # --- the loop -------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Plan and launch a step, take in the oldest answer; False when there was nothing to do."""
+        """Plan and launch a step, take in the oldest answers; False when there was nothing to do."""
+        if self._device.joins_versions:
+            return self._step_together()
         plan = self._scheduler.plan()
         if plan is not None:
             self._under_way.append((plan, self._device.launch(plan)))
@@ -72,6 +75,15 @@ class NativeEngine:
             self._take_in()
             return True
         return plan is not None
+
+    def _step_together(self) -> bool:
+        """One step of every version."""
+        plans = self._scheduler.plan_round()
+        for joined in _joined(plans):
+            self._under_way.extend(zip(joined, self._device.launch_together(joined), strict=True))
+        while self._under_way:
+            self._take_in()
+        return bool(plans)
 
     def run(self) -> list[Event]:
         """Step until nothing can advance; return what ended."""
@@ -193,3 +205,15 @@ class NativeEngine:
 
     def _fail(self, request_id: int, error: DoraError) -> None:
         self._events.append(Failed(id=request_id, message=error.message, hint=error.hint))
+
+
+def _joined(plans: list[Plan]) -> Iterator[list[Plan]]:
+    """Runs of plans that need not await each other."""
+    run: list[Plan] = []
+    for plan in plans:
+        if run and plan.awaits_rows:
+            yield run
+            run = []
+        run.append(plan)
+    if run:
+        yield run

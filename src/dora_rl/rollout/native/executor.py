@@ -10,6 +10,7 @@ where threads inside the products would meet a thousand times, which costs every
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.rollout.errors import EngineError
 from dora_rl.rollout.native.backend import Backend
+from dora_rl.rollout.native.joint import Joint
 from dora_rl.rollout.native.packed import Prepared, packed_bytes, prepare
 from dora_rl.rollout.native.paged import PagedAttention, PagedCache
 from dora_rl.rollout.native.passes import TILE_ROWS, Pass, sampled_rows, split_rows, tiled_passes, whole_pass
@@ -51,6 +53,7 @@ class CpuExecutor:
     def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
         limits = config.limits
         self._versions: dict[int, Prepared] = {}
+        self._joint: Joint | None = None
         self._is_batch_invariant = config.is_batch_invariant
         self._cache = PagedCache(model, limits, config.torch_dtype)
         self._short_tokens = SHORT_BYTES // (model.kv_size * config.torch_dtype.itemsize)
@@ -63,14 +66,23 @@ class CpuExecutor:
         self._num_workers = torch.get_num_threads()
         self._workers = ThreadPoolExecutor(self._num_workers, initializer=lambda: torch.set_num_threads(1))
 
+    @property
+    def joins_versions(self) -> bool:
+        """Rows of several versions in one pass: where one worker draws them all at once, in any shape."""
+        is_small = draw_rows(self._vocab_size) >= self._tables.filler_slot
+        return is_small and self._num_workers == 1 and not self._is_batch_invariant
+
+    def launch_together(self, plans: Sequence[Plan]) -> list[Done]:
+        """Carry out a step of each version, in one pass."""
+        if len(plans) == 1:
+            return [self.launch(plans[0])]
+        for plan in plans:
+            self._get_ready(plan)
+        return [Done(sampled=sampled) for sampled in self._run_together(plans)]
+
     def launch(self, plan: Plan) -> Done:
         """Carry out a step."""
-        for move in plan.moves:
-            self._move(move)
-        for table in plan.tables:
-            self._tables.update(table)
-        for entrant in plan.entrants:
-            self._sampler.enter(entrant)
+        self._get_ready(plan)
         if plan.version is None:
             return Done(sampled=_NOTHING)
         version = self._versions[plan.version]
@@ -78,6 +90,14 @@ class CpuExecutor:
             return Done(sampled=self._run(version, plan.rows))
         parts = split_rows(plan.rows, self._num_workers)
         return Done(sampled=_joined(self._workers.map(lambda rows: self._run(version, rows), parts)))
+
+    def _get_ready(self, plan: Plan) -> None:
+        for move in plan.moves:
+            self._move(move)
+        for table in plan.tables:
+            self._tables.update(table)
+        for entrant in plan.entrants:
+            self._sampler.enter(entrant)
 
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
         """A copy of the KV of the first tokens."""
@@ -97,10 +117,14 @@ class CpuExecutor:
         if self._is_batch_invariant:
             self._workers.submit(self._check_invariance, prepared).result()
         self._versions[version] = prepared
+        self._joint = self._joint or Joint(prepared)
+        self._joint.add(version, prepared)
 
     def forget(self, version: int) -> None:
         """Let go of a version."""
         del self._versions[version]
+        if self._joint is not None:
+            self._joint.remove(version)
 
     @torch.inference_mode()
     def _check_invariance(self, version: Prepared) -> None:
@@ -131,8 +155,22 @@ class CpuExecutor:
                 del self._parked[move.ticket]
 
     @torch.inference_mode()
+    def _run_together(self, plans: Sequence[Plan]) -> list[Sampled]:
+        """One pass over the rows of all plans, one draw for all of them."""
+        assert self._joint is not None, "no version is resident"
+        versions = [plan.version for plan in plans if plan.version is not None]
+        rows = tuple(row for plan in plans for row in plan.rows)
+        self._joint.turn.set(versions, [plan.num_tokens for plan in plans])
+        hidden_TH = self._forward(self._joint, self._whole(rows))
+        num_drawn = [sum(row.is_sampled for row in plan.rows) for plan in plans]
+        self._joint.turn.set(versions, num_drawn)
+        return _parted(self._drawn(self._joint, hidden_TH, rows), num_drawn)
+
+    @torch.inference_mode()
     def _run(self, version: Prepared, rows: tuple[Row, ...]) -> Sampled:
-        hidden_TH = self._hidden(version, rows)
+        return self._drawn(version, self._hidden(version, rows), rows)
+
+    def _drawn(self, version: Prepared | Joint, hidden_TH: Tensor, rows: tuple[Row, ...]) -> Sampled:
         lasts, slots, positions = sampled_rows(rows)
         if not lasts:
             return _NOTHING
@@ -146,14 +184,19 @@ class CpuExecutor:
         if self._is_batch_invariant:
             passes = tiled_passes(rows, self._last_drawn, self._tables)
             return torch.cat([self._forward(version, each) for each in passes])
-        return self._forward(version, whole_pass(rows, self._last_drawn, self._tables, self._short_tokens))
+        return self._forward(version, self._whole(rows))
 
-    def _forward(self, version: Prepared, step: Pass) -> Tensor:
+    def _whole(self, rows: tuple[Row, ...]) -> Pass:
+        return whole_pass(rows, self._last_drawn, self._tables, self._short_tokens)
+
+    def _forward(self, version: Prepared | Joint, step: Pass) -> Tensor:
         attention = PagedAttention(self._cache, step.cells_T, step.spans, step.bundles)
         hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention)
         return hidden_TH
 
-    def _draw(self, version: Prepared, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor) -> Drawn:
+    def _draw(
+        self, version: Prepared | Joint, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor
+    ) -> Drawn:
         """Draw a few rows at a time; in batch-invariant mode always the same number."""
         num_rows = len(hidden_RH)
         tile = draw_rows(self._vocab_size)
@@ -165,6 +208,18 @@ class CpuExecutor:
         parts = zip(hidden_RH.split(tile), slots_R.split(tile), positions_R.split(tile), strict=True)
         drawn = [self._sampler.draw(version.logits(hidden), *where) for hidden, *where in parts]
         return Drawn(*(torch.cat(column)[:num_rows] for column in zip(*drawn, strict=True)))
+
+
+def _parted(sampled: Sampled, counts: Sequence[int]) -> list[Sampled]:
+    ends = list(accumulate(counts))
+    return [
+        Sampled(
+            tokens=sampled.tokens[first:end],
+            logprobs=sampled.logprobs[first:end],
+            cut_logprobs=sampled.cut_logprobs[first:end],
+        )
+        for first, end in pairwise([0, *ends])
+    ]
 
 
 def draw_rows(vocab_size: int) -> int:

@@ -74,7 +74,7 @@ class Bundle:
     """Which of them do not just fill up; None where all are there."""
     cells_RL: Tensor
     """The cells of each context, in order."""
-    is_visible_RCL: Tensor
+    is_visible_R1CL: Tensor
 
 
 class PagedAttention:
@@ -118,7 +118,9 @@ def _attend_bundle(mixed_TKGD: Tensor, q_TKGD: Tensor, keys: Tensor, values: Ten
     group, num_tokens = q_TKGD.shape[2], bundle.rows_RC.shape[1]
     q_RKGCD = q_TKGD[bundle.rows_RC].permute(0, 2, 3, 1, 4)
     k_RKLD, v_RKLD = (cells[bundle.cells_RL].transpose(1, 2) for cells in (keys, values))
-    is_visible = bundle.is_visible_RCL.repeat(1, group, 1).unsqueeze(1)
+    is_visible = bundle.is_visible_R1CL
+    if num_tokens > 1:
+        is_visible = is_visible.repeat(1, 1, group, 1)
     mixed = functional.scaled_dot_product_attention(q_RKGCD.flatten(2, 3), k_RKLD, v_RKLD, is_visible)
     mixed_RCKGD = mixed.unflatten(2, (group, num_tokens)).permute(0, 3, 1, 2, 4)
     if bundle.is_there_RC is None:

@@ -19,6 +19,8 @@ from dora_rl.rollout.native.tables import BlockTables
 from dora_rl.rollout.scheduling.plan import Row
 
 TILE_ROWS = 16
+_SAME_TOKENS = 63
+"""Contexts up to here go together: filling them up costs less than another product."""
 SPLIT_TOKENS = 4
 """Fewer are not worth a worker of their own."""
 
@@ -63,7 +65,7 @@ def whole_pass(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables, sho
     for place, row in enumerate(rows):
         end = row.start + row.num_tokens
         if end <= short_tokens:
-            alike[row.num_tokens.bit_length(), end.bit_length()].append(place)
+            alike[row.num_tokens.bit_length(), max(end, _SAME_TOKENS).bit_length()].append(place)
         else:
             spans.append(_span(row, firsts[place], tables))
     bundles = [
@@ -93,7 +95,7 @@ def _bundle(
         rows_RC=rows_RC,
         is_there_RC=None if num_tokens == 1 else is_there_RC,
         cells_RL=tables.cells_of(slots_R, end),
-        is_visible_RCL=torch.arange(end) <= positions_RC[:, :, None],
+        is_visible_R1CL=(torch.arange(end) <= positions_RC[:, :, None]).unsqueeze(1),
     )
 
 

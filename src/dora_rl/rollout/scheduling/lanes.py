@@ -4,7 +4,7 @@ A step runs one version's weights, so versions take turns: in a round every vers
 the most urgent first. No version waits for more than one turn of each other version in a round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 Priority = tuple[int, int]
 """Deadline, then order of submission; lower goes first."""
@@ -25,3 +25,7 @@ class Lanes:
         version = min(due, key=lambda version: (most_urgent[version], version))
         self._had_turn.add(version)
         return version
+
+    def is_over(self, with_work: Collection[int]) -> bool:
+        """Whether each of these versions had its turn in this round."""
+        return self._had_turn.issuperset(with_work)

@@ -6,6 +6,7 @@ tokens of the plan before it are known: a row without tokens continues its slot 
 last, and a block given up by one plan may be written by the next.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -95,6 +96,9 @@ class Plan(Record, frozen=True):
     moves: tuple[Move, ...] = ()
     tables: tuple[Table, ...] = ()
     entrants: tuple[Entrant, ...] = ()
+    awaits_rows: bool = False
+    """Whether its moves read or take what rows of the plan before it write. If not, and the versions differ,
+    the moves of both may come before the rows of both."""
 
     @property
     def num_tokens(self) -> int:
@@ -109,6 +113,7 @@ class Draft:
     moves: list[Move] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     entrants: list[Entrant] = field(default_factory=list)
+    awaits_rows: bool = False
 
     def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
         """The plan, with these rows."""
@@ -118,6 +123,7 @@ class Draft:
             moves=tuple(self.moves),
             tables=tuple(self.tables),
             entrants=tuple(self.entrants),
+            awaits_rows=self.awaits_rows,
         )
 
 
@@ -141,6 +147,15 @@ class Launched(Protocol):
 class Executor(Protocol):
     """Carries out plans."""
 
+    @property
+    def joins_versions(self) -> bool:
+        """Whether plans of one round should be launched together."""
+        ...
+
     def launch(self, plan: Plan) -> Launched:
         """Begin a step, after all launched before it; need not wait for any of them."""
+        ...
+
+    def launch_together(self, plans: Sequence[Plan]) -> Sequence[Launched]:
+        """Begin the steps of several versions, none of which awaits rows of another, as if in this order."""
         ...

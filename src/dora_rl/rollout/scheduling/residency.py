@@ -99,6 +99,7 @@ class Residency:
 
     def offload(self, sequence: Sequence) -> None:
         """Take its KV off the device: to the host where there is room, else to be computed again."""
+        self._draft.awaits_rows = True
         self.leave_slot(sequence)
         num_blocks = self._limits.blocks_for(sequence.num_computed)
         if 0 < num_blocks <= self.host.num_free:
@@ -136,6 +137,7 @@ class Residency:
             self._pool.share(block)
         if rest and self.num_free:
             blocks.append(self._copy(sequence.blocks[num_full]))
+            self._draft.awaits_rows = True
         elif rest:
             num_tokens -= rest
         self._prefixes.keep(

@@ -143,6 +143,15 @@ class Scheduler:
                 return self._sealed(version, tuple(rows))
         return None
 
+    def plan_round(self) -> list[Plan]:
+        """The next step of every version whose turn comes in this round."""
+        plans: list[Plan] = []
+        while plan := self.plan():
+            plans.append(plan)
+            if self._turns.is_over(self._batch.most_urgent()):
+                break
+        return plans
+
     def settle(self) -> Plan:
         """A step without rows: only what has to be moved."""
         return self._sealed(None, ())

@@ -62,7 +62,7 @@ def measured_costs(facts: Facts) -> MeasuredCosts:
 
 def _decoding(facts: Facts, warm_at: float) -> tuple[float, ...]:
     spans = [each for each in facts.decodings if each.at > warm_at]
-    features = [(s.rounds, s.rounds * s.rows, s.rounds * s.kv_tokens, float(s.starts)) for s in spans]
+    features = [(s.rounds, s.row_rounds, s.kv_token_rounds, float(s.starts)) for s in spans]
     return fit_costs(features, [each.seconds for each in spans])
 
 

@@ -17,17 +17,22 @@ from dora_rl.core.record import Record
 Key = tuple[int, int, int, int]
 """Epoch, row, member and attempt: what names a random stream within a run."""
 
+_LEAST_S = 0.05
+"""Of a stretch: what is heard is a little later than what happened, by more than a round may take."""
+
 
 class Decoding(Record, frozen=True):
-    """A stretch in which the same requests decoded on one instance."""
+    """A stretch of decoding on one instance."""
 
     at: float
     """When it was over."""
     seconds: float
     rounds: float
     """Tokens that each request gained."""
-    rows: int
-    kv_tokens: int
+    row_rounds: float
+    """Tokens that all requests gained."""
+    kv_token_rounds: float
+    """Tokens that were looked at."""
     starts: int
     """Requests that began in it."""
 
@@ -43,11 +48,31 @@ class Step(Record, frozen=True):
 
 
 class _Instance(Struct, kw_only=True):
-    rows: int = 0
-    starts: int = 0
+    """What decodes on it, and the stretch that is not over."""
+
     since: float = 0.0
     clock: float = 0.0
-    kv_tokens: int = 0
+    entered: dict[int, float] = field(default_factory=dict)
+    """Of each trajectory here: its prompt's tokens, less the clock when it came."""
+    rounds: float = 0.0
+    row_rounds: float = 0.0
+    kv_token_rounds: float = 0.0
+    starts: int = 0
+
+    def begin(self, now: float) -> None:
+        """A new stretch."""
+        self.since = now
+        self.rounds = self.row_rounds = self.kv_token_rounds = 0.0
+        self.starts = 0
+
+    def advance(self, clock: float) -> None:
+        """Everything here has gained tokens until this clock."""
+        rounds, rows = clock - self.clock, len(self.entered)
+        middle = (clock + self.clock) / 2
+        self.rounds += rounds
+        self.row_rounds += rounds * rows
+        self.kv_token_rounds += rounds * (sum(self.entered.values()) + rows * middle)
+        self.clock = clock
 
 
 class Facts(Struct, kw_only=True):
@@ -109,34 +134,42 @@ class _Reader:
     def _started(self, start: do.Start) -> None:
         self._starts[start.trajectory] = start
         instance = self._instances[start.instance]
-        if not instance.rows:
-            instance.since, instance.starts = self._now, 0
-        instance.rows += 1
+        if not instance.entered:
+            instance.begin(self._now)
+        instance.entered[start.trajectory] = start.prompt_tokens - instance.clock
         instance.starts += 1
 
     def _decoded(self, event: told.LoadReport | told.Ended) -> None:
         instance = self._instances[event.instance]
-        rounds = event.clock - instance.clock
-        if rounds <= 0:
-            return  # Said again, or of the same round: the time goes to the next stretch.
-        if instance.rows:
-            kv_tokens = (instance.kv_tokens + event.kv_tokens) // 2
+        if event.clock <= instance.clock:
+            return  # Said again, or of the same round.
+        if not instance.entered:
+            instance.clock = event.clock
+            return
+        instance.advance(event.clock)
+        if self._now - instance.since >= _LEAST_S:
+            self._close(instance)
+
+    def _close(self, instance: _Instance) -> None:
+        if instance.rounds:
             self.facts.decodings.append(
                 Decoding(
                     at=self._now,
                     seconds=self._now - instance.since,
-                    rounds=rounds,
-                    rows=instance.rows,
-                    kv_tokens=kv_tokens,
+                    rounds=instance.rounds,
+                    row_rounds=instance.row_rounds,
+                    kv_token_rounds=instance.kv_token_rounds,
                     starts=instance.starts,
                 )
             )
-        instance.since, instance.clock, instance.starts = self._now, event.clock, 0
-        instance.kv_tokens = event.kv_tokens
+            instance.begin(self._now)
 
     def _ended(self, event: told.Ended) -> None:
         self._decoded(event)
-        self._instances[event.instance].rows -= 1
+        instance = self._instances[event.instance]
+        instance.entered.pop(event.trajectory, None)
+        if not instance.entered:
+            self._close(instance)
         start = self._starts.pop(event.trajectory)
         self.facts.lengths[start.epoch, start.row, start.member, start.attempt] = event.tokens
         tokens = event.tokens + start.prompt_tokens

@@ -22,7 +22,17 @@ from dora_rl.rollout.native.cuda.places import Places
 from dora_rl.rollout.native.cuda.slots import SLOT_BYTES, SlotSampling, cut_bytes
 from dora_rl.rollout.native.cuda.staging import Room
 from dora_rl.rollout.native.setup import EngineConfig
-from dora_rl.rollout.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Sampled, Table, Unpark
+from dora_rl.rollout.scheduling.plan import (
+    CopyBlock,
+    Discard,
+    Launched,
+    Move,
+    Park,
+    Plan,
+    Sampled,
+    Table,
+    Unpark,
+)
 
 SIDE_ROWS = 128
 """Versions with more rows than this fill a GPU by themselves."""
@@ -64,6 +74,15 @@ class CudaExecutor:
         self._synchronize()
 
     # --- a step ---------------------------------------------------------------------------------
+
+    @property
+    def joins_versions(self) -> bool:
+        """Their passes overlap on the device as they are."""
+        return False
+
+    def launch_together(self, plans: Sequence[Plan]) -> list[Launched]:
+        """One after the other."""
+        return [self.launch(plan) for plan in plans]
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Answers:
