@@ -34,7 +34,7 @@ def schedules(
     ] = None,
     groups: Annotated[int | None, typer.Option(min=1, help="With prescribed lengths: of a batch.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=32, help="With prescribed lengths: the longest; the median is a sixth.")
+        int | None, typer.Option(min=32, help="With prescribed lengths: the longest response.")
     ] = None,
     keep: Annotated[
         Path | None, typer.Option(help="Keep the runs under this directory; else they are temporary.")

@@ -64,6 +64,7 @@ class ControlPlane:
             told.Scored: self._endings.scored,
             told.Moved: self._endings.moved,
             told.MoveFailed: self._endings.move_failed,
+            told.Trained: self._trained,
             told.Published: self._published,
             told.StepLost: self._step_lost,
             told.EvaluationAsked: self._evaluation_asked,
@@ -164,6 +165,10 @@ class ControlPlane:
     def _is_silent(self, instance: Instance) -> bool:
         is_generating = instance.state is not State.LENT
         return is_generating and self._p.now - instance.last_seen > self._p.control.silence_s
+
+    def _trained(self, event: told.Trained) -> None:
+        if self.is_training:
+            self._p.steering.give_back(event.at)
 
     def _published(self, event: told.Published) -> None:
         self._steps.published(event)

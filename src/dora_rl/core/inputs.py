@@ -125,6 +125,10 @@ class MoveFailed(Input, frozen=True):
 # --- trainer and run ----------------------------------------------------------------------------
 
 
+class Trained(Input, frozen=True):
+    """The step in flight is computed: devices lent for it are free. Its version is not durable yet."""
+
+
 class Published(Input, frozen=True):
     """The step that trained `version - 1` is durable and its weights can be loaded."""
 
@@ -163,6 +167,7 @@ AnyInput = (
     | Scored
     | Moved
     | MoveFailed
+    | Trained
     | Published
     | StepLost
     | EvaluationAsked

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ def load_yaml(path: Path) -> Tree:
 
 def override(tree: Tree, assignments: Sequence[str], root: type[msgspec.Struct]) -> Tree:
     """A copy of `tree` with each `path=value` applied; a path may be any unambiguous suffix of a full one."""
-    schema = inspect.type_info(root)
+    schema = _schema(root)
     changed = deepcopy(tree)
     for assignment in assignments:
         name, value = _split(assignment)
@@ -48,9 +49,14 @@ def override(tree: Tree, assignments: Sequence[str], root: type[msgspec.Struct])
 def build(root: type[T], tree: Tree, source: str) -> T:
     """The Struct that `tree` describes, laid over the defaults; `source` names the tree in errors."""
     try:
-        return _convert(_complete_struct(inspect.type_info(root), tree, {}, ""), root)
+        return _convert(_complete_struct(_schema(root), tree, {}, ""), root)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.message}", hint=error.hint) from error
+
+
+@cache
+def _schema(root: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(root)
 
 
 def to_dict(struct: msgspec.Struct) -> Tree:

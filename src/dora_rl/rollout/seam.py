@@ -76,8 +76,11 @@ class HoldsVersions(Protocol[Weights, Delta]):
         """Make a version resident from a full set of weights."""
         ...
 
-    def adopt_version(self, version: int, base: int, delta: Delta) -> None:
-        """Make a version resident as a change to another: in place where nothing uses that any more."""
+    def adopt_version(self, version: int, base: int, delta: Delta, *, keeps_base: bool = False) -> None:
+        """Make a version resident as a change to another: in place where nothing uses that any more.
+
+        With `keeps_base` beside it in any case.
+        """
         ...
 
     def drop_version(self, version: int) -> None:

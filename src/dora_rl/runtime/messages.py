@@ -246,6 +246,12 @@ class TrainerReady(Message, frozen=True):
     pid: int
 
 
+class StepComputed(Message, frozen=True):
+    """The weights of a step are there; what is left is to make them durable."""
+
+    batch: int
+
+
 class StepTrained(Message, frozen=True):
     """The step that trained version `batch` is over."""
 
@@ -264,7 +270,7 @@ class CheckpointWritten(Message, frozen=True):
     directory: str
 
 
-TrainerWord = Broken | Alive | TrainerReady | StepTrained | CheckpointWritten
+TrainerWord = Broken | Alive | TrainerReady | StepComputed | StepTrained | CheckpointWritten
 
 # --- said by the trainer's other ranks, to its first --------------------------------------------
 

@@ -24,8 +24,8 @@ class Trainer:
         self._streamed_until = begin + seconds
         self.busy_s += seconds
 
-    def begin(self, tokens_of: dict[int, int], now: float) -> float:
-        """Start a step over these groups; when its version will be visible."""
+    def begin(self, tokens_of: dict[int, int], now: float) -> tuple[float, float]:
+        """Start a step over these groups; when it will be computed, and when its version visible."""
         rest = sum(tokens for group, tokens in tokens_of.items() if group not in self._streamed)
         switch = self._switch_s if self.lent_gpus else 0.0
         seconds = self._cost.compute_s(rest, self.gpus) + self._cost.fixed_s
@@ -33,7 +33,7 @@ class Trainer:
         self._streamed, self._streamed_until = set(), 0.0
         self.busy_s += seconds
         self.is_training = True
-        return trained + self._cost.publish_s(self.gpus)
+        return trained, trained + self._cost.publish_s(self.gpus)
 
     def end(self) -> None:
         self.is_training = False

@@ -451,9 +451,15 @@ class World:
 
     def _take(self, d: do.Take) -> None:
         tokens_of = {group: self._futures.group_tokens(group) for group in d.groups}
-        visible = self.trainer.begin(tokens_of, self.now)
+        trained, visible = self.trainer.begin(tokens_of, self.now)
         self._step = d
+        if self._lent and trained < visible:
+            self.at(trained, self._free_lent, d)
         self.at(visible, self._publish, (d, self.now, sum(tokens_of.values())))
+
+    def _free_lent(self, take: do.Take) -> None:
+        if self._step is take and self._lent:
+            self.tell(told.Trained(at=self.now))
 
     def _publish(self, argument: tuple[do.Take, float, int]) -> None:
         take, began, tokens = argument

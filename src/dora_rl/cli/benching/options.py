@@ -11,7 +11,8 @@ from dora_rl.core.record import Record
 from dora_rl.runtime.bench.workload import Workload, write_workload
 
 _SIGMA = 1.0
-_MEDIAN_SHARE = 1 / 6
+_MEDIAN_TOKENS = {"cpu": 32.0, "cuda": 300.0}
+"""On a GPU the long tail that engines are compared on."""
 
 
 class Options(Record, frozen=True):
@@ -51,14 +52,14 @@ def make_scope(options: Options, place: Path, keep: Path | None) -> Scope:
 def _workload(options: Options) -> Workload:
     """On a CPU small enough for a minute or two."""
     is_cuda = options.device == "cuda"
-    longest = options.max_tokens or (2048 if is_cuda else 192)
-    median_tokens = max(1.0, _MEDIAN_SHARE * longest)
+    longest = options.max_tokens or (4096 if is_cuda else 192)
+    median_tokens = min(_MEDIAN_TOKENS[options.device], longest / 2)
     return Workload(
         shape=options.shape or ("qwen3-0.6b" if is_cuda else "tiny"),
         device=options.device,
-        groups=options.groups or (32 if is_cuda else 4),
+        groups=options.groups or (16 if is_cuda else 4),
         group_size=8 if is_cuda else 4,
-        slots=256 if is_cuda else 16,
+        slots=512 if is_cuda else 16,
         lengths=Lognormal(
             median_tokens=median_tokens, sigma=_SIGMA, min_tokens=min(16, longest), max_tokens=longest
         ),

@@ -149,10 +149,13 @@ class NativeEngine:
         """Make a version resident from a full set of weights."""
         self._versions.load(version, weights)
 
-    def adopt_version(self, version: int, base: int, delta: Delta) -> None:
-        """Make a version resident as a change to another: in place where nothing uses that any more."""
+    def adopt_version(self, version: int, base: int, delta: Delta, *, keeps_base: bool = False) -> None:
+        """Make a version resident as a change to another: in place where nothing uses that any more.
+
+        With `keeps_base` beside it in any case.
+        """
         self._settle()
-        in_place = not self._scheduler.uses_version(base)
+        in_place = not (keeps_base or self._scheduler.uses_version(base))
         self._versions.adopt(version, base, delta, in_place=in_place)
         if in_place:
             self._scheduler.residency.drop_version(base)

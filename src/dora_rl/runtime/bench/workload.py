@@ -74,7 +74,11 @@ def _recipe(work: Workload, directory: Path) -> dict[str, object]:
         "data": {"train": {"name": str(directory / "rows.jsonl")}},
         "rewards": [{"function": "count_reward"}],
         "batch": {"groups": work.groups, "group_size": work.group_size},
-        "control": {"max_staleness": work.max_staleness},
+        "control": {
+            "max_staleness": work.max_staleness,
+            # As much as the bound allows: a tail is short beside what else there is to generate.
+            "active_groups": (work.max_staleness + 1) * work.groups,
+        },
         "response": {"max_new_tokens": work.lengths.max_tokens},
         "cluster": {"slots": work.slots},
         "trainer": {"serving_dtype": work.dtype, "micro_batch_tokens": work.micro_batch_tokens},

@@ -162,6 +162,9 @@ class Orchestrator:
             match word:
                 case say.TrainerReady():
                     self._translating.open_store()
+                case say.StepComputed():
+                    if self._setup.devices.is_elastic:
+                        news.inputs.append(told.Trained(at=at))
                 case say.StepTrained():
                     self._published(word, at, news)
                 case say.CheckpointWritten():

@@ -22,6 +22,8 @@ from dora_rl.trainer.records import Group
 
 _NAME = "the trainer"
 
+News = say.TrainerReady | say.StepComputed | say.StepTrained | say.CheckpointWritten
+
 
 class Training:
     """The trainer, as the orchestrator sees it."""
@@ -136,9 +138,9 @@ class Training:
 
     # --- listening ------------------------------------------------------------------------------
 
-    def words(self) -> list[say.TrainerReady | say.StepTrained | say.CheckpointWritten]:
+    def words(self) -> list[News]:
         """What is news for others."""
-        news: list[say.TrainerReady | say.StepTrained | say.CheckpointWritten] = []
+        news: list[News] = []
         for word in self.handle.receive():
             self._heard_at = time.monotonic()
             match word:
@@ -154,6 +156,8 @@ class Training:
                     self.num_different += word.num_different or 0
                 case say.StepTrained():
                     self._done()
+                    news.append(word)
+                case say.StepComputed():
                     news.append(word)
                 case say.CheckpointWritten():
                     self._done()

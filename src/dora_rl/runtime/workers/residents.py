@@ -1,4 +1,4 @@
-"""Versions from the store into an engine: as a change of one that goes where possible, else whole."""
+"""Versions from the store into an engine: as a change of one that is there, else whole."""
 
 import time
 from collections.abc import Sequence
@@ -23,22 +23,21 @@ class Residents:
         """Make a version resident instead of those to drop; return the seconds it took."""
         began = time.monotonic()
         resident = self._engine.load().versions
-        # Adopted in place: nothing of the base may be left in use, and control gave it up.
-        base = max((old for old in drop if old in resident and old < version), default=None)
+        # The nearest, so that few changes lie between; one that goes is changed in place.
+        base = max((old for old in resident if old < version), default=None)
         if version not in resident:
             self._drop([old for old in drop if old != base])
-            self._adopt_or_load(version, base)
+            if base is None or not self._adopt(version, base, keeps_base=base not in drop):
+                self._drop(drop)
+                self._engine.load_version(version, self._store.fetch(version, self._device))
         self._drop(drop)
         return time.monotonic() - began
 
-    def _adopt_or_load(self, version: int, base: int | None) -> None:
-        delta = None if base is None else self._delta(version, base)
-        if base is not None and delta is not None:
-            self._engine.adopt_version(version, base, delta)
-            return
-        if base is not None:
-            self._drop([base])
-        self._engine.load_version(version, self._store.fetch(version, self._device))
+    def _adopt(self, version: int, base: int, *, keeps_base: bool) -> bool:
+        delta = self._delta(version, base)
+        if delta is not None:
+            self._engine.adopt_version(version, base, delta, keeps_base=keeps_base)
+        return delta is not None
 
     def _delta(self, version: int, base: int) -> Delta | None:
         """None where the store put all of a version in place of the changes up to it."""

@@ -117,6 +117,8 @@ class TrainerWorker:
 
     def _train(self, command: say.TrainStep) -> None:
         metrics, train_s = self._steps.train(command)
+        if not command.is_replay:
+            self._channel.send(say.StepComputed(batch=command.batch))
         began = time.monotonic()
         num_different = self._publish()
         self._channel.send(
