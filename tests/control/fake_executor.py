@@ -583,7 +583,13 @@ class Executor:
         self._believed = d.groups
         if not self._is_trainer_down:
             self.training = d
+            if any(machine.is_lent for machine in self.machines.values()):
+                self._soon(lambda: self._say_trained(d))
             self._soon(lambda: self._publish(d))
+
+    def _say_trained(self, d: do.Take) -> None:
+        """Before or after the version is durable: words may overtake each other."""
+        self.say("trainer", lambda at: told.Trained(at=at) if self.training is d else None)
 
     def _publish(self, d: do.Take) -> None:
         if self.training is not d:

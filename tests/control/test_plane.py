@@ -119,6 +119,17 @@ def test_an_instance_that_hangs_while_it_returns_is_restarted() -> None:
     assert one(bench.tick(after=61.0), do.Restart).instance == 0
 
 
+def test_an_instance_goes_on_when_the_step_is_computed_and_not_only_when_it_is_durable() -> None:
+    bench = Bench(max_staleness=0)
+    bench.join(0, elastic=True)
+    bench.tick()
+    assert not bench.tell(told.Trained), "nothing trains"
+    assert only(bench.end(bench.made(do.Start)[0]), do.Lend)
+    assert one(bench.tell(told.Trained), do.GiveBack).instance == 0
+    assert not bench.tell(told.Trained), "it was given back"
+    assert not only(bench.publish(), do.GiveBack)
+
+
 def test_an_instance_is_given_back_once() -> None:
     """The next step ends before the instance has returned from the first."""
     bench = Bench(max_staleness=2, active_groups=2)

@@ -37,6 +37,26 @@ def test_every_request_is_answered_once_by_several_processes() -> None:
     assert pool.num_restarts == 0
 
 
+def test_quick_functions_get_requests_in_advance_and_slow_ones_do_not() -> None:
+    """One request at a time and a poll for each would be all that a busy owner has time for."""
+    with ScorerPool(scoring("length")) as pool:
+        for n in range(64):
+            pool.submit(asked(n, item("x")))
+        pool.wait_ready()
+        num_polls, num_answers = 0, 0
+        while num_answers < 64:
+            time.sleep(0.01)
+            num_answers += len(pool.poll())
+            num_polls += 1
+        assert num_polls < 32
+    with ScorerPool(scoring("slow")) as pool:
+        for n in range(4):
+            pool.submit(asked(n, item("x")))
+        answers(pool, 4)
+        (only,) = pool._desks
+        assert only.capacity == 1
+
+
 def test_a_process_starts_without_torch_and_runs_sync_code_as_a_script_does() -> None:
     with ScorerPool(scoring("has_torch", "own_loop", "on_alarm", "spoken")) as pool:
         pool.submit(asked(0, item("x")))

@@ -9,6 +9,11 @@ import time
 SEEN = []
 
 
+def slow(completions, **kwargs):
+    time.sleep(0.05)
+    return [1.0 for _ in completions]
+
+
 def length(completions, **kwargs):
     return [float(len(c)) for c in completions]
 

@@ -74,6 +74,15 @@ def test_adopting_leaves_running_requests_their_version(make_engine: MakeEngine)
     assert event.tokens == expected
 
 
+def test_a_base_that_is_kept_serves_on_beside_what_it_became(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    old, new = (tokens(engine, request(1, version=version)) for version in (0, 2))
+    engine.adopt_version(7, 0, delta_between(engine, 0, 2), keeps_base=True)
+    assert engine.load().versions == (0, 1, 2, 7)
+    assert tokens(engine, request(2, version=0)) == old
+    assert tokens(engine, request(3, version=7)) == new
+
+
 @pytest.mark.parametrize("way", ["dropped and loaded", "adopted in place and loaded"])
 def test_a_prompt_kept_under_a_name_is_not_used_under_its_next_owner(
     way: str, make_engine: MakeEngine, directories: list[Path]
