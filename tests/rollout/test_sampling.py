@@ -71,7 +71,7 @@ def sampler(*samplings: Sampling, vocab_size: int, seed: int = 0) -> Sampler:
     made = Sampler(len(samplings), vocab_size)
     for slot, sampling in enumerate(samplings):
         stream = stream_of(StreamKey(seed=seed, member=slot))
-        made.enter(Entrant(slot=slot, version=0, sampling=sampling, stream=stream))
+        made.enter([Entrant(slot=slot, version=0, sampling=sampling, stream=stream)])
     return made
 
 

@@ -78,7 +78,14 @@ def compare_with_peer(
 ) -> Beside:
     """Ours first; theirs takes model, rows and settings from it."""
     require_peer()
-    fixed = (f"steps={steps}", "devices.kind=cpu", "evaluation.every=0", f"checkpoints.every={steps}")
+    fixed = (
+        f"steps={steps}",
+        "devices.kind=cpu",
+        "evaluation.every=0",
+        f"checkpoints.every={steps}",
+        # The two sides mean different things by the others.
+        "optimizer.learning_rate_schedule.kind=constant",
+    )
     resolved = resolve_recipe(recipe, [*assignments, *fixed])
     setup = aside(plan_run, resolved, str(place / "run")).setup
     run_live(setup)

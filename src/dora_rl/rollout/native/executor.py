@@ -10,7 +10,7 @@ where threads inside the products would meet a thousand times, which costs every
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -92,12 +92,13 @@ class CpuExecutor:
         return Done(sampled=_joined(self._workers.map(lambda rows: self._run(version, rows), parts)))
 
     def _get_ready(self, plan: Plan) -> None:
-        for move in plan.moves:
-            self._move(move)
-        for table in plan.tables:
-            self._tables.update(table)
-        for entrant in plan.entrants:
-            self._sampler.enter(entrant)
+        for _, moves in groupby(plan.moves, type):
+            alike = list(moves)
+            self._cache.copy([(each.source, each.target) for each in alike if isinstance(each, CopyBlock)])
+            for move in alike:
+                self._move(move)
+        self._tables.update(plan.tables)
+        self._sampler.enter(plan.entrants)
 
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
         """A copy of the KV of the first tokens."""
@@ -145,8 +146,6 @@ class CpuExecutor:
 
     def _move(self, move: Move) -> None:
         match move:
-            case CopyBlock():
-                self._cache.copy_block(move.source, move.target)
             case Park():
                 self._parked[move.ticket] = self._cache.read(move.blocks, move.num_tokens)
             case Unpark():

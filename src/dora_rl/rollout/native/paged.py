@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dora_rl.model.config import ModelConfig
+from dora_rl.rollout.native.copies import independent
 from dora_rl.rollout.scheduling.limits import Limits
 
 
@@ -32,9 +33,11 @@ class PagedCache:
         """Bytes of the KV of one token."""
         return config.num_layers * 2 * config.kv_size * dtype.itemsize
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy one block to another."""
-        self._block(target).copy_(self._block(source))
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks (source, target), as if one after the other."""
+        for batch in independent(pairs):
+            sources, targets = (self.cells_of(torch.tensor(side)) for side in zip(*batch, strict=True))
+            self.cells.index_copy_(2, targets, self.cells.index_select(2, sources))
 
     def read(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
         """A copy of the KV of the first tokens: `[layers, 2, num_tokens, kv heads, head size]`."""
@@ -47,9 +50,6 @@ class PagedCache:
     def cells_of(self, blocks_B: Tensor) -> Tensor:
         """The cells of blocks, in order."""
         return (blocks_B[:, None] * self.block_size + torch.arange(self.block_size)).flatten()
-
-    def _block(self, block: int) -> Tensor:
-        return self.cells[:, :, block * self.block_size : (block + 1) * self.block_size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

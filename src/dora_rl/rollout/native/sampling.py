@@ -5,6 +5,7 @@ noise only: on no batch, order or device. The log-probability recorded is the on
 over the full vocabulary, and where top-k, top-p or min-p cut, also the one after the cut.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,16 +36,24 @@ class Sampler:
         self._streams = torch.zeros(num_slots, 4, dtype=torch.int64, device=device)
         self._vocab_size = vocab_size
 
-    def enter(self, entrant: Entrant) -> None:
-        """A slot has a new sequence."""
-        slot, sampling = entrant.slot, entrant.sampling
-        self._temperature[slot] = 1.0 if sampling.is_greedy else sampling.temperature
-        self._is_greedy[slot] = sampling.is_greedy
-        self._is_cut[slot] = sampling.is_cut
-        self._top_k[slot] = min(sampling.top_k or self._vocab_size, self._vocab_size)
-        self._top_p[slot] = sampling.top_p
-        self._min_p[slot] = sampling.min_p
-        self._streams[slot] = torch.tensor(entrant.stream)
+    def enter(self, entrants: Sequence[Entrant]) -> None:
+        """Slots have new sequences."""
+        if not entrants:
+            return
+        # The last of those that were given one slot has it.
+        last = {entrant.slot: entrant for entrant in entrants}
+        slots, samplings = list(last), [entrant.sampling for entrant in last.values()]
+        most = self._vocab_size
+        for values, wanted in (
+            (self._temperature, [1.0 if each.is_greedy else each.temperature for each in samplings]),
+            (self._is_greedy, [each.is_greedy for each in samplings]),
+            (self._is_cut, [each.is_cut for each in samplings]),
+            (self._top_k, [min(each.top_k or most, most) for each in samplings]),
+            (self._top_p, [each.top_p for each in samplings]),
+            (self._min_p, [each.min_p for each in samplings]),
+            (self._streams, [entrant.stream for entrant in last.values()]),
+        ):
+            values[slots] = torch.tensor(wanted, dtype=values.dtype, device=values.device)
 
     def draw(self, logits_RV: Tensor, slots_R: Tensor, positions_R: Tensor) -> Drawn:
         """Draw the token of each row that goes to `positions_R`. Overwrites the logits."""

@@ -1,5 +1,6 @@
 """Where the sequence of each slot lies in the cache."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -17,16 +18,24 @@ class BlockTables:
         num_slots = limits.max_running + 1
         self.filler_slot = limits.max_running
         self._block_size = limits.block_size
+        self._blocks: list[list[int]] = [[] for _ in range(limits.max_running)] + [[SCRATCH]]
         self._blocks_SB = torch.full((num_slots, limits.blocks_for(limits.max_positions)), SCRATCH)
+        """The same for whole batches; behind a sequence's end lies what was there before."""
         self._is_run = [True] * num_slots
 
-    def update(self, table: Table) -> None:
-        """Take in a change."""
-        blocks_B, end = self._blocks_SB[table.slot], table.first + len(table.blocks)
-        blocks_B[table.first : end] = torch.tensor(table.blocks)
-        joined = blocks_B[max(0, table.first - 1) : end].tolist()
-        is_run = all(after == before + 1 for before, after in pairwise(joined))
-        self._is_run[table.slot] = is_run and (table.first == 0 or self._is_run[table.slot])
+    def update(self, tables: Sequence[Table]) -> None:
+        """Take in changes."""
+        width = self._blocks_SB.shape[1]
+        changed: dict[int, int] = {}
+        for table in tables:
+            blocks = self._blocks[table.slot]
+            blocks[table.first :] = table.blocks
+            joined = blocks[max(0, table.first - 1) :]
+            is_run = all(after == before + 1 for before, after in pairwise(joined))
+            self._is_run[table.slot] = is_run and (table.first == 0 or self._is_run[table.slot])
+            changed |= dict(enumerate(table.blocks, table.slot * width + table.first))
+        if changed:
+            self._blocks_SB.view(-1)[torch.tensor(list(changed))] = torch.tensor(list(changed.values()))
 
     def cells_at(self, slots_T: Tensor, positions_T: Tensor) -> Tensor:
         """The cell of one token of each slot."""
@@ -43,7 +52,7 @@ class BlockTables:
         """The cells of the first tokens where they follow one another."""
         if not self._is_run[slot]:
             return None
-        first = int(self._blocks_SB[slot, 0]) * self._block_size
+        first = self._blocks[slot][0] * self._block_size
         return slice(first, first + num_tokens)
 
     def cells(self, slot: int, num_tokens: int) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dora_rl.model.config import ModelConfig
+from dora_rl.rollout.native.copies import independent
 from dora_rl.rollout.scheduling.limits import Limits
 
 
@@ -41,7 +42,7 @@ class BlockCache:
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target), as if one after the other."""
-        for batch in _independent(pairs):
+        for batch in independent(pairs):
             sources, targets = (self._index([pair[side] for pair in batch]) for side in (0, 1))
             self.blocks.index_copy_(1, targets, self.blocks.index_select(1, sources))
 
@@ -119,16 +120,3 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
-
-
-def _independent(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Consecutive pairs that touch no target of one another."""
-    batches: list[list[tuple[int, int]]] = []
-    written: set[int] = set()
-    for source, target in pairs:
-        if not batches or source in written or target in written:
-            batches.append([])
-            written = set()
-        batches[-1].append((source, target))
-        written.add(target)
-    return batches
