@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dora_rl.model.packing import filled_up
+
 SHORT_TOKENS = 64
 """Up to which sequences are attended to in bundles."""
 
@@ -61,12 +63,8 @@ class _Bundle:
 
     @classmethod
     def of(cls, firsts_N: Tensor, lengths_N: Tensor) -> Self:
-        offsets_L = torch.arange(int(lengths_N.max()))
-        lengths_N1 = lengths_N[:, None]
-        return cls(
-            rows_NL=firsts_N[:, None] + torch.minimum(offsets_L, lengths_N1 - 1),
-            is_there_NL=offsets_L < lengths_N1,
-        )
+        rows_NL, is_there_NL = filled_up(firsts_N, lengths_N)
+        return cls(rows_NL=rows_NL, is_there_NL=is_there_NL)
 
     @property
     def rows_T(self) -> Tensor:

@@ -31,6 +31,16 @@ class Packed:
         return ends.pin_memory().to(self.tokens_T.device, non_blocking=True)
 
 
+def filled_up(firsts_N: Tensor, lengths_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Sequences side by side, `[sequences, longest]`: the row of each token, and which are there.
+
+    What only fills up is the sequence's last row again.
+    """
+    offsets_L, lengths_N1 = torch.arange(int(lengths_N.max())), lengths_N[:, None]
+    rows_NL = firsts_N[:, None] + torch.minimum(offsets_L, lengths_N1 - 1)
+    return rows_NL, offsets_L < lengths_N1
+
+
 def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:
     """Whole sequences, each from position 0."""
     lengths = tuple(len(sequence) for sequence in sequences)

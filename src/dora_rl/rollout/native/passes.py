@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dora_rl.model.packing import filled_up
 from dora_rl.rollout.native.paged import Bundle, Span
 from dora_rl.rollout.native.tables import BlockTables
 from dora_rl.rollout.scheduling.plan import Row
@@ -85,12 +86,9 @@ def _bundle(
     slots_R: Tensor, starts_R: Tensor, nums_R: Tensor, firsts_R: Tensor, tables: BlockTables
 ) -> Bundle:
     """Rows of about one length, filled up to the longest of them."""
-    num_tokens, end = int(nums_R.max()), int((starts_R + nums_R).max())
-    offsets_C = torch.arange(num_tokens)
-    positions_RC = starts_R[:, None] + offsets_C
-    is_there_RC = offsets_C < nums_R[:, None]
-    # What only fills up is computed like the row's last token, and left out in the end.
-    rows_RC = firsts_R[:, None] + torch.minimum(offsets_C, nums_R[:, None] - 1)
+    rows_RC, is_there_RC = filled_up(firsts_R, nums_R)
+    num_tokens, end = rows_RC.shape[1], int((starts_R + nums_R).max())
+    positions_RC = starts_R[:, None] + torch.arange(num_tokens)
     return Bundle(
         rows_RC=rows_RC,
         is_there_RC=None if num_tokens == 1 else is_there_RC,

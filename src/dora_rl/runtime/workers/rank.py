@@ -8,8 +8,9 @@ import sys
 import time
 import traceback
 
-from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.errors import DoraError
 from dora_rl.runtime import messages as say
+from dora_rl.runtime.workers.breaking import broken
 from dora_rl.runtime.workers.channel import Channel
 from dora_rl.runtime.workers.followers import SETTLING_S
 
@@ -27,9 +28,7 @@ def main(fd: int, rank: int) -> None:
             follow(channel, begin.setup, rank)
         except DoraError as error:
             traceback.print_exc()
-            channel.send(
-                say.Broken(message=error.message, is_users=isinstance(error, UserError), hint=error.hint)
-            )
+            channel.send(broken(error))
             channel.leave(1)
         except BaseException as error:
             # Anything: the others wait for this one. If it only saw another die, rank 0 says so first.
