@@ -54,12 +54,13 @@ def _workload(options: Options) -> Workload:
     is_cuda = options.device == "cuda"
     longest = options.max_tokens or (4096 if is_cuda else 192)
     median_tokens = min(_MEDIAN_TOKENS[options.device], longest / 2)
+    groups, group_size = options.groups or (8 if is_cuda else 4), 8 if is_cuda else 4
     return Workload(
         shape=options.shape or ("qwen3-0.6b" if is_cuda else "tiny"),
         device=options.device,
-        groups=options.groups or (16 if is_cuda else 4),
-        group_size=8 if is_cuda else 4,
-        slots=512 if is_cuda else 16,
+        groups=groups,
+        group_size=group_size,
+        slots=4 * groups * group_size if is_cuda else 16,
         lengths=Lognormal(
             median_tokens=median_tokens, sigma=_SIGMA, min_tokens=min(16, longest), max_tokens=longest
         ),

@@ -30,10 +30,16 @@ _LEAST_KV_SHARE = 1e-6
 """The simulator's closed form needs a step that grows with its KV, if only by this share a token."""
 
 
+_GPU_VERSION_SHARE = 0.45
+"""Measured on an H200: rounds of one, two and three versions with a few rows each (`docs/log.md`)."""
+
+
 class MeasuredRollout(Record, frozen=True):
     """Has what a simulated instance asks of a RolloutCost."""
 
     costs: MeasuredCosts
+    version_share: float = 1.0
+    """Of a round's cost that each version after the first adds: on a GPU their passes overlap."""
 
     @property
     def kv_read_s(self) -> float:
@@ -46,7 +52,8 @@ class MeasuredRollout(Record, frozen=True):
         return 0.0
 
     def overhead_s(self, num_versions: int) -> float:
-        return 0.0
+        """What is saved of the passes, which are counted one for each version."""
+        return -(1.0 - self.version_share) * (max(1, num_versions) - 1) * self.costs.round_s
 
     def prefill_s(self, tokens: float) -> float:
         """A prefilled token costs what one more request in a decode round costs."""
@@ -99,7 +106,8 @@ def predicted_step_s(run: Path, *, costs: MeasuredCosts, lengths: Mapping[Key, i
     setup = read_setup(LiveLayout(root=run).setup)
     recipe = _simulated(setup.header(), costs)
     truth = RecordedLengths(recipe.task, recipe.seed, lengths, num_last=setup.batch.trajectories)
-    rollout = cast(RolloutCost, MeasuredRollout(costs=costs))
+    share = 1.0 if setup.devices.instance_device == "cpu" else _GPU_VERSION_SHARE
+    rollout = cast(RolloutCost, MeasuredRollout(costs=costs, version_share=share))
     engines = [Engine(number, spec, rollout, 0, 0.0) for number, spec in facts.specs.items()]
     is_elastic = setup.devices.is_elastic
     trainer = Trainer(

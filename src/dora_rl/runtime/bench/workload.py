@@ -35,6 +35,8 @@ class Workload(Record, frozen=True):
     lengths: Lognormal
     prompt_tokens: int = 64
     max_staleness: int = 3
+    max_versions: int = 3
+    """At once on an instance: each more costs every round a pass over its weights."""
     micro_batch_tokens: int = 16_384
 
     @property
@@ -80,7 +82,7 @@ def _recipe(work: Workload, directory: Path) -> dict[str, object]:
             "active_groups": (work.max_staleness + 1) * work.groups,
         },
         "response": {"max_new_tokens": work.lengths.max_tokens},
-        "cluster": {"slots": work.slots},
+        "cluster": {"slots": work.slots, "max_versions": work.max_versions},
         "trainer": {"serving_dtype": work.dtype, "micro_batch_tokens": work.micro_batch_tokens},
         "optimizer": {"learning_rate": 1e-6},
         "scoring": {"processes": 1},

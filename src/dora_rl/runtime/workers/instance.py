@@ -1,7 +1,8 @@
 """The process of an instance: `python -m dora_rl.runtime.workers.instance FD`. One engine and its loop.
 
-Commands are obeyed between steps, in the order they came. What is drawn is told within a report's time, and
-with the last tokens of a request its end. It never decides anything: not which version, not what is moved.
+Commands are obeyed between steps, in the order they came; a version is read beside them. What is drawn is
+told within a report's time, and with the last tokens of a request its end. It never decides anything: not
+which version, not what is moved.
 """
 
 import os
@@ -22,7 +23,7 @@ from dora_rl.runtime import messages as say
 from dora_rl.runtime.workers.breaking import telling_why
 from dora_rl.runtime.workers.channel import Channel
 from dora_rl.runtime.workers.opening import open_tracked
-from dora_rl.runtime.workers.residents import Residents
+from dora_rl.runtime.workers.residents import Loading, Residents
 from dora_rl.runtime.workers.tracked import TrackedEngine
 
 _PRESSURE = 0.97
@@ -40,6 +41,7 @@ class InstanceWorker:
         self._residents = Residents(engine, Path(begin.store), device)
         self._told: dict[int, int] = {}
         """Requests that are here, with how many of their drawn tokens were told."""
+        self._loading: Loading | None = None
         self._is_paused = False
         self._reported_at = 0.0
         self._obey: dict[type, Callable[[Any], None]] = {
@@ -74,11 +76,15 @@ class InstanceWorker:
             while command is not None:
                 if isinstance(command, say.Stop):
                     return
+                if self._loading is not None and not _goes_beside(command, self._loading):
+                    self._finish_loading()
                 self._obey[type(command)](command)
                 command = self._channel.receive(0.0)
             is_idle = self._is_paused or not self._engine.step()
             if is_idle:
                 self._engine.rest()
+            if self._loading is not None and (is_idle or self._loading.is_read):
+                self._finish_loading()
             for event in self._engine.finished():
                 self._ended(event)
             if time.monotonic() - self._reported_at >= self._setup.report_every_s:
@@ -164,10 +170,15 @@ class InstanceWorker:
     # --- versions -------------------------------------------------------------------------------
 
     def _load(self, command: say.LoadVersion) -> None:
+        self._loading = self._residents.begin(command.version, command.drop)
+
+    def _finish_loading(self) -> None:
+        loading, self._loading = self._loading, None
+        assert loading is not None, "no version is on its way"
         with self._channel.kept_alive(self._setup.patience.load_s):
-            load_s = self._residents.load(command.version, command.drop)
+            load_s = self._residents.finish(loading)
         self._engine.rest()
-        self._channel.send(say.VersionLoaded(version=command.version, load_s=load_s))
+        self._channel.send(say.VersionLoaded(version=loading.version, load_s=load_s))
 
     def _drop(self, command: say.DropVersion) -> None:
         if command.version in self._engine.load().versions:
@@ -184,6 +195,7 @@ class InstanceWorker:
         self._load(
             say.LoadVersion(version=command.version, drop=tuple(v for v in resident if v != command.version))
         )
+        self._finish_loading()
         for request in left:
             self._generate(say.Generate(request=msgspec.structs.replace(request, version=command.version)))
 
@@ -202,6 +214,13 @@ class InstanceWorker:
     def _go_on(self, command: say.GoOn) -> None:
         self._is_paused = False
         self._channel.send(say.WentOn())
+
+
+def _goes_beside(command: object, loading: Loading) -> bool:
+    """Whether a command does not wait for a version on its way."""
+    if isinstance(command, say.Generate):
+        return command.request.version != loading.version
+    return isinstance(command, say.AbortRequest | say.Pause | say.GoOn)
 
 
 def _turn_of(exported: Exported) -> Finished:

@@ -36,7 +36,7 @@ from dora_rl.rollout.scheduling.plan import (
 
 SIDE_ROWS = 128
 """Versions with more rows than this fill a GPU by themselves."""
-MAX_SIDE_LANES = 3
+MAX_SIDE_LANES = 4
 _NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
 
 
@@ -222,7 +222,9 @@ def _rooms(config: EngineConfig) -> list[Room]:
     limits = config.limits
     main = Room(num_rows=limits.max_running, num_prefilled=limits.step_tokens)
     side = Room(num_rows=min(SIDE_ROWS, limits.max_running), num_prefilled=0)
-    return [main, *[side] * min(MAX_SIDE_LANES, config.max_versions - 1)]
+    # One for each: two small versions on one lane would wait for each other.
+    num_sides = min(MAX_SIDE_LANES, config.max_versions) if config.max_versions > 1 else 0
+    return [main, *[side] * num_sides]
 
 
 def moving_bytes(model: ModelConfig, config: EngineConfig) -> int:
