@@ -130,6 +130,43 @@ def test_an_instance_goes_on_when_the_step_is_computed_and_not_only_when_it_is_d
     assert not only(bench.publish(), do.GiveBack)
 
 
+def test_devices_stay_with_a_trainer_that_has_its_next_batch() -> None:
+    bench = Bench(max_staleness=1, active_groups=2)
+    bench.join(0)
+    bench.join(1, elastic=True)
+    first, second = sorted(only(bench.tick(), do.Start), key=lambda start: start.instance)
+    assert [first.instance, second.instance] == [0, 1]
+    bench.end(second)
+    bench.end(first)
+    assert len(bench.made(do.Take)) == len(bench.made(do.Lend)) == 1
+    assert not bench.tell(told.Trained), "the next step begins as soon as this one is durable"
+    assert only(bench.publish(), do.Take)
+    assert one(bench.tell(told.Trained), do.GiveBack).instance == 1
+
+
+def test_an_instance_that_comes_back_waits_for_the_version_about_to_be_published() -> None:
+    bench = Bench(max_staleness=0)
+    bench.join(0, elastic=True)
+    bench.tick()
+    bench.end(bench.made(do.Start)[0])
+    assert not only(bench.tell(told.Trained), do.Load)
+    bench.tell(told.Returned, instance=0)
+    assert one(bench.publish(), do.Load).version == 1
+
+
+def test_whoever_loaded_what_is_no_longer_the_newest_loads_the_newest_at_once() -> None:
+    """It once stood idle until the next tick."""
+    bench = Bench(max_staleness=1, active_groups=2)
+    bench.join(0)
+    first, second = only(bench.tick(), do.Start)
+    bench.end(first)
+    bench.end(second)
+    assert one(bench.publish(), do.Load).version == 1
+    assert not only(bench.publish(), do.Load), "it is loading"
+    assert one(bench.tell(told.Loaded, instance=0, version=1), do.Load).version == 2
+    assert len(only(bench.tell(told.Loaded, instance=0, version=2), do.Start)) == 2
+
+
 def test_an_instance_is_given_back_once() -> None:
     """The next step ends before the instance has returned from the first."""
     bench = Bench(max_staleness=2, active_groups=2)

@@ -23,6 +23,7 @@ from dora_rl.control.integrity import check_integrity
 from dora_rl.control.outcomes import Outcomes
 from dora_rl.control.parts import Parts
 from dora_rl.control.steps import Steps
+from dora_rl.control.window import Verdict
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision, Restart
 from dora_rl.core.inputs import Input
@@ -140,6 +141,9 @@ class ControlPlane:
             self._p.estimates.load_ended(instance.id, event.at)
             self._p.steering.loaded(instance, event.version)
             self._admission.fill(instance)
+            if instance.is_idle and self._p.window.newest not in instance.versions():
+                # A newer one was published meanwhile, and nothing wants this one.
+                self._look_again()
             self._p.versions.retire()
 
     def _noted(self, event: told.Lent) -> None:
@@ -167,7 +171,8 @@ class ControlPlane:
         return is_generating and self._p.now - instance.last_seen > self._p.control.silence_s
 
     def _trained(self, event: told.Trained) -> None:
-        if self.is_training:
+        """Devices that were lent generate while the version is published, unless the next step wants them."""
+        if self.is_training and self._p.batches.verdict() is not Verdict.READY:
             self._p.steering.give_back(event.at)
 
     def _published(self, event: told.Published) -> None:

@@ -177,14 +177,20 @@ class Steering:
             self._emit(Lend(instance=instance.id))
 
     def give_back(self, now: float) -> None:
-        """Training is over: elastic instances generate again, empty ones under the newest version."""
+        """Training is over: elastic instances generate again."""
         for instance in self._fleet:
             if instance.state is State.LENT:
                 self._emit(GiveBack(instance=instance.id))
-                is_free = instance.is_idle and instance.loading is None
-                if is_free and self._window.newest not in instance.lanes:
-                    self._load(instance, self._window.newest, tuple(instance.lanes), now)
                 instance.state, instance.last_seen = State.RETURNING, now
+
+    def renew_returning(self, now: float) -> None:
+        """A version was published: instances that come back with nothing to do serve it."""
+        newest = self._window.newest
+        for instance in self._fleet:
+            is_free = instance.is_idle and instance.loading is None
+            if instance.state is State.RETURNING and is_free and newest not in instance.lanes:
+                self._load(instance, newest, tuple(instance.lanes), now)
+                instance.state = State.RETURNING
 
     def returned(self, instance: Instance) -> None:
         is_loading = instance.loading is not None and self._is_bare(instance)

@@ -89,6 +89,7 @@ class Steps:
             p.steering.interrupt(event.version)
         if not self.is_training:
             p.steering.give_back(event.at)
+            p.steering.renew_returning(event.at)
 
     def _adjust(self) -> None:
         """Let the controllers look at the step that ended."""
