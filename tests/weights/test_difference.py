@@ -21,7 +21,7 @@ from dora_rl.weights.bits import (
 )
 from dora_rl.weights.difference import apply, change_of, decoded, encode_all, steps_between
 from dora_rl.weights.errors import WrongBase
-from dora_rl.weights.positions import Shape, decode, encode
+from dora_rl.weights.positions import Shape, are_ascending, decode, encode
 
 from .versions import changed, random_tensor
 
@@ -39,8 +39,9 @@ def test_what_is_encoded_leads_from_old_to_new(
     old = random_tensor(shape, dtype, generator)
     new = changed(old, density, generator)
     coded = encode_all({"x": old}, {"x": new})["x"]
-    steps = decoded(coded, old.numel(), PATTERN_OF[dtype])
-    change = change_of([steps], old)
+    steps = decoded(coded, old.numel(), PATTERN_OF[dtype], torch.tensor(coded.base_sum))
+    change, do_fit = change_of([steps], old)
+    assert do_fit
     assert coded.count == int((patterns(old) != patterns(new)).sum())
     assert torch.equal(change.indices_N, (patterns(old) != patterns(new)).nonzero().squeeze(1))
     assert torch.equal(patterns(change.values_N), patterns(new)[change.indices_N])
@@ -55,7 +56,8 @@ def test_steps_compose(dtype: torch.dtype, densities: list[float], seed: int) ->
     for density in densities:
         versions.append(changed(versions[-1], density, generator))
     chain = [steps_between(old, new) for old, new in pairwise(versions)]
-    change = change_of(chain, versions[0])
+    change, do_fit = change_of(chain, versions[0])
+    assert do_fit
     patterns(versions[0])[change.indices_N] = patterns(change.values_N)
     assert torch.equal(patterns(versions[0]), patterns(versions[-1]))
 
@@ -82,8 +84,8 @@ def test_steps_refuse_another_base(seed: int, place: int) -> None:
     with pytest.raises(WrongBase):
         apply(steps_between(old, new), other)
     assert torch.equal(patterns(other), patterns(untouched))
-    with pytest.raises(WrongBase):
-        change_of([steps_between(old, new)], other)
+    _, do_fit = change_of([steps_between(old, new)], other)
+    assert not do_fit
 
 
 @given(size=st.integers(1, 5000), seed=SEEDS, density=DENSITIES)
@@ -116,11 +118,13 @@ def test_arbitrary_bytes_are_positions_or_an_error(count: int, size: int, seed: 
     except ValueError:
         return
     assert len(positions) == count
+    if not are_ascending(positions, shape.size):
+        return
     assert positions.tolist() == sorted(set(positions.tolist()))
     assert int(positions[-1]) < shape.size
 
 
-def test_positions_out_of_order_or_out_of_range_are_an_error() -> None:
+def test_positions_out_of_order_or_out_of_range_are_found_out() -> None:
     shape = Shape(size=64, count=2)
     data = encode(torch.tensor([3, 5]), 64)
     assert shape.code == "sorted"
@@ -130,9 +134,9 @@ def test_positions_out_of_order_or_out_of_range_are_an_error() -> None:
     low.copy_(((low & 1) << 1) | (low >> 1))
     beyond = encode(torch.tensor([3, 63]), 64)
     beyond[shape.low_bits :] = pack_bits(torch.tensor([True, False, False, True, False]))
+    assert are_ascending(decode(data, shape), 64)
     for wrong in (swapped, beyond):
-        with pytest.raises(ValueError, match="not ascending below 64"):
-            decode(wrong, shape)
+        assert not are_ascending(decode(wrong, shape), 64)
 
 
 @given(bits=st.lists(st.booleans(), max_size=70))

@@ -81,12 +81,12 @@ def encode_all(old: Tensors, new: Tensors) -> dict[str, Coded]:
     }
 
 
-def decoded(coded: Coded, size: int, dtype: torch.dtype) -> Steps:
-    """The steps again, on the device of the code; ValueError where it breaks its own promises."""
+def decoded(coded: Coded, size: int, dtype: torch.dtype, base_sum: Tensor) -> Steps:
+    """The steps again, on the device of the code and the sum; ValueError where counts are not as promised."""
     return Steps(
         indices_N=decode(coded.positions, Shape(size=size, count=coded.count)),
         steps_N=from_zigzag(from_planes(coded.planes, dtype)),
-        base_sum=torch.tensor(coded.base_sum, device=coded.positions.device),
+        base_sum=base_sum,
     )
 
 
@@ -94,21 +94,26 @@ def apply(steps: Steps, tensor: Tensor) -> None:
     """Lead a tensor on, in place; WrongBase, and nothing changed, if the steps were not made against it."""
     bits = patterns(tensor)
     old_N = bits[steps.indices_N]
-    _check_base(steps, old_N)
+    if not _fit(steps, old_N):
+        raise wrong_base()
     bits[steps.indices_N] = old_N + steps.steps_N
 
 
-def change_of(chain: Sequence[Steps], base: Tensor) -> Change:
-    """The new values after all the steps in order, for whoever holds the base; the base stays as it is."""
+def change_of(chain: Sequence[Steps], base: Tensor) -> tuple[Change, Tensor]:
+    """The new values after all the steps in order, for whoever holds the base; the base stays as it is.
+
+    And whether all steps met what they were made against: a boolean where the tensors are.
+    """
     (first, *others) = chain
     indices_N = torch.cat([each.indices_N for each in chain]).unique() if others else first.indices_N
     bits_N = patterns(base)[indices_N]
+    do_fit = torch.ones((), dtype=torch.bool, device=base.device)
     for steps in chain:
         places = torch.searchsorted(indices_N, steps.indices_N) if others else slice(None)
         old = bits_N[places]
-        _check_base(steps, old)
+        do_fit = do_fit & _fit(steps, old)
         bits_N[places] = old + steps.steps_N
-    return Change(indices_N=indices_N, values_N=bits_N.view(base.dtype))
+    return Change(indices_N=indices_N, values_N=bits_N.view(base.dtype)), do_fit
 
 
 def changes_between(old: Tensors, new: Tensors) -> Delta:
@@ -132,6 +137,11 @@ def _sum_of(indices_N: Tensor, bits_N: Tensor) -> Tensor:
     return ((mixed ^ (mixed >> 31)) * (bits_N.long() + 1)).sum()
 
 
-def _check_base(steps: Steps, old_N: Tensor) -> None:
-    if not torch.equal(_sum_of(steps.indices_N, old_N), steps.base_sum):
-        raise WrongBase("the delta was made against other weights than these")
+def _fit(steps: Steps, old_N: Tensor) -> Tensor:
+    """Whether the steps were made against these patterns."""
+    return _sum_of(steps.indices_N, old_N) == steps.base_sum
+
+
+def wrong_base() -> WrongBase:
+    """What is wrong where they were not."""
+    return WrongBase("the delta was made against other weights than these")

@@ -77,21 +77,22 @@ def encode(positions_N: Tensor, size: int) -> Tensor:
 
 
 def decode(data: Tensor, shape: Shape) -> Tensor:
-    """The positions again, int64; ValueError where the bytes hold others than they promise."""
+    """The positions again, int64; ValueError where the bytes hold more or fewer than they promise.
+
+    Whether they are ascending is for the caller to ask, of many at once: each answer waits for the device.
+    """
     match shape.code:
         case "all":
             return torch.arange(shape.count, device=data.device)
         case "bitmap":
-            return _checked(unpack_bits(data, shape.size).nonzero().squeeze(1), shape)
+            return _ones(data, shape.size, shape.count)
         case "sorted":
-            return _checked(_from_sorted(data, shape), shape)
+            return _from_sorted(data, shape)
 
 
 def _from_sorted(data: Tensor, shape: Shape) -> Tensor:
     low, high = data.split([shape.low_bits * num_packed(shape.count), num_packed(shape.num_high)])
-    ones = unpack_bits(high, shape.num_high).nonzero().squeeze(1)
-    if len(ones) != shape.count:
-        raise ValueError(f"{len(ones)} positions where {shape.count} are promised")
+    ones = _ones(high, shape.num_high, shape.count)
     high_N = (ones - torch.arange(shape.count, device=data.device)) << shape.low_bits
     planes = unpack_bits(low.view(shape.low_bits, num_packed(shape.count)), shape.count)
     return high_N + (planes.long() << _places(shape, data)).sum(0)
@@ -102,13 +103,16 @@ def _places(shape: Shape, like: Tensor) -> Tensor:
     return torch.arange(shape.low_bits, device=like.device).unsqueeze(1)
 
 
-def _checked(positions_N: Tensor, shape: Shape) -> Tensor:
-    if len(positions_N) != shape.count:
-        raise ValueError(f"{len(positions_N)} positions where {shape.count} are promised")
-    is_ascending = (positions_N[1:] > positions_N[:-1]).all() & (positions_N[-1] < shape.size)
-    if not is_ascending:
-        raise ValueError(f"positions that are not ascending below {shape.size}")
-    return positions_N
+def are_ascending(positions_N: Tensor, size: int) -> Tensor:
+    """Whether these are positions below `size`, each above the one before it; one boolean where they are."""
+    return (positions_N[1:] > positions_N[:-1]).all() & (positions_N[-1] < size)
+
+
+def _ones(packed: Tensor, size: int, count: int) -> Tensor:
+    ones = unpack_bits(packed, size).nonzero().squeeze(1)
+    if len(ones) != count:
+        raise ValueError(f"{len(ones)} positions where {count} are promised")
+    return ones
 
 
 def _marked(positions_N: Tensor, size: int) -> Tensor:

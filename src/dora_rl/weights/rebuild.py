@@ -14,7 +14,7 @@ from dora_rl.weights.bits import DTYPES
 from dora_rl.weights.chain import File
 from dora_rl.weights.channel import Resident
 from dora_rl.weights.container import Header, TensorEntry
-from dora_rl.weights.difference import Steps, Tensors, apply, change_of
+from dora_rl.weights.difference import Steps, Tensors, apply, change_of, wrong_base
 from dora_rl.weights.errors import WrongBase
 from dora_rl.weights.shelf import Shelf
 
@@ -28,7 +28,7 @@ def rebuilt(shelf: Shelf, chain: Sequence[File], device: str) -> dict[str, Tenso
         header, coded = shelf.read_delta(version)
         _check_follows(shelf, header, previous)
         _check_fits(shelf, header, tensors)
-        for name, steps in shelf.decode_delta(header, coded, device):
+        for name, steps in shelf.decode_delta(header, coded, device).items():
             _named(shelf, header, name, steps, tensors[name])
         previous = header
     return tensors
@@ -46,14 +46,15 @@ def delta_onto(shelf: Shelf, version: int, base: Resident) -> Delta:
         if previous is not None:
             _check_follows(shelf, header, previous)
         _check_fits(shelf, header, base.tensors)
-        for name, steps in shelf.decode_delta(header, coded, device):
+        for name, steps in shelf.decode_delta(header, coded, device).items():
             changes.setdefault(name, []).append(steps)
         previous = header
-    try:
-        return {name: change_of(steps, base.tensors[name]) for name, steps in changes.items()}
-    except WrongBase as error:
+    found = {name: change_of(steps, base.tensors[name]) for name, steps in changes.items()}
+    # One look at them all: each would wait for the device.
+    if found and not torch.stack([do_fit for _, do_fit in found.values()]).all():
         path = shelf.path("delta", base.version + 1)
-        raise WrongBase(f"{path}: {error.message}", hint="load the whole version instead") from error
+        raise WrongBase(f"{path}: {wrong_base().message}", hint="load the whole version instead")
+    return {name: change for name, (change, _) in found.items()}
 
 
 def _named(shelf: Shelf, header: Header, name: str, steps: Steps, tensor: Tensor) -> None:

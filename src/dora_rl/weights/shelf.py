@@ -14,6 +14,7 @@ from dora_rl.weights.container import Header, Kind, TensorEntry, read_header
 from dora_rl.weights.difference import Coded, Steps, decoded
 from dora_rl.weights.errors import Damaged, MissingFile
 from dora_rl.weights.packed import Section, unpack
+from dora_rl.weights.positions import are_ascending
 
 RETIRED = "retired"
 _NAME = re.compile(r"v(\d{8,})\.(anchor|delta|retired)")
@@ -67,15 +68,24 @@ class Shelf:
 
     def decode_delta(
         self, header: Header, coded: dict[str, Coded], device: torch.device | str
-    ) -> Iterator[tuple[str, Steps]]:
-        """The steps of each tensor, on a device: one transfer, then decoded there."""
+    ) -> dict[str, Steps]:
+        """The steps of each tensor, on a device: one transfer, then decoded there, one look at them all."""
+        if not coded:
+            return {}
         entries = {entry.name: entry for entry in header.tensors}
-        for name, each in _moved(coded, device).items():
+        path, steps = self.path("delta", header.version), dict[str, Steps]()
+        base_sums = torch.tensor([each.base_sum for each in coded.values()]).to(device)
+        for (name, each), base_sum in zip(_moved(coded, device).items(), base_sums, strict=True):
             dtype = PATTERN_OF[DTYPES[entries[name].dtype]]
             try:
-                yield name, decoded(each, entries[name].size, dtype)
+                steps[name] = decoded(each, entries[name].size, dtype, base_sum)
             except ValueError as error:
-                raise Damaged(self.path("delta", header.version), f"tensor '{name}': {error}") from error
+                raise Damaged(path, f"tensor '{name}': {error}") from error
+        are_sound = [are_ascending(each.indices_N, entries[name].size) for name, each in steps.items()]
+        for name, is_sound in zip(steps, torch.stack(are_sound).tolist(), strict=True):
+            if not is_sound:
+                raise Damaged(path, f"tensor '{name}': positions that are not ascending")
+        return steps
 
     def _open(self, kind: Kind, version: int) -> BinaryIO:
         try:

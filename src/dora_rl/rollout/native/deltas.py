@@ -14,20 +14,32 @@ def check_delta(delta: Delta, decoder: Decoder) -> None:
     for name, change in delta.items():
         if name not in parameters:
             raise VersionError(f"the delta changes '{name}', which the model does not have")
-        _check_change(name, change, parameters[name])
+        _check_kind(name, change, parameters[name])
+    changes = {name: change for name, change in delta.items() if len(change.indices_N)}
+    if not changes:
+        return
+    # One look at them all: each would wait for the device.
+    looks = [_look(change, parameters[name].numel()) for name, change in changes.items()]
+    for name, (is_inside, is_finite) in zip(changes, torch.stack(looks).tolist(), strict=True):
+        if not is_inside:
+            raise VersionError(f"the delta reaches beyond the {parameters[name].numel()} values of '{name}'")
+        if not is_finite:
+            raise VersionError(f"the delta makes values of '{name}' infinite or no number")
 
 
-def _check_change(name: str, change: Change, parameter: Tensor) -> None:
-    """Refuse a change that cannot be applied to a parameter, or would spoil it."""
-    indices_N, values_N, size = change.indices_N, change.values_N, parameter.numel()
+def _check_kind(name: str, change: Change, parameter: Tensor) -> None:
+    """Refuse a change of other values than the parameter's."""
+    indices_N, values_N = change.indices_N, change.values_N
     if indices_N.shape != values_N.shape or indices_N.ndim != 1 or indices_N.dtype != torch.int64:
         raise VersionError(f"indices and values of '{name}' do not belong together")
     if values_N.dtype != parameter.dtype:
         raise VersionError(f"the delta of '{name}' is {values_N.dtype}, the engine's is {parameter.dtype}")
-    if len(indices_N) and not 0 <= int(indices_N.min()) <= int(indices_N.max()) < size:
-        raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
-    if not bool(values_N.isfinite().all()):
-        raise VersionError(f"the delta makes values of '{name}' infinite or no number")
+
+
+def _look(change: Change, size: int) -> Tensor:
+    """Two booleans where the change is: are all places inside, and all values finite?"""
+    lowest, highest = change.indices_N.aminmax()
+    return torch.stack([(lowest >= 0) & (highest < size), change.values_N.isfinite().all()])
 
 
 @torch.no_grad()
