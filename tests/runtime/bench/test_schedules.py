@@ -75,6 +75,7 @@ def test_a_cpu_runs_the_recipe_itself(tmp_path: Path) -> None:
     scope = make_scope(options(), tmp_path, None)
     assert (scope.recipe, scope.lengths) == ("demo", None)
     assert scope.schedules == SCHEDULES
+    assert scope.assignments[-1] == "batch.groups=4", "what was given goes last"
     assert scope.seeds == (0, 2)
     assert not scope.keeps_runs
     assert make_scope(options(schedules="dora, sync"), tmp_path, None).schedules == ("dora", "sync")

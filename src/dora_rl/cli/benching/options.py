@@ -15,6 +15,10 @@ _MEDIAN_TOKENS = {"cpu": 32.0, "cuda": 300.0}
 """On a GPU the long tail that engines are compared on."""
 
 
+_SIZES = {"demo": ("batch.groups=16",)}
+"""Half the demo's batch: beside fewer others the long ones stand out, as they do where answers are long."""
+
+
 class Options(Record, frozen=True):
     """As they were given."""
 
@@ -39,7 +43,7 @@ def make_scope(options: Options, place: Path, keep: Path | None) -> Scope:
         recipe, lengths = str(aside(write_workload, work, place)), work.lengths
     return Scope(
         recipe=recipe,
-        assignments=(f"devices.kind={options.device}", *options.assignments),
+        assignments=(f"devices.kind={options.device}", *_SIZES.get(recipe, ()), *options.assignments),
         steps=options.steps,
         schedules=_schedules(options.schedules),
         seeds=tuple(_seed(text) for text in _listed(options.seeds)),

@@ -20,10 +20,11 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
-from dora_rl.runtime.bench.costs import MeasuredCosts, measured_costs
+from dora_rl.runtime.bench.costs import MeasuredCosts, crowded, measured_costs
+from dora_rl.runtime.bench.cpu_use import cores, used_s
 from dora_rl.runtime.bench.gpu_use import watched_gpu
 from dora_rl.runtime.bench.prescribed import LengthOf, run_prescribed
-from dora_rl.runtime.bench.spans import Key, read_facts
+from dora_rl.runtime.bench.spans import Facts, Key, read_facts
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.run import run_live
 from dora_rl.runtime.setup import Devices, LiveSetup
@@ -109,6 +110,18 @@ class _Basis(Record, frozen=True, gc=True):
 
     costs: MeasuredCosts
     lengths: dict[Key, int]
+    cpu_s: float | None
+    """Processor time of a step, of all processes together."""
+    computing_s: float
+    """Of a step, that an instance generated or the trainer trained."""
+
+
+class _Use(Record, frozen=True):
+    """Of the machine, by a run."""
+
+    gpu_share: float | None
+    cpu_s: float | None
+    """Of a step."""
 
 
 def compare(scope: Scope, tell: Callable[[Measured], None]) -> Comparison:
@@ -131,15 +144,38 @@ def compare(scope: Scope, tell: Callable[[Measured], None]) -> Comparison:
 def _one(setup: LiveSetup, lengths: Lognormal | None, bases: dict[str, _Basis]) -> Measured:
     """Run, measure, predict. Costs are those of the synchronous run that had as many threads."""
     root, placement = Path(setup.run_directory), _placement(setup.devices)
-    busy_share = _run(setup, lengths)
+    use = _run(setup, lengths)
     facts = read_facts(History(LiveLayout(root=root).events))
     if setup.control.schedule == "sync":
-        bases[placement] = _Basis(costs=measured_costs(facts), lengths=facts.lengths)
+        bases[placement] = _basis(setup, facts, read_run(root), use)
     basis = bases.get(placement) or next(iter(bases.values()), None)
-    predicted = (
-        predicted_step_s(root, costs=basis.costs, lengths=basis.lengths, facts=facts) if basis else None
+    predicted = _predicted(setup, basis, facts) if basis else None
+    return _measured(setup, read_run(root), predicted, use.gpu_share)
+
+
+def _basis(setup: LiveSetup, facts: Facts, run: RunFacts, use: _Use) -> _Basis:
+    busy = 2.0 - run.instance_idle_fraction - run.trainer_idle_fraction
+    return _Basis(
+        costs=measured_costs(facts),
+        lengths=facts.lengths,
+        cpu_s=use.cpu_s,
+        computing_s=busy * step_s(setup.header(), [step.published_at for step in run.steps]),
     )
-    return _measured(setup, read_run(root), predicted, busy_share)
+
+
+def _predicted(setup: LiveSetup, basis: _Basis, facts: Facts) -> float:
+    """Simulated, with costs as they are when all of a machine's cores are wanted.
+
+    The simulator's devices share nothing. Where instances and the trainer have a core each and none is left,
+    whatever else there is to do (orchestrator, rewards) takes its time from them, unless one of them waits.
+    """
+    devices, costs = setup.devices, basis.costs
+    num_threads = devices.instances * devices.instance_threads + devices.trainer_threads
+    is_crowded = devices.instance_device == "cpu" and num_threads >= cores()
+    if is_crowded and setup.control.schedule != "sync" and basis.cpu_s is not None:
+        costs = crowded(costs, max(1.0, basis.cpu_s / basis.computing_s))
+    root = Path(setup.run_directory)
+    return predicted_step_s(root, costs=costs, lengths=basis.lengths, facts=facts)
 
 
 def _setups(scope: Scope, seed: int) -> Iterator[LiveSetup]:
@@ -173,21 +209,28 @@ def _planned(scope: Scope, schedule: ScheduleName, seed: int) -> LiveSetup:
     return aside(plan_run, recipe, str(Path(scope.directory) / f"{schedule}-{seed}")).setup
 
 
-def _run(setup: LiveSetup, lengths: Lognormal | None) -> float | None:
-    """To its end; the share of the time the GPU was busy, where there is one."""
+def _run(setup: LiveSetup, lengths: Lognormal | None) -> _Use:
+    """To its end; what it used of the machine in the steps that count."""
+    first, last = measured_steps(setup.header())
     published_at: list[float] = []
+    used: list[float | None] = []
 
     def watch(event: Input, decisions: Sequence[Decision]) -> None:
         if isinstance(event, Published):
             published_at.append(time.monotonic())
+            if event.version in (max(1, first), last):
+                used.append(used_s())
 
     with watched_gpu(setup.devices.trainer_device != "cpu") as use:
         if lengths is None:
             run_live(setup, [watch])
         else:
             run_prescribed(setup, length_of(lengths, setup.seed), [watch])
-    first, last = measured_steps(setup.header())
-    return use.busy_share(published_at[max(0, first - 1)], published_at[last - 1])
+    begin, end = used
+    return _Use(
+        gpu_share=use.busy_share(published_at[max(0, first - 1)], published_at[last - 1]),
+        cpu_s=(end - begin) / (last - max(1, first)) if begin is not None and end is not None else None,
+    )
 
 
 def length_of(lengths: Lognormal, seed: int) -> LengthOf:
