@@ -16,7 +16,15 @@ from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
 from dora_rl.rollout.requests import Sampling
 from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.messages import Broken, RetireVersion, TrainerReady, TrainStep, WriteCheckpoint
+from dora_rl.runtime.messages import (
+    Begin,
+    Broken,
+    CheckpointWritten,
+    RetireVersion,
+    TrainerReady,
+    TrainStep,
+    WriteCheckpoint,
+)
 from dora_rl.runtime.orchestrator import instances as instances_module
 from dora_rl.runtime.orchestrator import training as training_module
 from dora_rl.runtime.orchestrator.batches import group_of
@@ -216,6 +224,36 @@ def test_a_checkpoint_waits_until_the_journal_knows_the_step(
     training.published()
     assert isinstance(told[-1], WriteCheckpoint)
     assert training.is_checkpoint_due, "until it is written"
+
+
+def test_the_next_checkpoint_waits_for_the_last_one_and_is_not_forgotten(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training(make_setup, tmp_path, monkeypatch)
+    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
+    training.write_checkpoint()
+    training.take(Take(batch=0, groups=(), staleness=()))
+    training.want_checkpoint()
+    training.published()
+    assert [type(word) for word in told if not isinstance(word, Begin)] == [WriteCheckpoint, TrainStep]
+    monkeypatch.setattr(Silent, "receive", lambda self: [CheckpointWritten(version=0, directory="x")])
+    training.words()
+    assert isinstance(told[-1], WriteCheckpoint)
+    assert training.is_checkpoint_due
+    training.words()
+    assert not training.is_checkpoint_due
+
+
+def test_a_trainer_that_died_over_a_checkpoint_is_asked_for_it_again(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training(make_setup, tmp_path, monkeypatch)
+    training.write_checkpoint()
+    training._start()
+    assert training.is_checkpoint_due
+    monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
+    training.words()
+    assert isinstance(training.handle.told[-1], WriteCheckpoint)  # type: ignore[attr-defined]
 
 
 def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(

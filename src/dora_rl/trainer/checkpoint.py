@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,27 @@ class Header(Record, frozen=True):
     files: dict[str, Sealed]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All of a checkpoint, in host memory."""
+
+    header: Header
+    """Without files: they are sealed when they are written."""
+    files: Mapping[str, Mapping[str, Tensor]]
+
+
 def save_checkpoint(trainer: Trainer, directory: Path) -> None:
     """Write the trainer between two steps. Every rank calls it, rank 0 writes."""
+    snapshot = take_snapshot(trainer)
+    if snapshot is not None:
+        write_snapshot(snapshot, directory)
+
+
+def take_snapshot(trainer: Trainer) -> Snapshot | None:
+    """What a checkpoint holds. Every rank calls it, rank 0 has it.
+
+    Where `is_apart` it is a copy, which later steps do not change; else it is to be written before them.
+    """
     trainer.check_idle()
     masters = trainer.weights.whole(trainer.weights.masters)
     moments = {
@@ -69,9 +89,29 @@ def save_checkpoint(trainer: Trainer, directory: Path) -> None:
         for name, tensor in trainer.weights.whole(tensors).items()
     }
     if trainer.ranks.rank != 0:
-        return
+        return None
+    header = Header(
+        format=FORMAT,
+        version=trainer.version,
+        num_updates=trainer.optimizer.num_updates,
+        num_skipped=trainer.optimizer.num_skipped,
+        gap_level=trainer.watch.level,
+        steps=trainer.optimizer.steps(),
+        files={},
+    )
     files = {MASTERS: masters, MOMENTS_FILE: moments, RANDOM: _random_states(), KEPT: _kept(trainer)}
-    _write_whole(directory, lambda partial: _write(trainer, partial, files))
+    return Snapshot(header=header, files=files)
+
+
+def is_apart(trainer: Trainer) -> bool:
+    """Whether what is put together in host memory is not the memory that training changes."""
+    masters = trainer.weights.masters.values()
+    return trainer.weights.is_sharded or any(master.device.type != "cpu" for master in masters)
+
+
+def write_snapshot(snapshot: Snapshot, directory: Path) -> None:
+    """All of it, or nothing."""
+    _write_whole(directory, lambda partial: _write(snapshot, partial))
 
 
 def load_checkpoint(trainer: Trainer, directory: Path) -> None:
@@ -115,18 +155,11 @@ def read_header(directory: Path) -> Header:
 _AN_OLDER_ONE = "go back to an older checkpoint"
 
 
-def _write(trainer: Trainer, directory: Path, files: Mapping[str, Mapping[str, Tensor]]) -> None:
-    for name, tensors in files.items():
+def _write(snapshot: Snapshot, directory: Path) -> None:
+    for name, tensors in snapshot.files.items():
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, directory / name)
-    header = Header(
-        format=FORMAT,
-        version=trainer.version,
-        num_updates=trainer.optimizer.num_updates,
-        num_skipped=trainer.optimizer.num_skipped,
-        gap_level=trainer.watch.level,
-        steps=trainer.optimizer.steps(),
-        files={name: _sealed(directory / name) for name in files},
-    )
+    sealed = {name: _sealed(directory / name) for name in snapshot.files}
+    header = msgspec.structs.replace(snapshot.header, files=sealed)
     content = msgspec.to_builtins(header)
     text = json.dumps({"content": content, "seal": _seal(content)}, indent=2) + "\n"
     (directory / HEADER).write_text(text, encoding="utf-8")

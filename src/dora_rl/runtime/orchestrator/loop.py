@@ -177,7 +177,7 @@ class Orchestrator:
         news.inputs += self.evaluating.due(version, at)
         is_due = version == self._setup.steps or version % self._setup.checkpoint_every_steps == 0
         if is_due:
-            self.training.is_checkpoint_due = True
+            self.training.want_checkpoint()
         # Before anything of the next step is sent: a step in progress cannot be written.
         news.before.append(self.training.published)
         num_failures = self._scoring.num_failures
@@ -222,8 +222,10 @@ class Orchestrator:
         if self.interrupts.count and not self._is_leaving:
             self._is_leaving = True
             self.training.is_open = False
-            if self._is_worth_a_checkpoint and not self.training.is_checkpoint_due:
+            if self._is_worth_a_checkpoint:
                 self.training.write_checkpoint()
+            else:
+                self.training.forgo_checkpoint()
 
     @property
     def _is_worth_a_checkpoint(self) -> bool:

@@ -47,8 +47,10 @@ class Training:
         """Versions that nobody needs; one that starts is told again, because the last may not have heard."""
         self.is_open = True
         """Whether further steps may begin."""
-        self.is_checkpoint_due = False
-        """A checkpoint was asked for and is not written yet."""
+        self._wants_checkpoint = False
+        """The trainer has not been told yet."""
+        self._is_writing = False
+        """It was told, and may train further steps meanwhile."""
         self.is_ready = False
         self.is_training = False
         """A step was sent, and that it was published is not journalled yet."""
@@ -61,6 +63,10 @@ class Training:
     def _start(self) -> None:
         self.is_ready = self.is_training = False
         self._num_busy = 0
+        self._has_part = False
+        """It was sent groups of a step that was not."""
+        self._wants_checkpoint |= self._is_writing
+        self._is_writing = False
         self._last_words: str | None = None
         self.handle = LocalProcess(
             "dora_rl.runtime.workers.trainer",
@@ -95,24 +101,40 @@ class Training:
         """Begin to train on a group of a batch to come."""
         self.handed.append(hand)
         if self.is_ready and self.is_open:
-            self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
+            self._add(hand)
 
     def forget_handed(self) -> None:
         """The open batch begins anew."""
         self.handed = []
 
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """A checkpoint is wanted, or being written."""
+        return self._wants_checkpoint or self._is_writing
+
+    def want_checkpoint(self) -> None:
+        """Have the version of the step in progress written, once it is published."""
+        self._wants_checkpoint = True
+
     def write_checkpoint(self) -> None:
-        """Have the last version written, now or once that can be."""
-        self.is_checkpoint_due = True
+        """Have the last version written, now or once that can be: one at a time."""
+        self._wants_checkpoint = True
         # A checkpoint ahead of the journal would hold a step that the journal still waits for.
-        if self.is_ready and not self.is_training:
+        # A step that began with some of its groups cannot be written.
+        is_between = not self.is_training and not self._has_part
+        if self.is_ready and is_between and not self._is_writing:
+            self._wants_checkpoint, self._is_writing = False, True
             self._busy()
             self.handle.send(say.WriteCheckpoint())
+
+    def forgo_checkpoint(self) -> None:
+        """Do without one that was not begun."""
+        self._wants_checkpoint = False
 
     def published(self) -> None:
         """The journal has the version of the step in progress."""
         self.is_training = False
-        if self.is_checkpoint_due:
+        if self._wants_checkpoint:
             self.write_checkpoint()
 
     def retire(self, version: int) -> None:
@@ -120,8 +142,12 @@ class Training:
         if self.is_ready:
             self.handle.send(say.RetireVersion(version=version))
 
+    def _add(self, hand: Hand) -> None:
+        self._has_part = True
+        self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
+
     def _train(self, step: say.TrainStep) -> None:
-        self.is_training = not step.is_replay
+        self.is_training, self._has_part = not step.is_replay, False
         self._busy()
         self.handle.send(step)
 
@@ -161,7 +187,9 @@ class Training:
                     news.append(word)
                 case say.CheckpointWritten():
                     self._done()
-                    self.is_checkpoint_due = False
+                    self._is_writing = False
+                    if self._wants_checkpoint:
+                        self.write_checkpoint()
                     news.append(word)
         return news
 
@@ -177,11 +205,11 @@ class Training:
         for batch in self._journal.batches_after(ready.version):
             if batch.is_published or self.is_open:
                 self._train(self._again(batch))
-        if self.is_checkpoint_due:
+        if self._wants_checkpoint:
             self.write_checkpoint()
         if self.is_open:
             for hand in self.handed:
-                self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
+                self._add(hand)
 
     def _again(self, batch: TakenBatch) -> say.TrainStep:
         groups = tuple(map(self._as_group, batch.groups))

@@ -7,42 +7,76 @@ newest few keep it.
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from dora_rl.trainer.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from dora_rl.trainer.exporting import export
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.save import save_decoder
+from dora_rl.trainer.checkpoint import (
+    CheckpointError,
+    Snapshot,
+    is_apart,
+    load_checkpoint,
+    take_snapshot,
+    write_snapshot,
+)
+from dora_rl.trainer.exporting import decoder_of, served_on_host
 from dora_rl.trainer.trainer import Trainer
 
 STATE = "trainer"
 _NAME = re.compile(r"step_(\d{5,})")
 
 
-def write_checkpoint(trainer: Trainer, root: Path, *, model: Path, kept_states: int) -> Path:
-    """Write the trainer's version, unless it is there, and drop states that are too many.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A checkpoint in host memory, to be written."""
 
-    Every rank calls it, rank 0 writes. It cannot finish without the others, so they see what it saw.
+    version: int
+    directory: Path
+    contents: tuple[Decoder, Snapshot] | None
+    """None where it is written already."""
+    is_apart: bool
+    """Whether training may go on meanwhile."""
+
+
+def take_checkpoint(trainer: Trainer, root: Path) -> Pending | None:
+    """The trainer's version, to be written by rank 0.
+
+    Every rank calls it, and all see whether the directory is there.
     """
-    directory = root / f"step_{trainer.version:05}"
+    directory, contents = root / f"step_{trainer.version:05}", None
+    if not directory.exists():
+        tensors = served_on_host(trainer)
+        snapshot = take_snapshot(trainer)
+        if snapshot is not None:
+            contents = decoder_of(trainer, tensors), snapshot
+    if trainer.ranks.rank != 0:
+        return None
+    return Pending(
+        version=trainer.version, directory=directory, contents=contents, is_apart=is_apart(trainer)
+    )
+
+
+def write_checkpoint(pending: Pending, *, model: Path, kept_states: int) -> Path:
+    """Write it, unless it is there, and drop states that are too many."""
+    directory, root = pending.directory, pending.directory.parent
     partial = directory.with_name(f".{directory.name}.partial")
-    is_first, is_new = trainer.ranks.rank == 0, not directory.exists()
-    if is_first:
-        shutil.rmtree(partial, ignore_errors=True)
-    if is_new:
+    shutil.rmtree(partial, ignore_errors=True)
+    if pending.contents is not None:
+        decoder, snapshot = pending.contents
         try:
-            export(trainer, partial, origin=model)
-            save_checkpoint(trainer, partial / STATE)
-            if is_first:
-                _sync(partial)
-                partial.rename(directory)
-                _sync(root)
+            save_decoder(decoder, partial, origin=model)
+            write_snapshot(snapshot, partial / STATE)
+            _sync(partial)
+            partial.rename(directory)
+            _sync(root)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(f"cannot write {directory}: {error}") from error
-    if is_first:
-        for old in with_state(root)[:-kept_states]:
-            shutil.rmtree(old / STATE)
+    for old in with_state(root)[:-kept_states]:
+        shutil.rmtree(old / STATE)
     return directory
 
 

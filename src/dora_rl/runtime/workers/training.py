@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch import Tensor
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.setup import LiveSetup
+from dora_rl.runtime.workers.breaking import telling_why
 from dora_rl.runtime.workers.channel import Channel
-from dora_rl.runtime.workers.checkpoints import load_newest, write_checkpoint
+from dora_rl.runtime.workers.checkpoints import Pending, load_newest, take_checkpoint, write_checkpoint
 from dora_rl.runtime.workers.followers import Followers
 from dora_rl.runtime.workers.joining import join
 from dora_rl.trainer.opening import open_trainer
@@ -66,14 +68,9 @@ class Steps:
         is_first = self._trainer.ranks.rank == 0
         return {name: tensor for name, tensor in self._trainer.weights.served() if is_first}
 
-    def checkpoint(self) -> Path:
-        """Write the last version, unless it is written."""
-        return write_checkpoint(
-            self._trainer,
-            self._layout.checkpoints,
-            model=Path(self._setup.model),
-            kept_states=self._setup.kept_trainer_states,
-        )
+    def take_checkpoint(self) -> Pending | None:
+        """The last version, for rank 0 to write."""
+        return take_checkpoint(self._trainer, self._layout.checkpoints)
 
     def _begin(self, batch: int) -> None:
         assert batch == self._trainer.version, f"batch {batch} for a trainer of {self._trainer.version}"
@@ -92,6 +89,8 @@ class TrainerWorker:
         self._steps = steps
         self._store = store
         self._followers = followers
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._writing = self._writer.submit(lambda: None)
         self._obey: dict[type, Callable[[Any], None]] = {
             say.AddGroup: steps.add,
             say.TrainStep: self._train,
@@ -111,6 +110,9 @@ class TrainerWorker:
         """Until told to stop."""
         while not isinstance(command := self._channel.receive(), say.Stop):
             with self._channel.kept_alive(self._setup.patience.step_s):
+                if isinstance(command, say.WriteCheckpoint):
+                    # One at a time: all ranks must see alike which are there.
+                    self._writing.result()
                 # Not before it is this one's turn: nobody waits in a collective while rank 0 publishes.
                 self._followers.tell(command)
                 self._obey[type(command)](command)
@@ -145,8 +147,20 @@ class TrainerWorker:
         return sum(int((published[name] != own.cpu()).sum()) for name, own in tensors.items())
 
     def _checkpoint(self, command: say.WriteCheckpoint) -> None:
-        directory = self._steps.checkpoint()
-        self._channel.send(say.CheckpointWritten(version=self._steps.version, directory=str(directory)))
+        pending = self._steps.take_checkpoint()
+        assert pending is not None, "rank 0 writes"
+        if pending.is_apart:
+            self._writing = self._writer.submit(self._write, pending)
+        else:
+            self._write(pending)
+
+    def _write(self, pending: Pending) -> None:
+        """Beside the next steps where it can be; what fails ends the process, in whichever thread."""
+        setup, channel = self._setup, self._channel
+        with telling_why(channel), channel.kept_alive(setup.patience.step_s):
+            model, kept_states = Path(setup.model), setup.kept_trainer_states
+            directory = write_checkpoint(pending, model=model, kept_states=kept_states)
+            channel.send(say.CheckpointWritten(version=pending.version, directory=str(directory)))
 
     def _retire(self, command: say.RetireVersion) -> None:
         if command.version in self._store.versions[:-1]:
@@ -176,7 +190,7 @@ def follow(channel: Channel, setup: LiveSetup, rank: int) -> None:
                 steps.train(command)
                 steps.served()
             case say.WriteCheckpoint():
-                steps.checkpoint()
+                steps.take_checkpoint()
             case say.RetireVersion():
                 pass  # The store is rank 0's.
 
