@@ -80,7 +80,7 @@ def test_everything_may_be_killed_and_resumed_ten_times_in_a_row(tmp_path: Path,
     command, files = begin(root), dict[str, tuple[int, int]]()
     command.wait_for_step()
     for kill in range(10):
-        time.sleep(draw.uniform(0.0, 1.5))
+        time.sleep(draw.uniform(0.0, 0.5))
         assert not command.is_over, f"it ended before kill {kill}: {command.said()}"
         command.kill_all()
         now = version_files(root)
@@ -88,7 +88,7 @@ def test_everything_may_be_killed_and_resumed_ten_times_in_a_row(tmp_path: Path,
         files = now
         command = resume(root)
         if kill % 2:
-            time.sleep(draw.uniform(0.0, 6.0))
+            time.sleep(draw.uniform(0.0, 4.0))
         else:
             command.wait_for_step()
     assert 0 < num_published(root) < STEPS
