@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 
 def peer(
-    steps: Annotated[int, typer.Option(min=3, help="Train steps of ours.")] = 60,
+    steps: Annotated[int, typer.Option(min=3, help="Train steps of ours.")] = 30,
     peer_steps: Annotated[
-        int | None, typer.Option(min=3, help="Train steps of TRL's; left out, as many.")
+        int | None, typer.Option(min=3, help="Train steps of TRL's; left out, a third.")
     ] = None,
-    recipe: Annotated[str, typer.Option(help="What both train.")] = "demo",
+    recipe: Annotated[
+        str | None, typer.Option(help="What both train; left out, answers with a long tail: countdown.")
+    ] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe.")
     ] = None,
@@ -41,7 +43,7 @@ def peer(
             recipe,
             tuple(sets or ()),
             steps=steps,
-            peer_steps=peer_steps or steps,
+            peer_steps=peer_steps or max(3, steps // 3),
             target=target,
             place=Path(place),
         )

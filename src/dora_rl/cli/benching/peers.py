@@ -24,6 +24,16 @@ from dora_rl.runtime.run import run_live
 from dora_rl.runtime.setup import LiveSetup
 
 NEEDED = ("trl", "accelerate", "datasets")
+LONG_TAIL = (
+    "data.train.options={notation: decimal, max_n: 90, sigma: 0.9}",
+    "warm_start.steps=300",
+    "optimizer.learning_rate=3e-4",
+    "cluster.slots=256",
+)
+"""Answers of up to 263 tokens, most of them short, by a model that knows the task and changes little.
+
+If it changed much, the two would soon do different work.
+"""
 _SMOOTHED = 3
 _WARMUP = 2
 _TRIAL_STEPS = 4
@@ -74,10 +84,18 @@ def require_peer() -> None:
 
 
 def compare_with_peer(
-    recipe: str, assignments: Sequence[str], *, steps: int, peer_steps: int, target: float | None, place: Path
+    recipe: str | None,
+    assignments: Sequence[str],
+    *,
+    steps: int,
+    peer_steps: int,
+    target: float | None,
+    place: Path,
 ) -> Beside:
     """Ours first; theirs takes model, rows and settings from it."""
     require_peer()
+    if recipe is None:
+        recipe, assignments = "countdown", (*LONG_TAIL, *assignments)
     fixed = (
         f"steps={steps}",
         "devices.kind=cpu",
