@@ -5,6 +5,7 @@ written, so a failed load or delta leaves everything as it was.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -72,8 +73,7 @@ class Versions(Mapping[int, Decoder]):
             self._check_new(version)
             self._change(version, base, delta)
         else:
-            parameters = self._decoders[base].state_dict()
-            self._admit(version, lambda: changed(self._from_tensors(parameters), delta))
+            self._admit(version, lambda: changed(deepcopy(self._decoders[base]), delta))
 
     def drop(self, version: int) -> None:
         """Free a version."""
