@@ -16,8 +16,10 @@ _MEDIAN_TOKENS = {"cpu": 32.0, "cuda": 300.0}
 
 
 _SIZES = {"demo": ("batch.groups=8",)}
-"""A quarter of its batch, and as many as on a GPU: beside fewer others the long ones stand out, as they do where
-answers are long."""
+"""A quarter of its batch, and as many as on a GPU.
+
+Beside fewer others the long ones stand out, as they do where answers are long.
+"""
 
 
 class Options(Record, frozen=True):
