@@ -11,7 +11,7 @@ from dora_rl.core.errors import UserError
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import Event
 from dora_rl.runtime.bench.costs import crowded, measured_costs
-from dora_rl.runtime.bench.cpu_use import cores, used_s
+from dora_rl.runtime.bench.cpu_use import used_s
 from dora_rl.runtime.bench.fitting import fit_costs
 from dora_rl.runtime.bench.spans import read_facts
 
@@ -57,7 +57,6 @@ def test_what_computes_takes_longer_where_it_is_crowded_and_nothing_else_does() 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
 def test_processor_time_is_that_of_this_process_and_its_children() -> None:
-    assert cores() >= 1
     before = used_s()
     assert before is not None
     spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"

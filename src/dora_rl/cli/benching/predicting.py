@@ -28,8 +28,6 @@ from dora_rl.sim.world import World
 
 _LEAST_KV_SHARE = 1e-6
 """The simulator's closed form needs a step that grows with its KV, if only by this share a token."""
-
-
 _GPU_VERSION_SHARE = 0.45
 """Measured on an H200: rounds of one, two and three versions with a few rows each (`docs/log.md`)."""
 

@@ -10,6 +10,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from dora_rl.cli.benching.predicting import predicted_step_s, step_s
+from dora_rl.cli.machine import num_cores
 from dora_rl.cli.training.aside import aside
 from dora_rl.cli.training.planning import plan_run
 from dora_rl.core.decisions import Decision
@@ -21,7 +22,7 @@ from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
 from dora_rl.runtime.bench.costs import MeasuredCosts, crowded, measured_costs
-from dora_rl.runtime.bench.cpu_use import cores, used_s
+from dora_rl.runtime.bench.cpu_use import used_s
 from dora_rl.runtime.bench.gpu_use import watched_gpu
 from dora_rl.runtime.bench.prescribed import LengthOf, run_prescribed
 from dora_rl.runtime.bench.spans import Facts, Key, read_facts
@@ -113,7 +114,7 @@ class _Basis(Record, frozen=True, gc=True):
     cpu_s: float | None
     """Processor time of a step, of all processes together."""
     computing_s: float
-    """Of a step, that an instance generated or the trainer trained."""
+    """Of a step: the time of instances that generated and of a trainer that trained, of all their threads."""
 
 
 class _Use(Record, frozen=True):
@@ -145,21 +146,24 @@ def _one(setup: LiveSetup, lengths: Lognormal | None, bases: dict[str, _Basis]) 
     """Run, measure, predict. Costs are those of the synchronous run that had as many threads."""
     root, placement = Path(setup.run_directory), _placement(setup.devices)
     use = _run(setup, lengths)
-    facts = read_facts(History(LiveLayout(root=root).events))
+    facts, run = read_facts(History(LiveLayout(root=root).events)), read_run(root)
     if setup.control.schedule == "sync":
-        bases[placement] = _basis(setup, facts, read_run(root), use)
+        bases[placement] = _basis(setup, facts, run, use)
     basis = bases.get(placement) or next(iter(bases.values()), None)
     predicted = _predicted(setup, basis, facts) if basis else None
-    return _measured(setup, read_run(root), predicted, use.gpu_share)
+    return _measured(setup, run, predicted, use.gpu_share)
 
 
 def _basis(setup: LiveSetup, facts: Facts, run: RunFacts, use: _Use) -> _Basis:
-    busy = 2.0 - run.instance_idle_fraction - run.trainer_idle_fraction
+    devices = setup.devices
+    generating = (1.0 - run.instance_idle_fraction) * devices.instances * devices.instance_threads
+    training = (1.0 - run.trainer_idle_fraction) * devices.trainer_threads
+    a_step_s = step_s(setup.header(), [step.published_at for step in run.steps])
     return _Basis(
         costs=measured_costs(facts),
         lengths=facts.lengths,
         cpu_s=use.cpu_s,
-        computing_s=busy * step_s(setup.header(), [step.published_at for step in run.steps]),
+        computing_s=(generating + training) * a_step_s,
     )
 
 
@@ -171,7 +175,7 @@ def _predicted(setup: LiveSetup, basis: _Basis, facts: Facts) -> float:
     """
     devices, costs = setup.devices, basis.costs
     num_threads = devices.instances * devices.instance_threads + devices.trainer_threads
-    is_crowded = devices.instance_device == "cpu" and num_threads >= cores()
+    is_crowded = devices.instance_device == "cpu" and num_threads >= num_cores()
     if is_crowded and setup.control.schedule != "sync" and basis.cpu_s is not None:
         costs = crowded(costs, max(1.0, basis.cpu_s / basis.computing_s))
     root = Path(setup.run_directory)

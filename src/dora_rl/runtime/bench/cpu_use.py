@@ -6,11 +6,6 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def used_s() -> float | None:
     """Seconds so far, of all of them that live; None where the system does not say."""
     if not (_PROC / "self" / "stat").exists():
