@@ -29,7 +29,8 @@ def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
     tree = override(tree, others, Recipe)
     if chosen:
         tree["algorithm"] = _as_mapping(tree.get("algorithm", {})) | {"preset": chosen[-1]}
-    recipe = build(Recipe, expand(tree), str(path or "recipe"))
+    source = f"{path or 'recipe'}{' with --set' if assignments else ''}"
+    recipe = build(Recipe, expand(tree), source)
     return anchored(recipe, path.parent if path is not None else Path())
 
 
