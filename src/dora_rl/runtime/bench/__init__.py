@@ -2,6 +2,7 @@
 
 prescribed  a live run whose responses have lengths that were given beforehand
 workload    a model of random weights with rows and a recipe, as files
+coin        a reward without meaning, for such runs
 spans       an event log becomes stretches of decoding, steps and delays
 fitting     least squares whose coefficients are costs, so none is negative
 costs       what decoding, training and publishing cost, from a run's own log

@@ -1,6 +1,7 @@
 """A workload for prescribed lengths, as files: a model of random weights, rows, and a recipe that names them.
 
-Speed depends on shapes and lengths, not on what was learned: no download is needed.
+Speed depends on shapes, lengths and how many weights a step moves, not on what was learned: no download is
+needed, and the reward is a coin.
 """
 
 import json
@@ -20,6 +21,7 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.shapes import SHAPES, random_weights
 from dora_rl.model.tokenizer import save_tokenizer
+from dora_rl.runtime.bench.coin import coin_reward
 
 _ROWS = 2048
 
@@ -53,7 +55,7 @@ def write_workload(work: Workload, directory: Path) -> Path:
     with (directory / "rows.jsonl").open("w", encoding="utf-8") as file:
         for _ in range(_ROWS):
             prompt = "".join(rng.choices(ALPHABET[1:], k=work.prompt_tokens))
-            file.write(json.dumps({"prompt": prompt, "solution": prompt[:8]}) + "\n")
+            file.write(json.dumps({"prompt": prompt}) + "\n")
     path = directory / "recipe.yaml"
     path.write_text(yaml.safe_dump(_recipe(work, directory)), encoding="utf-8")
     return path
@@ -74,7 +76,7 @@ def _recipe(work: Workload, directory: Path) -> dict[str, object]:
     return {
         "model": str(directory / "model"),
         "data": {"train": {"name": str(directory / "rows.jsonl")}},
-        "rewards": [{"function": "count_reward"}],
+        "rewards": [{"function": f"{coin_reward.__module__}:{coin_reward.__name__}"}],
         "batch": {"groups": work.groups, "group_size": work.group_size},
         "control": {
             "max_staleness": work.max_staleness,
