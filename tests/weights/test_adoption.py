@@ -14,10 +14,10 @@ from dora_rl.rollout.requests import Finished, Request, Sampling, Stopping, Stre
 from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.rollout.scheduling.stops import Stops
 from dora_rl.weights.channel import Channel, Resident
-from dora_rl.weights.difference import Tensors
 from dora_rl.weights.memory import InProcess
 from dora_rl.weights.shared import SharedMemory
 from dora_rl.weights.store import Store
+from dora_rl.weights.strips import Tensors
 
 from .versions import same_bits
 

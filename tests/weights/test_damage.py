@@ -33,8 +33,8 @@ def header_of(path: Path) -> Header:
 
 def section_starts(path: Path) -> list[int]:
     starts = [len(MAGIC)]
-    for entry in header_of(path).tensors:
-        for section in entry.sections:
+    for part in header_of(path).parts:
+        for section in part.sections:
             starts.append(starts[-1] + section.stored_bytes)
     return starts
 
@@ -96,11 +96,15 @@ def test_a_missing_link_is_an_error_that_names_it(directory: Path) -> None:
 
 
 def rewritten(path: Path, **changes: object) -> None:
-    """The file with a header that is whole and consistent with itself, and says something else."""
+    """The file with a header that is whole and consistent with itself, and says something else at first."""
     header = header_of(path)
     payload = path.read_bytes()[: len(MAGIC) + header.payload_bytes]
-    entry = msgspec.structs.replace(header.tensors[0], **changes)
-    header = msgspec.structs.replace(header, tensors=(entry, *header.tensors[1:]))
+    of_tensor = {name: changes.pop(name) for name in ("name", "shape") if name in changes}
+    entry = msgspec.structs.replace(header.tensors[0], **of_tensor)
+    part = msgspec.structs.replace(header.parts[0], **changes)
+    header = msgspec.structs.replace(
+        header, tensors=(entry, *header.tensors[1:]), parts=(part, *header.parts[1:])
+    )
     path.write_bytes(payload + end_of_file(header))
 
 
@@ -133,14 +137,32 @@ def test_impossible_sizes_are_refused_before_anything_is_allocated(
 def test_a_section_cannot_inflate_beyond_what_it_promises(directory: Path) -> None:
     path = directory / "v00000002.delta"
     header = header_of(path)
-    entry = next(each for each in header.tensors if any(s.coding == "deflate" for s in each.sections))
+    part = header.parts[0]
     sections = tuple(
         msgspec.structs.replace(section, raw_bytes=2**45) if section.coding == "deflate" else section
-        for section in entry.sections
+        for section in part.sections
     )
-    assert header.tensors[0] is entry
+    assert sections != part.sections
     rewritten(path, sections=sections)
     with pytest.raises(Damaged, match=r"where \d+ belong"):
+        fetch(directory)
+
+
+def test_parts_that_are_missing_are_noticed(directory: Path) -> None:
+    path = directory / "v00000002.delta"
+    header = header_of(path)
+    path.write_bytes(MAGIC + end_of_file(msgspec.structs.replace(header, parts=())))
+    with pytest.raises(Damaged, match="0 parts where 1 belong"):
+        fetch(directory)
+
+
+def test_tensors_in_another_order_are_noticed(directory: Path) -> None:
+    path = directory / "v00000002.delta"
+    header = header_of(path)
+    payload = path.read_bytes()[: len(MAGIC) + header.payload_bytes]
+    turned = msgspec.structs.replace(header, tensors=header.tensors[::-1])
+    path.write_bytes(payload + end_of_file(turned))
+    with pytest.raises(WrongBase, match="in another order"):
         fetch(directory)
 
 

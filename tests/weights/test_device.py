@@ -8,6 +8,7 @@ import torch
 from dora_rl.weights.channel import Resident
 from dora_rl.weights.difference import encode_all
 from dora_rl.weights.store import Store
+from dora_rl.weights.strips import strips_in
 
 from .versions import history, same_bits
 
@@ -21,12 +22,14 @@ pytestmark = [
 @pytest.mark.parametrize("density", [0.001, 0.02, 0.5, 1.0])
 def test_a_device_encodes_as_the_host_does(dtype: torch.dtype, density: float) -> None:
     old, new = history(2, dtype=dtype, density=density)
-    on_host = encode_all(old, new)
-    on_device = encode_all(*({name: each.cuda() for name, each in version.items()} for version in (old, new)))
-    for name, coded in on_host.items():
-        assert on_device[name].base_sum == coded.base_sum
-        assert torch.equal(on_device[name].positions, coded.positions)
-        assert torch.equal(on_device[name].planes, coded.planes)
+    strips = strips_in(old)
+    on_host = encode_all(strips, [strip.strung(old) for strip in strips], new)
+    old, new = ({name: each.cuda() for name, each in version.items()} for version in (old, new))
+    on_device = encode_all(strips, [strip.strung(old) for strip in strips], new)
+    for here, there in zip(on_host, on_device, strict=True):
+        assert there.base_sum == here.base_sum
+        assert torch.equal(there.positions, here.positions)
+        assert torch.equal(there.planes, here.planes)
 
 
 def test_versions_go_from_device_to_device(tmp_path: Path) -> None:

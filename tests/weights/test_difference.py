@@ -19,9 +19,10 @@ from dora_rl.weights.bits import (
     to_zigzag,
     unpack_bits,
 )
-from dora_rl.weights.difference import apply, change_of, decoded, encode_all, steps_between
+from dora_rl.weights.difference import Steps, changes_of, decoded, encode_all, steps_between
 from dora_rl.weights.errors import WrongBase
 from dora_rl.weights.positions import Shape, are_ascending, decode, encode
+from dora_rl.weights.strips import Tensors, strips_in
 
 from .versions import changed, random_tensor
 
@@ -31,45 +32,74 @@ DENSITIES = st.sampled_from([0.0, 0.001, 0.02, 0.2, 0.5, 0.9, 1.0]) | st.floats(
 SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 
 
-@given(dtype=DTYPES, shape=SHAPES, density=DENSITIES, seed=SEEDS)
+def chain_of(versions: list[Tensors]) -> list[list[Steps]]:
+    """For each strip, the steps from version to version."""
+    return [
+        [steps_between(strip.strung(old), strip.strung(new)) for old, new in pairwise(versions)]
+        for strip in strips_in(versions[0])
+    ]
+
+
+def led_on(base: Tensors, chains: list[list[Steps]]) -> Tensors:
+    """A copy of the base with all steps taken."""
+    reached = {name: tensor.clone() for name, tensor in base.items()}
+    for name, change in changes_of(strips_in(base), chains, base).items():
+        patterns(reached[name])[change.indices_N] = patterns(change.values_N)
+    return reached
+
+
+def same(a: Tensors, b: Tensors) -> bool:
+    return all(torch.equal(patterns(a[name]), patterns(b[name])) for name in a)
+
+
+@given(dtype=DTYPES, shapes=st.lists(SHAPES, min_size=1, max_size=4), density=DENSITIES, seed=SEEDS)
 def test_what_is_encoded_leads_from_old_to_new(
-    dtype: torch.dtype, shape: tuple[int, ...], density: float, seed: int
+    dtype: torch.dtype, shapes: list[tuple[int, ...]], density: float, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    old = random_tensor(shape, dtype, generator)
-    new = changed(old, density, generator)
-    coded = encode_all({"x": old}, {"x": new})["x"]
-    steps = decoded(coded, old.numel(), PATTERN_OF[dtype], torch.tensor(coded.base_sum))
-    change, do_fit = change_of([steps], old)
-    assert do_fit
-    assert coded.count == int((patterns(old) != patterns(new)).sum())
-    assert torch.equal(change.indices_N, (patterns(old) != patterns(new)).nonzero().squeeze(1))
-    assert torch.equal(patterns(change.values_N), patterns(new)[change.indices_N])
-    apply(steps, old)
-    assert torch.equal(patterns(old), patterns(new))
+    old = {str(place): random_tensor(shape, dtype, generator) for place, shape in enumerate(shapes)}
+    new = {name: changed(tensor, density, generator) for name, tensor in old.items()}
+    (strip,) = strips = strips_in(old)
+    (coded,) = encode_all(strips, [strip.strung(old)], new)
+    steps = decoded(coded, strip.size, PATTERN_OF[dtype], torch.tensor(coded.base_sum))
+    delta = changes_of(strips, [[steps]], old)
+    differ = {name: (patterns(old[name]) != patterns(new[name])).nonzero().squeeze(1) for name in old}
+    assert coded.count == sum(map(len, differ.values()))
+    assert delta.keys() == {name for name, places in differ.items() if len(places)}
+    for name, change in delta.items():
+        assert torch.equal(change.indices_N, differ[name])
+        assert torch.equal(patterns(change.values_N), patterns(new[name])[change.indices_N])
 
 
 @given(dtype=DTYPES, densities=st.lists(DENSITIES, min_size=1, max_size=4), seed=SEEDS)
 def test_steps_compose(dtype: torch.dtype, densities: list[float], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    versions = [random_tensor((17, 11), dtype, generator)]
+    shapes = {"a": (17, 11), "b": (3,), "c": (5, 7)}
+    versions = [{name: random_tensor(shape, dtype, generator) for name, shape in shapes.items()}]
     for density in densities:
-        versions.append(changed(versions[-1], density, generator))
-    chain = [steps_between(old, new) for old, new in pairwise(versions)]
-    change, do_fit = change_of(chain, versions[0])
-    assert do_fit
-    patterns(versions[0])[change.indices_N] = patterns(change.values_N)
-    assert torch.equal(patterns(versions[0]), patterns(versions[-1]))
+        versions.append({name: changed(each, density, generator) for name, each in versions[-1].items()})
+    assert same(led_on(versions[0], chain_of(versions)), versions[-1])
+
+
+def test_strips_end_where_the_dtype_changes_and_before_they_grow_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dora_rl.weights.strips._MOST_VALUES", 10)
+    sizes = {"a": 4, "b": 6, "c": 1, "d": 30, "e": 2, "f": 3, "g": 0}
+    tensors = {name: torch.zeros(size, dtype=torch.float16) for name, size in sizes.items()}
+    tensors["f"] = tensors["f"].float()
+    assert [strip.names for strip in strips_in(tensors)] == [
+        ("a", "b"), ("c",), ("d",), ("e",), ("f",), ("g",)
+    ]  # fmt: skip
 
 
 def test_signs_of_zero_and_payloads_of_nan_survive() -> None:
     old = torch.tensor([0.0, -0.0, math.nan, math.inf, 1.0])
     new = torch.tensor([-0.0, 0.0, math.nan, -math.inf, math.nan])
     patterns(new)[2] += 5
-    steps = steps_between(old, new)
+    ((steps,),) = chains = chain_of([{"x": old}, {"x": new}])
     assert len(steps.indices_N) == 5
-    apply(steps, old)
-    assert torch.equal(patterns(old), patterns(new))
+    assert same(led_on({"x": old}, chains), {"x": new})
 
 
 @given(seed=SEEDS, place=st.integers(0, 63))
@@ -80,12 +110,10 @@ def test_steps_refuse_another_base(seed: int, place: int) -> None:
     patterns(new).add_(1)
     other = old.clone()
     patterns(other)[place] += 1
-    untouched = other.clone()
+    chains = chain_of([{"x": old}, {"x": new}])
     with pytest.raises(WrongBase):
-        apply(steps_between(old, new), other)
-    assert torch.equal(patterns(other), patterns(untouched))
-    _, do_fit = change_of([steps_between(old, new)], other)
-    assert not do_fit
+        changes_of(strips_in({"x": other}), chains, {"x": other})
+    assert same(led_on({"x": old}, chains), {"x": new})
 
 
 @given(size=st.integers(1, 5000), seed=SEEDS, density=DENSITIES)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dora_rl.weights.bits import PATTERN_OF, patterns
-from dora_rl.weights.difference import Tensors
+from dora_rl.weights.strips import Tensors
 
 SHAPES = {"embed.weight": (40, 16), "norm.weight": (16,), "scalar": (), "empty": (0, 3)}
 

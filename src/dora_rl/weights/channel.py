@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dora_rl.model.delta import Delta
-from dora_rl.weights.difference import Tensors
+from dora_rl.weights.strips import Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

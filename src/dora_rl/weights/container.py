@@ -7,10 +7,11 @@
     8 bytes    the header's length, little-endian
     8 bytes    magic
 
-The header comes last so that a file is written in one pass. An anchor has one section a tensor: its bytes.
-A delta has for each tensor that changed its positions and its byte planes, lowest first (see `positions` and
-`difference`). Everything a header claims is held against the file's size and against itself before anything
-is allocated, and reading runs no code.
+The header comes last so that a file is written in one pass. An anchor has one part a tensor, and in it one
+section: its bytes. A delta has one part a strip (see `strips`) and in it, if something changed, a section of
+positions and one for each byte plane, lowest first (see `positions` and `difference`). Everything a header
+claims is held against the file's size and against itself before anything is allocated, and reading runs no
+code.
 """
 
 from hashlib import blake2b
@@ -25,8 +26,9 @@ from dora_rl.weights.bits import DTYPES
 from dora_rl.weights.errors import Damaged
 from dora_rl.weights.packed import Section
 from dora_rl.weights.positions import Shape
+from dora_rl.weights.strips import Strip, strips_of
 
-MAGIC = b"DORAWGT1"
+MAGIC = b"DORAWGT2"
 _DIGEST_BYTES = 16
 _TRAILER_BYTES = _DIGEST_BYTES + 8 + len(MAGIC)
 _HEADER_LIMIT_BYTES = 256 << 20
@@ -36,33 +38,25 @@ DtypeName = Literal["bfloat16", "float16", "float32"]
 
 
 class TensorEntry(Record, frozen=True):
-    """One tensor of a file."""
+    """One tensor of a version."""
 
     name: str
     dtype: DtypeName
     shape: tuple[int, ...]
-    sections: tuple[Section, ...]
-    count: int = 0
-    """Values changed."""
-    base_sum: int = 0
-    """Over the base's patterns at the changed places."""
 
     @property
     def size(self) -> int:
         return prod(self.shape)
 
-    @property
-    def width(self) -> int:
-        """Bytes of a value."""
-        return DTYPES[self.dtype].itemsize
 
-    def section_bytes(self, kind: Kind) -> list[int]:
-        """The lengths its sections must have."""
-        if kind == "anchor":
-            return [self.size * self.width]
-        if not self.count:
-            return []
-        return [Shape(size=self.size, count=self.count).num_bytes, *[self.count] * self.width]
+class Part(Record, frozen=True):
+    """What is stored of one strip."""
+
+    sections: tuple[Section, ...]
+    count: int = 0
+    """Values changed."""
+    base_sum: int = 0
+    """Over the base's patterns at the changed places."""
 
 
 class Header(Record, frozen=True):
@@ -73,17 +67,28 @@ class Header(Record, frozen=True):
     identity: str
     """Of the version: of its place in one lineage of versions."""
     tensors: tuple[TensorEntry, ...]
+    parts: tuple[Part, ...]
     base: int | None = None
     base_identity: str | None = None
 
     @property
     def payload_bytes(self) -> int:
-        return sum(section.stored_bytes for entry in self.tensors for section in entry.sections)
+        return sum(section.stored_bytes for part in self.parts for section in part.sections)
+
+    @property
+    def strips(self) -> list[Strip]:
+        """What its parts are of."""
+        sizes = [(entry.name, entry.size, DTYPES[entry.dtype]) for entry in self.tensors]
+        if self.kind == "delta":
+            return strips_of(sizes)
+        return [strip for each in sizes for strip in strips_of([each])]
 
 
-def identity_of(version: int, base_identity: str | None, tensors: tuple[TensorEntry, ...]) -> str:
+def identity_of(
+    version: int, base_identity: str | None, tensors: tuple[TensorEntry, ...], parts: tuple[Part, ...]
+) -> str:
     """Names the contents of a version and all it was made from."""
-    return _digest(msgspec.json.encode((version, base_identity, tensors))).hex()
+    return _digest(msgspec.json.encode((version, base_identity, tensors, parts))).hex()
 
 
 def end_of_file(header: Header) -> bytes:
@@ -134,22 +139,36 @@ def _problem(header: Header) -> str | None:
         return "a delta has a base, an anchor has none"
     if len({entry.name for entry in header.tensors}) != len(header.tensors):
         return "a tensor occurs twice in it"
-    for entry in header.tensors:
-        if problem := _entry_problem(entry, header.kind):
-            return f"tensor '{entry.name}': {problem}"
+    if wrong := next((entry for entry in header.tensors if min(entry.shape, default=0) < 0), None):
+        return f"tensor '{wrong.name}' of shape {list(wrong.shape)}"
+    strips = header.strips
+    if len(header.parts) != len(strips):
+        return f"{len(header.parts)} parts where {len(strips)} belong"
+    for strip, part in zip(strips, header.parts, strict=True):
+        if problem := _part_problem(strip, part, header.kind):
+            return f"{strip.label}: {problem}"
     return None
 
 
-def _entry_problem(entry: TensorEntry, kind: Kind) -> str | None:
-    if min(entry.shape, default=0) < 0 or not 0 <= entry.count <= entry.size:
-        return f"{entry.count} changed values in a tensor of shape {list(entry.shape)}"
-    if not -(2**63) <= entry.base_sum < 2**63:
-        return f"a sum of {entry.base_sum} over the base"
-    expected = entry.section_bytes(kind)
-    if len(expected) != len(entry.sections):
-        return f"{len(entry.sections)} sections where {len(expected)} belong"
-    problems = (each.problem(size) for each, size in zip(entry.sections, expected, strict=True))
+def _part_problem(strip: Strip, part: Part, kind: Kind) -> str | None:
+    if not 0 <= part.count <= strip.size:
+        return f"{part.count} changed values of {strip.size}"
+    if not -(2**63) <= part.base_sum < 2**63:
+        return f"a sum of {part.base_sum} over the base"
+    expected = _section_bytes(strip, part.count, kind)
+    if len(expected) != len(part.sections):
+        return f"{len(part.sections)} sections where {len(expected)} belong"
+    problems = (each.problem(size) for each, size in zip(part.sections, expected, strict=True))
     return next(filter(None, problems), None)
+
+
+def _section_bytes(strip: Strip, count: int, kind: Kind) -> list[int]:
+    """The lengths its sections must have."""
+    if kind == "anchor":
+        return [strip.size * strip.dtype.itemsize]
+    if not count:
+        return []
+    return [Shape(size=strip.size, count=count).num_bytes, *[count] * strip.dtype.itemsize]
 
 
 def _digest(data: bytes) -> bytes:

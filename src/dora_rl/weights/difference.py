@@ -1,4 +1,4 @@
-"""What changed between two versions of a tensor: where, and by how many steps of its bit pattern.
+"""What changed between two versions of a strip: where, and by how many steps of its bit pattern.
 
 Patterns are integers and a step is their difference modulo 2**width, so adding steps to the base gives the
 new version exactly, whatever the values mean. At the learning rates of RL nine changed values in ten move by
@@ -6,7 +6,7 @@ one step. A sum over the old patterns at the changed places travels along: whoev
 whether they have the base they were made against, at no more than the cost of applying them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,9 +16,7 @@ from dora_rl.model.delta import Change, Delta
 from dora_rl.weights.bits import from_planes, from_zigzag, patterns, to_planes, to_zigzag
 from dora_rl.weights.errors import WrongBase
 from dora_rl.weights.positions import Shape, decode, encode
-
-Tensors = Mapping[str, Tensor]
-"""A version: every parameter under the Decoder's own name."""
+from dora_rl.weights.strips import Strip, Tensors, counted
 
 _MIX = -0x61C8864680B583EB
 """2**64 divided by the golden ratio, as a signed integer: odd, its bits without pattern."""
@@ -26,7 +24,7 @@ _MIX = -0x61C8864680B583EB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The changes of one tensor."""
+    """The changes of one strip."""
 
     indices_N: Tensor
     steps_N: Tensor
@@ -45,40 +43,40 @@ class Coded:
     base_sum: int
 
 
-def steps_between(old: Tensor, new: Tensor) -> Steps:
-    """What leads from one tensor to the other, both on one device."""
-    old_bits, all_steps = patterns(old), patterns(new) - patterns(old)
+def steps_between(old_N: Tensor, new_N: Tensor) -> Steps:
+    """What leads from some patterns to others, which are written over; both on one device."""
+    all_steps = new_N.sub_(old_N)
     indices_N = all_steps.nonzero().squeeze(1)
     return Steps(
         indices_N=indices_N,
         steps_N=all_steps[indices_N],
-        base_sum=_sum_of(indices_N, old_bits[indices_N]),
+        base_sum=_sum_of(indices_N, old_N[indices_N]),
     )
 
 
-def encode_all(old: Tensors, new: Tensors) -> dict[str, Coded]:
-    """What leads from one version to the other, in host memory; from a device it comes in one transfer."""
+def encode_all(strips: Sequence[Strip], old: Sequence[Tensor], new: Tensors) -> list[Coded]:
+    """What leads from one version, strung together, to another; from a device it comes in one transfer."""
     counts: list[int] = []
     parts: list[Tensor] = []
     sums: list[Tensor] = []
-    for name, tensor in new.items():
-        each = steps_between(old[name], tensor)
+    for strip, old_N in zip(strips, old, strict=True):
+        each = steps_between(old_N, strip.strung(new))
         counts.append(len(each.indices_N))
-        parts += [encode(each.indices_N, tensor.numel()), to_planes(to_zigzag(each.steps_N)).view(-1)]
+        parts += [encode(each.indices_N, strip.size), to_planes(to_zigzag(each.steps_N)).view(-1)]
         sums.append(each.base_sum)
     all_sums = torch.stack(sums).view(torch.uint8)
     *on_host, host_sums = torch.cat([*parts, all_sums]).cpu().split([*map(len, parts), len(all_sums)])
     # A view as wider integers must begin at a multiple of their width; a copy does.
     base_sums = host_sums.clone().view(torch.int64).tolist()
-    return {
-        name: Coded(
+    return [
+        Coded(
             count=count,
             positions=on_host[2 * place],
-            planes=on_host[2 * place + 1].view(new[name].itemsize, count),
+            planes=on_host[2 * place + 1].view(strip.dtype.itemsize, count),
             base_sum=base_sum,
         )
-        for place, (name, count, base_sum) in enumerate(zip(new, counts, base_sums, strict=True))
-    }
+        for place, (strip, count, base_sum) in enumerate(zip(strips, counts, base_sums, strict=True))
+    ]
 
 
 def decoded(coded: Coded, size: int, dtype: torch.dtype, base_sum: Tensor) -> Steps:
@@ -90,30 +88,39 @@ def decoded(coded: Coded, size: int, dtype: torch.dtype, base_sum: Tensor) -> St
     )
 
 
-def apply(steps: Steps, tensor: Tensor) -> None:
-    """Lead a tensor on, in place; WrongBase, and nothing changed, if the steps were not made against it."""
-    bits = patterns(tensor)
-    old_N = bits[steps.indices_N]
-    if not _fit(steps, old_N):
-        raise wrong_base()
-    bits[steps.indices_N] = old_N + steps.steps_N
+def changes_of(strips: Sequence[Strip], chains: Sequence[Sequence[Steps]], base: Tensors) -> Delta:
+    """The new values after all the steps of each strip in order, for whoever holds the base.
 
-
-def change_of(chain: Sequence[Steps], base: Tensor) -> tuple[Change, Tensor]:
-    """The new values after all the steps in order, for whoever holds the base; the base stays as it is.
-
-    And whether all steps met what they were made against: a boolean where the tensors are.
+    WrongBase if some steps were not made against it; the base stays as it is.
     """
+    all_indices = [_joined(chain) for chain in chains]
+    changes: dict[str, Change] = {}
+    do_fit: list[Tensor] = []
+    for strip, chain, indices_N, counts in zip(
+        strips, chains, all_indices, counted(strips, all_indices), strict=True
+    ):
+        places = strip.located(indices_N, counts)
+        if not places:
+            continue
+        bits_N = torch.cat([patterns(base[name])[places_N] for name, places_N in places.items()])
+        for steps in chain:
+            own = torch.searchsorted(indices_N, steps.indices_N) if len(chain) > 1 else slice(None)
+            old_N = bits_N[own]
+            do_fit.append(_sum_of(steps.indices_N, old_N) == steps.base_sum)
+            bits_N[own] = old_N + steps.steps_N
+        values = bits_N.view(strip.dtype).split([len(places_N) for places_N in places.values()])
+        for (name, places_N), values_N in zip(places.items(), values, strict=True):
+            changes[name] = Change(indices_N=places_N, values_N=values_N)
+    # One look at them all: each would wait for the device.
+    if do_fit and not torch.stack(do_fit).all():
+        raise WrongBase("the delta was made against other weights than these")
+    return changes
+
+
+def _joined(chain: Sequence[Steps]) -> Tensor:
+    """Wherever one of them changes something."""
     (first, *others) = chain
-    indices_N = torch.cat([each.indices_N for each in chain]).unique() if others else first.indices_N
-    bits_N = patterns(base)[indices_N]
-    do_fit = torch.ones((), dtype=torch.bool, device=base.device)
-    for steps in chain:
-        places = torch.searchsorted(indices_N, steps.indices_N) if others else slice(None)
-        old = bits_N[places]
-        do_fit = do_fit & _fit(steps, old)
-        bits_N[places] = old + steps.steps_N
-    return Change(indices_N=indices_N, values_N=bits_N.view(base.dtype)), do_fit
+    return torch.cat([each.indices_N for each in chain]).unique() if others else first.indices_N
 
 
 def changes_between(old: Tensors, new: Tensors) -> Delta:
@@ -135,13 +142,3 @@ def _change(old: Tensor, new: Tensor) -> Change:
 def _sum_of(indices_N: Tensor, bits_N: Tensor) -> Tensor:
     mixed = (indices_N + 1) * _MIX
     return ((mixed ^ (mixed >> 31)) * (bits_N.long() + 1)).sum()
-
-
-def _fit(steps: Steps, old_N: Tensor) -> Tensor:
-    """Whether the steps were made against these patterns."""
-    return _sum_of(steps.indices_N, old_N) == steps.base_sum
-
-
-def wrong_base() -> WrongBase:
-    """What is wrong where they were not."""
-    return WrongBase("the delta was made against other weights than these")

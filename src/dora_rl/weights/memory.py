@@ -9,8 +9,9 @@ read only, too.
 
 from dora_rl.model.delta import Delta
 from dora_rl.weights.channel import Resident
-from dora_rl.weights.difference import Tensors, changes_between
+from dora_rl.weights.difference import changes_between
 from dora_rl.weights.errors import UnknownVersion, VersionConflict, WrittenAfter
+from dora_rl.weights.strips import Tensors
 
 
 class InProcess:

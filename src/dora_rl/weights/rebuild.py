@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from dora_rl.model.delta import Delta
-from dora_rl.weights.bits import DTYPES
+from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import File
 from dora_rl.weights.channel import Resident
 from dora_rl.weights.container import Header, TensorEntry
-from dora_rl.weights.difference import Steps, Tensors, apply, change_of, wrong_base
+from dora_rl.weights.difference import Steps, changes_of
 from dora_rl.weights.errors import WrongBase
 from dora_rl.weights.shelf import Shelf
+from dora_rl.weights.strips import Tensors
 
 
 def rebuilt(shelf: Shelf, chain: Sequence[File], device: str) -> dict[str, Tensor]:
@@ -25,11 +26,9 @@ def rebuilt(shelf: Shelf, chain: Sequence[File], device: str) -> dict[str, Tenso
     previous, tensors = shelf.read_anchor(anchor)
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     for _, version in deltas:
-        header, coded = shelf.read_delta(version)
-        _check_follows(shelf, header, previous)
-        _check_fits(shelf, header, tensors)
-        for name, steps in shelf.decode_delta(header, coded, device).items():
-            _named(shelf, header, name, steps, tensors[name])
+        header, steps = _read(shelf, version, tensors, previous)
+        for name, change in _changes(shelf, header, [[each] for each in steps], tensors).items():
+            patterns(tensors[name])[change.indices_N] = patterns(change.values_N)
         previous = header
     return tensors
 
@@ -38,30 +37,28 @@ def delta_onto(shelf: Shelf, version: int, base: Resident) -> Delta:
     """One delta from a base to a version, through all between them."""
     if version <= base.version:
         raise WrongBase(f"version {version} is not newer than version {base.version}, which is resident")
-    device = next(iter(base.tensors.values())).device
-    changes: dict[str, list[Steps]] = {}
-    previous: Header | None = None
+    read: list[tuple[Header, list[Steps]]] = []
     for each in range(base.version + 1, version + 1):
-        header, coded = shelf.read_delta(each)
-        if previous is not None:
-            _check_follows(shelf, header, previous)
-        _check_fits(shelf, header, base.tensors)
-        for name, steps in shelf.decode_delta(header, coded, device).items():
-            changes.setdefault(name, []).append(steps)
-        previous = header
-    found = {name: change_of(steps, base.tensors[name]) for name, steps in changes.items()}
-    # One look at them all: each would wait for the device.
-    if found and not torch.stack([do_fit for _, do_fit in found.values()]).all():
-        path = shelf.path("delta", base.version + 1)
-        raise WrongBase(f"{path}: {wrong_base().message}", hint="load the whole version instead")
-    return {name: change for name, (change, _) in found.items()}
+        read.append(_read(shelf, each, base.tensors, read[-1][0] if read else None))
+    headers, steps = zip(*read, strict=True)
+    return _changes(shelf, headers[0], list(zip(*steps, strict=True)), base.tensors)
 
 
-def _named(shelf: Shelf, header: Header, name: str, steps: Steps, tensor: Tensor) -> None:
+def _read(shelf: Shelf, version: int, onto: Tensors, previous: Header | None) -> tuple[Header, list[Steps]]:
+    """The steps of one delta for these tensors, on their device."""
+    header, coded = shelf.read_delta(version)
+    if previous is not None:
+        _check_follows(shelf, header, previous)
+    _check_fits(shelf, header, onto)
+    return header, shelf.decode_delta(header, coded, next(iter(onto.values())).device)
+
+
+def _changes(shelf: Shelf, first: Header, chains: Sequence[Sequence[Steps]], onto: Tensors) -> Delta:
     try:
-        apply(steps, tensor)
+        return changes_of(first.strips, chains, onto)
     except WrongBase as error:
-        raise WrongBase(f"{shelf.path('delta', header.version)}, tensor '{name}': {error.message}") from error
+        path = shelf.path("delta", first.version)
+        raise WrongBase(f"{path}: {error.message}", hint="load the whole version instead") from error
 
 
 def _check_follows(shelf: Shelf, header: Header, previous: Header) -> None:
@@ -70,6 +67,8 @@ def _check_follows(shelf: Shelf, header: Header, previous: Header) -> None:
             f"{shelf.path('delta', header.version)} was made against another version {previous.version}",
             hint="it comes from another run, or a file was replaced",
         )
+    if header.tensors != previous.tensors:
+        raise WrongBase(f"{shelf.path('delta', header.version)} has its tensors in another order or shape")
 
 
 def _check_fits(shelf: Shelf, header: Header, tensors: Tensors) -> None:

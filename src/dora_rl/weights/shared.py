@@ -18,11 +18,11 @@ from typing import Self
 from dora_rl.model.delta import Delta
 from dora_rl.weights.chain import AnchorPolicy
 from dora_rl.weights.channel import Resident
-from dora_rl.weights.difference import Tensors
 from dora_rl.weights.errors import Busy, CannotWrite, UnknownVersion
 from dora_rl.weights.files import VolatileFiles
 from dora_rl.weights.lock import Lock
 from dora_rl.weights.store import Store
+from dora_rl.weights.strips import Tensors
 
 _PREFIX = "dora-weights-"
 _OWNER = "owner"

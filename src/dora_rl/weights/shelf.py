@@ -1,7 +1,7 @@
 """The files of a store: their names, which there are, and what is in them, checked."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,11 +10,12 @@ from torch import Tensor
 
 from dora_rl.weights.bits import DTYPES, PATTERN_OF, as_bytes
 from dora_rl.weights.chain import Inventory
-from dora_rl.weights.container import Header, Kind, TensorEntry, read_header
+from dora_rl.weights.container import Header, Kind, Part, TensorEntry, read_header
 from dora_rl.weights.difference import Coded, Steps, decoded
 from dora_rl.weights.errors import Damaged, MissingFile
 from dora_rl.weights.packed import Section, unpack
 from dora_rl.weights.positions import are_ascending
+from dora_rl.weights.strips import Strip
 
 RETIRED = "retired"
 _NAME = re.compile(r"v(\d{8,})\.(anchor|delta|retired)")
@@ -57,34 +58,32 @@ class Shelf:
         path = self.path("anchor", version)
         with self._open("anchor", version) as file:
             header = self._header(file, "anchor", version)
-            return header, {entry.name: _read_tensor(file, entry, path) for entry in header.tensors}
+            parts = zip(header.tensors, header.parts, strict=True)
+            return header, {entry.name: _read_tensor(file, entry, part, path) for entry, part in parts}
 
-    def read_delta(self, version: int) -> tuple[Header, dict[str, Coded]]:
-        """What a delta changes, in host memory, still coded."""
+    def read_delta(self, version: int) -> tuple[Header, list[Coded]]:
+        """What a delta changes, strip by strip, in host memory and still coded."""
         path = self.path("delta", version)
         with self._open("delta", version) as file:
             header = self._header(file, "delta", version)
-            return header, dict(_read_coded(file, header, path))
+            strips = zip(header.strips, header.parts, strict=True)
+            return header, [_read_coded(file, strip, part, path) for strip, part in strips]
 
-    def decode_delta(
-        self, header: Header, coded: dict[str, Coded], device: torch.device | str
-    ) -> dict[str, Steps]:
-        """The steps of each tensor, on a device: one transfer, then decoded there, one look at them all."""
-        if not coded:
-            return {}
-        entries = {entry.name: entry for entry in header.tensors}
-        path, steps = self.path("delta", header.version), dict[str, Steps]()
-        base_sums = torch.tensor([each.base_sum for each in coded.values()]).to(device)
-        for (name, each), base_sum in zip(_moved(coded, device).items(), base_sums, strict=True):
-            dtype = PATTERN_OF[DTYPES[entries[name].dtype]]
+    def decode_delta(self, header: Header, coded: Sequence[Coded], device: torch.device | str) -> list[Steps]:
+        """The steps of each strip, on a device: one transfer, then decoded there, one look at them all."""
+        path, strips, steps = self.path("delta", header.version), header.strips, list[Steps]()
+        base_sums = torch.tensor([each.base_sum for each in coded]).to(device)
+        for strip, each, base_sum in zip(strips, _moved(coded, device), base_sums, strict=True):
             try:
-                steps[name] = decoded(each, entries[name].size, dtype, base_sum)
+                steps.append(decoded(each, strip.size, PATTERN_OF[strip.dtype], base_sum))
             except ValueError as error:
-                raise Damaged(path, f"tensor '{name}': {error}") from error
-        are_sound = [are_ascending(each.indices_N, entries[name].size) for name, each in steps.items()]
-        for name, is_sound in zip(steps, torch.stack(are_sound).tolist(), strict=True):
-            if not is_sound:
-                raise Damaged(path, f"tensor '{name}': positions that are not ascending")
+                raise Damaged(path, f"{strip.label}: {error}") from error
+        changed = [pair for pair in zip(strips, steps, strict=True) if len(pair[1].indices_N)]
+        if changed:
+            are_sound = [are_ascending(each.indices_N, strip.size) for strip, each in changed]
+            for (strip, _), is_sound in zip(changed, torch.stack(are_sound).tolist(), strict=True):
+                if not is_sound:
+                    raise Damaged(path, f"{strip.label}: positions that are not ascending")
         return steps
 
     def _open(self, kind: Kind, version: int) -> BinaryIO:
@@ -101,39 +100,34 @@ class Shelf:
         return header
 
 
-def _read_tensor(file: BinaryIO, entry: TensorEntry, path: Path) -> Tensor:
+def _read_tensor(file: BinaryIO, entry: TensorEntry, part: Part, path: Path) -> Tensor:
     """Straight into the tensor's memory."""
-    (section,) = entry.sections
+    (section,) = part.sections
     tensor = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
     view = as_bytes(tensor).numpy().data
     if tensor.numel():
         file.readinto(view)  # type: ignore[attr-defined]
-    _unpacked(section, view, entry, path)
+    _unpacked(section, view, f"tensor '{entry.name}'", path)
     return tensor
 
 
-def _read_coded(file: BinaryIO, header: Header, path: Path) -> Iterator[tuple[str, Coded]]:
-    for entry in header.tensors:
-        if not entry.count:
-            continue
-        parts = [
-            _unpacked(section, memoryview(file.read(section.stored_bytes)), entry, path)
-            for section in entry.sections
-        ]
-        positions, *planes = (_as_tensor(part) for part in parts)
-        yield (
-            entry.name,
-            Coded(
-                count=entry.count, positions=positions, planes=torch.stack(planes), base_sum=entry.base_sum
-            ),
-        )
+def _read_coded(file: BinaryIO, strip: Strip, part: Part, path: Path) -> Coded:
+    if not part.count:
+        nothing = torch.empty(0, dtype=torch.uint8)
+        return Coded(count=0, positions=nothing, planes=nothing.view(strip.dtype.itemsize, 0), base_sum=0)
+    sections = [
+        _unpacked(section, memoryview(file.read(section.stored_bytes)), strip.label, path)
+        for section in part.sections
+    ]
+    positions, *planes = (_as_tensor(section) for section in sections)
+    return Coded(count=part.count, positions=positions, planes=torch.stack(planes), base_sum=part.base_sum)
 
 
-def _unpacked(section: Section, stored: memoryview, entry: TensorEntry, path: Path) -> memoryview:
+def _unpacked(section: Section, stored: memoryview, label: str, path: Path) -> memoryview:
     try:
         return memoryview(unpack(section, stored))
     except ValueError as error:
-        raise Damaged(path, f"tensor '{entry.name}': {error}") from error
+        raise Damaged(path, f"{label}: {error}") from error
 
 
 def _as_tensor(data: memoryview) -> Tensor:
@@ -145,18 +139,18 @@ def _as_tensor(data: memoryview) -> Tensor:
     )
 
 
-def _moved(coded: dict[str, Coded], device: torch.device | str) -> dict[str, Coded]:
+def _moved(coded: Sequence[Coded], device: torch.device | str) -> Sequence[Coded]:
     """The same on a device, all in one transfer."""
-    if not coded or torch.device(device).type == "cpu":
+    if torch.device(device).type == "cpu":
         return coded
-    parts = [part for each in coded.values() for part in (each.positions, each.planes.view(-1))]
+    parts = [part for each in coded for part in (each.positions, each.planes.view(-1))]
     arrived = torch.cat(parts).to(device).split([len(part) for part in parts])
-    return {
-        name: Coded(
+    return [
+        Coded(
             count=each.count,
             positions=arrived[2 * place],
             planes=arrived[2 * place + 1].view(each.planes.shape),
             base_sum=each.base_sum,
         )
-        for place, (name, each) in enumerate(coded.items())
-    }
+        for place, each in enumerate(coded)
+    ]

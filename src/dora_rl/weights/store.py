@@ -6,26 +6,54 @@ A version exists from the moment its first file has its name, and from then on i
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from dora_rl.model.delta import Delta
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import AnchorPolicy, Inventory
 from dora_rl.weights.channel import Resident
-from dora_rl.weights.difference import Tensors, changes_between, encode_all
+from dora_rl.weights.difference import changes_between, encode_all
 from dora_rl.weights.errors import MissingFile, UnknownVersion, VersionConflict, WeightsError
 from dora_rl.weights.files import Files, is_temporary
 from dora_rl.weights.lock import Lock
 from dora_rl.weights.rebuild import delta_onto, rebuilt
 from dora_rl.weights.shelf import Shelf
+from dora_rl.weights.strips import Strip, Tensors, strips_in
 from dora_rl.weights.writing import Base, write_anchor, write_delta
 
 _ATTEMPTS = 5
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The version that the next one is compared with, strung together."""
+
+    version: int
+    strips: list[Strip]
+    strung: list[Tensor]
+    tensors: dict[str, Tensor]
+    """The same memory, tensor by tensor."""
+
+    @classmethod
+    def of(cls, version: int, tensors: Tensors) -> Self:
+        """A copy."""
+        strips = strips_in(tensors)
+        strung = [strip.strung(tensors) for strip in strips]
+        flat = {
+            name: part
+            for strip, each in zip(strips, strung, strict=True)
+            for name, part in strip.views(each).items()
+        }
+        return cls(
+            version, strips, strung, {name: part.view(tensors[name].shape) for name, part in flat.items()}
+        )
 
 
 class Store:
@@ -38,7 +66,7 @@ class Store:
         self._files = files or Files()
         self._shelf = Shelf(directory)
         self._lock = Lock(directory)
-        self._newest: Resident | None = None
+        self._newest: _Newest | None = None
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -48,7 +76,8 @@ class Store:
     def publish(self, version: int, tensors: Tensors) -> None:
         """Make a version durable. Again with the same tensors: finishes what a failure left undone."""
         self._own()
-        tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        # In one order in all files of a store, whatever order they are given in.
+        tensors = {name: tensors[name].detach().contiguous() for name in sorted(tensors)}
         _check_kind(tensors)
         inventory = self._shelf.inventory()
         if version in inventory.versions:
@@ -56,7 +85,7 @@ class Store:
             self._files.sync_directory(self._shelf.directory)
         elif inventory.newest is None:
             write_anchor(self._files, self._shelf.path("anchor", version), version, tensors)
-            self._keep(version, tensors)
+            self._newest = _Newest.of(version, tensors)
         elif version == inventory.newest + 1:
             self._append(version, tensors)
         else:
@@ -115,7 +144,7 @@ class Store:
         """A delta to the newest version."""
         base = self._newest_on(_device_of(tensors))
         _check_alike(tensors, base.tensors)
-        coded = encode_all(base.tensors, tensors)
+        coded = encode_all(base.strips, base.strung, tensors)
         identity = self._shelf.identity(base.version)
         # Until the write has succeeded or failed, what is newest is for the files to say.
         self._newest = None
@@ -123,7 +152,7 @@ class Store:
         write_delta(self._files, path, version, tensors, coded, Base(version=base.version, identity=identity))
         for name, tensor in tensors.items():
             patterns(base.tensors[name]).copy_(patterns(tensor))
-        self._newest = Resident(version=version, tensors=base.tensors)
+        self._newest = replace(base, version=version)
 
     def _anchor_if_due(self, version: int, tensors: Tensors) -> None:
         chain = self._shelf.inventory().chain(version)
@@ -132,17 +161,13 @@ class Store:
             path, identity = self._shelf.path("anchor", version), self._shelf.identity(version)
             write_anchor(self._files, path, version, tensors, identity)
 
-    def _newest_on(self, device: torch.device) -> Resident:
+    def _newest_on(self, device: torch.device) -> _Newest:
         newest = self._shelf.inventory().newest
         assert newest is not None, "an empty store has no newest version"
         kept = self._newest
         if kept is None or kept.version != newest or _device_of(kept.tensors) != device:
-            self._newest = kept = Resident(version=newest, tensors=self.fetch(newest, str(device)))
+            self._newest = kept = _Newest.of(newest, self.fetch(newest, str(device)))
         return kept
-
-    def _keep(self, version: int, tensors: Tensors) -> None:
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}
-        self._newest = Resident(version=version, tensors=copies)
 
     def _check_same(self, version: int, tensors: Tensors) -> None:
         published = self.fetch(version, str(_device_of(tensors)))

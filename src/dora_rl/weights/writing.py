@@ -1,6 +1,6 @@
 """Versions into files: tensors as they are for an anchor, coded steps for a delta."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -13,13 +13,15 @@ from dora_rl.weights.container import (
     DtypeName,
     Header,
     Kind,
+    Part,
     TensorEntry,
     end_of_file,
     identity_of,
 )
-from dora_rl.weights.difference import Coded, Tensors
+from dora_rl.weights.difference import Coded
 from dora_rl.weights.files import Files
-from dora_rl.weights.packed import Data, Section, Strategy, pack, pack_all
+from dora_rl.weights.packed import Data, Strategy, pack, pack_all
+from dora_rl.weights.strips import Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +40,12 @@ def write_anchor(
 
     def chunks() -> Iterator[Data]:
         yield MAGIC
-        entries = []
-        for name, tensor in tensors.items():
+        parts = []
+        for tensor in tensors.values():
             section, stored = pack(_host_bytes(tensor), "none")
-            entries.append(_entry(name, tensor, (section,)))
+            parts.append(Part(sections=(section,)))
             yield stored
-        headers.append(_header("anchor", version, None, tuple(entries), identity))
+        headers.append(_header("anchor", version, None, tensors, parts, identity))
         yield end_of_file(headers[0])
 
     files.write(path, chunks())
@@ -51,22 +53,23 @@ def write_anchor(
 
 
 def write_delta(
-    files: Files, path: Path, version: int, tensors: Tensors, coded: Mapping[str, Coded], base: Base
+    files: Files, path: Path, version: int, tensors: Tensors, coded: Sequence[Coded], base: Base
 ) -> Header:
-    """What changed, and nothing of what did not."""
-    packed = iter(pack_all([part for name in tensors for part in _parts(coded[name])]))
-    entries, payload = [], []
-    for name, tensor in tensors.items():
-        mine = [next(packed) for _ in _parts(coded[name])]
+    """What changed, strip by strip, and nothing of what did not."""
+    packed = iter(pack_all([data for each in coded for data in _sections(each)]))
+    parts, payload = [], list[Data]()
+    for each in coded:
+        mine = [next(packed) for _ in _sections(each)]
         payload += [stored for _, stored in mine]
-        entries.append(_entry(name, tensor, tuple(section for section, _ in mine), coded[name]))
-    header = _header("delta", version, base, tuple(entries), None)
+        sections = tuple(section for section, _ in mine)
+        parts.append(Part(sections=sections, count=each.count, base_sum=each.base_sum))
+    header = _header("delta", version, base, tensors, parts, None)
     files.write(path, [MAGIC, *payload, end_of_file(header)])
     return header
 
 
-def _parts(coded: Coded) -> list[tuple[Data, Strategy]]:
-    """The sections of one tensor. Positions have no redundancy left; high bytes of steps are mostly zero."""
+def _sections(coded: Coded) -> list[tuple[Data, Strategy]]:
+    """Of one strip. Positions have no redundancy left; high bytes of steps are mostly zero."""
     if not coded.count:
         return []
     low, *high = (_host_bytes(plane) for plane in coded.planes)
@@ -78,30 +81,29 @@ def _parts(coded: Coded) -> list[tuple[Data, Strategy]]:
 
 
 def _header(
-    kind: Kind, version: int, base: Base | None, entries: tuple[TensorEntry, ...], identity: str | None
+    kind: Kind,
+    version: int,
+    base: Base | None,
+    tensors: Tensors,
+    parts: Sequence[Part],
+    identity: str | None,
 ) -> Header:
     base_identity = base.identity if base else None
+    entries = tuple(_entry(name, tensor) for name, tensor in tensors.items())
     return Header(
         kind=kind,
         version=version,
-        identity=identity or identity_of(version, base_identity, entries),
+        identity=identity or identity_of(version, base_identity, entries, tuple(parts)),
         tensors=entries,
+        parts=tuple(parts),
         base=base.version if base else None,
         base_identity=base_identity,
     )
 
 
-def _entry(
-    name: str, tensor: Tensor, sections: tuple[Section, ...], coded: Coded | None = None
-) -> TensorEntry:
-    return TensorEntry(
-        name=name,
-        dtype=cast("DtypeName", str(tensor.dtype).removeprefix("torch.")),
-        shape=tuple(tensor.shape),
-        sections=sections,
-        count=coded.count if coded else 0,
-        base_sum=coded.base_sum if coded else 0,
-    )
+def _entry(name: str, tensor: Tensor) -> TensorEntry:
+    dtype = cast("DtypeName", str(tensor.dtype).removeprefix("torch."))
+    return TensorEntry(name=name, dtype=dtype, shape=tuple(tensor.shape))
 
 
 def _host_bytes(tensor: Tensor) -> memoryview:

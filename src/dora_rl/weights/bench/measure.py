@@ -19,10 +19,11 @@ from dora_rl.weights.bench.training import SMALL, Training
 from dora_rl.weights.bits import patterns
 from dora_rl.weights.chain import AnchorPolicy
 from dora_rl.weights.channel import Resident
-from dora_rl.weights.difference import Tensors, encode_all
+from dora_rl.weights.difference import encode_all
 from dora_rl.weights.files import Files
 from dora_rl.weights.shelf import Shelf
 from dora_rl.weights.store import Store
+from dora_rl.weights.strips import Tensors, strips_in
 from dora_rl.weights.writing import write_anchor
 
 LEARNING_RATES = (1e-6, 1e-5)
@@ -90,12 +91,14 @@ class _Course:
         """Train, publish and adopt one version."""
         self._training.step()
         new = self._training.version
-        self._timed("encode", lambda: encode_all(self._resident, new))
+        strips = strips_in(new)
+        old = [strip.strung(self._resident) for strip in strips]
+        self._timed("encode", lambda: encode_all(strips, old, new))
         self._timed("publish", lambda: self._store.publish(version, new))
         self._timed("adopt", lambda: self._adopt(version))
         assert all(torch.equal(patterns(self._resident[name]), patterns(new[name])) for name in new)
         header = self._shelf.header("delta", version)
-        self._changed.append(sum(entry.count for entry in header.tensors) / self._values)
+        self._changed.append(sum(part.count for part in header.parts) / self._values)
         self._delta.append(self._shelf.path("delta", version).stat().st_size / self._bytes)
         if is_also_whole:
             self._go_whole(version, new)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.weights.difference import Tensors
+from dora_rl.weights.strips import Tensors
 
 SMALL = ModelConfig(
     family="qwen3",
