@@ -6,6 +6,7 @@ a policy token is predicted at the token before it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -91,13 +92,13 @@ class MicroBatch:
 def sequences_of(trajectories: Sequence[Trajectory]) -> Sequences:
     """Whole trajectories of one temperature; without any, one token that predicts nothing."""
     lengths = tuple(each.num_tokens for each in trajectories) or (1,)
-    tokens = [token for each in trajectories for token in (*each.prompt, *each.response)] or [0]
-    predicted_at: list[int] = []
-    first = 0
-    for each in trajectories:
-        predicted_at += [first + place - 1 for place in each.policy_positions]
-        first += each.num_tokens
-    tokens_T, predicted_at_P = torch.tensor(tokens), torch.tensor(predicted_at, dtype=torch.int64)
+    tokens = list(chain.from_iterable((*each.prompt, *each.response) for each in trajectories)) or [0]
+    firsts = accumulate(lengths[:-1], initial=0)
+    places = [_policy_places(each, first) for each, first in zip(trajectories, firsts, strict=False)]
+    tokens_T, predicted_at_P = (
+        torch.tensor(tokens),
+        torch.cat([torch.zeros(0, dtype=torch.int64), *places]) - 1,
+    )
     return Sequences(
         packed=Packed(
             tokens_T=tokens_T,
@@ -109,6 +110,13 @@ def sequences_of(trajectories: Sequence[Trajectory]) -> Sequences:
         counts=tuple(each.num_policy_tokens for each in trajectories),
         temperature=sampled_at(trajectories[0]) if trajectories else 1.0,
     )
+
+
+def _policy_places(trajectory: Trajectory, first: int) -> Tensor:
+    """Of its policy tokens, where its own first token is at `first`."""
+    if trajectory.is_policy:
+        return first + torch.tensor(trajectory.policy_positions, dtype=torch.int64)
+    return torch.arange(first + len(trajectory.prompt), first + trajectory.num_tokens)
 
 
 def sampled_at(trajectory: Trajectory) -> float:
@@ -127,7 +135,7 @@ def micro_batch_of(examples: Sequence[Example], version: int, *, is_untouched: b
     tokens = PolicyTokens(
         advantages_P=_joined([each.advantages_P for each in examples]),
         weights_P=_joined([each.weights_P for each in examples]),
-        behaviour_P=torch.tensor([logprob for each in examples for logprob in each.trajectory.logprobs]),
+        behaviour_P=torch.tensor(list(chain.from_iterable(each.trajectory.logprobs for each in examples))),
         trajectory_P=trajectory_P,
         staleness_P=staleness_N.clamp(0, MAX_STALENESS)[trajectory_P],
         is_comparable_P=_is_comparable(examples, version, is_untouched)[trajectory_P],

@@ -4,6 +4,7 @@ channel     the seam: publish on one side, fetch on the other
 memory      by reference, within a process
 shared      through memory that processes of one user share
 store       through files that survive a crash
+strips      tensors strung together, to be compared a few times instead of hundreds
 difference  what changed between two versions, in few bytes, computed where the tensors are
 positions   sorted indices in few bits          bits    patterns, planes and packing
 container   the file format                     packed  its sections: compressed, summed, bounded

@@ -18,11 +18,10 @@ def check_delta(delta: Delta, decoder: Decoder) -> None:
     changes = {name: change for name, change in delta.items() if len(change.indices_N)}
     if not changes:
         return
-    # One look at them all: each would wait for the device.
-    looks = [_look(change, parameters[name].numel()) for name, change in changes.items()]
-    for name, (is_inside, is_finite) in zip(changes, torch.stack(looks).tolist(), strict=True):
-        if not is_inside:
-            raise VersionError(f"the delta reaches beyond the {parameters[name].numel()} values of '{name}'")
+    sizes = [parameters[name].numel() for name in changes]
+    for name, size, (lowest, highest, is_finite) in zip(changes, sizes, _seen(changes), strict=True):
+        if lowest < 0 or highest >= size:
+            raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
         if not is_finite:
             raise VersionError(f"the delta makes values of '{name}' infinite or no number")
 
@@ -36,10 +35,15 @@ def _check_kind(name: str, change: Change, parameter: Tensor) -> None:
         raise VersionError(f"the delta of '{name}' is {values_N.dtype}, the engine's is {parameter.dtype}")
 
 
-def _look(change: Change, size: int) -> Tensor:
-    """Two booleans where the change is: are all places inside, and all values finite?"""
-    lowest, highest = change.indices_N.aminmax()
-    return torch.stack([(lowest >= 0) & (highest < size), change.values_N.isfinite().all()])
+def _seen(changes: Delta) -> list[list[int]]:
+    """Of each change its lowest place, its highest, and whether all values are finite.
+
+    One look at them all, with few operations on each: each costs a launch, and a look waits for the device.
+    """
+    lowest, highest = zip(*(change.indices_N.aminmax() for change in changes.values()), strict=True)
+    are_finite = [change.values_N.isfinite().all() for change in changes.values()]
+    columns = [torch.stack(lowest), torch.stack(highest), torch.stack(are_finite).long()]
+    return torch.stack(columns, dim=1).tolist()
 
 
 @torch.no_grad()

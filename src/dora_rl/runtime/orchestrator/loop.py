@@ -34,8 +34,9 @@ from dora_rl.runtime.orchestrator.translating import News, Translating
 from dora_rl.runtime.orchestrator.waiting import Interrupts, wait_for
 from dora_rl.runtime.orchestrator.writing import Scribe, Watcher
 
-_PACE_S = 0.01
-"""Least time from one look to the next: what ends within it is written down in one transaction."""
+_PACE_S, _GPU_PACE_S = 0.01, 0.002
+"""Least time from one look to the next: what ends within it is written down in one transaction. Looks take
+time from those who work on the same CPUs; a GPU stands still until somebody looks."""
 
 
 class Orchestrator:
@@ -110,7 +111,8 @@ class Orchestrator:
             self._check_progress()
 
     def _wait(self) -> None:
-        time.sleep(max(0.0, self._looked_at + _PACE_S - time.monotonic()))
+        pace_s = _PACE_S if self._setup.devices.instance_device == "cpu" else _GPU_PACE_S
+        time.sleep(max(0.0, self._looked_at + pace_s - time.monotonic()))
         due_s = self._ticked_at + self._setup.control.rebalance_period_s - self.now
         pool_s = self._scoring.pool.wait_s()
         timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))

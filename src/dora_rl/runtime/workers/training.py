@@ -53,11 +53,16 @@ class Steps:
         self._trainer.add([command.group])
         self._busy_s += time.monotonic() - began
 
-    def train(self, command: say.TrainStep) -> tuple[Metrics, float]:
-        """Take in the rest and end the step: its metrics, and the seconds it took in all."""
+    def train(self, command: say.TrainStep) -> None:
+        """Take in the rest of a step: then all that the device has to do for it is on its way."""
         began = time.monotonic()
         self._begin(command.batch)
         self._trainer.add([group for group in command.groups if group.id not in self._added])
+        self._busy_s += time.monotonic() - began
+
+    def finish(self) -> tuple[Metrics, float]:
+        """End the step: its metrics, and the seconds it took in all."""
+        began = time.monotonic()
         metrics = self._trainer.finish_step()
         train_s = time.monotonic() - began + self._busy_s
         self._added, self._busy_s = set(), 0.0
@@ -118,9 +123,10 @@ class TrainerWorker:
                 self._obey[type(command)](command)
 
     def _train(self, command: say.TrainStep) -> None:
-        metrics, train_s = self._steps.train(command)
+        self._steps.train(command)
         if not command.is_replay:
             self._channel.send(say.StepComputed(batch=command.batch))
+        metrics, train_s = self._steps.finish()
         began = time.monotonic()
         num_different = self._publish()
         self._channel.send(
@@ -188,6 +194,7 @@ def follow(channel: Channel, setup: LiveSetup, rank: int) -> None:
                 steps.add(command)
             case say.TrainStep():
                 steps.train(command)
+                steps.finish()
                 steps.served()
             case say.WriteCheckpoint():
                 steps.take_checkpoint()

@@ -4,6 +4,8 @@ A captured graph reads weights where they were when it was captured. So a versio
 graphs of a place serve every version that ever lives there.
 """
 
+import torch
+
 from dora_rl.model.decoder import Decoder
 
 
@@ -48,6 +50,7 @@ class Places:
 
 
 def _move(decoder: Decoder, tenant: Decoder) -> None:
-    for parameter, place in zip(decoder.parameters(), tenant.parameters(), strict=True):
-        place.data.copy_(parameter.data)
+    parameters, places = list(decoder.parameters()), list(tenant.parameters())
+    torch._foreach_copy_([place.data for place in places], [parameter.data for parameter in parameters])
+    for parameter, place in zip(parameters, places, strict=True):
         parameter.data = place.data
