@@ -1,20 +1,29 @@
-"""How much of the time a GPU was busy, as the driver counts it: a kernel ran, however small."""
+"""How much of the time a GPU was busy.
+
+Hopper and later count it in hardware, which NVML reads (`nvidia-ml-py`). Elsewhere it is what `nvidia-smi`
+says, which samples: beside unchanged decoding, some of its readings fall to a tenth.
+"""
 
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from shutil import which
 from statistics import fmean
-from threading import Thread
+from types import ModuleType
 from typing import IO
 
-_EVERY_MS = 100
-_COMMAND = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"-lms={_EVERY_MS}")
+_COUNTED_EVERY_S = 0.25
+_SAMPLED_EVERY_MS = 100
+_COMMAND = (
+    *("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--id=0"),
+    f"-lms={_SAMPLED_EVERY_MS}",
+)
 
 
 class GpuUse:
-    """Readings, each with its time on the monotonic clock."""
+    """Readings of the first GPU, each with its time on the monotonic clock."""
 
     def __init__(self) -> None:
         self.readings: list[tuple[float, float]] = []
@@ -24,26 +33,93 @@ class GpuUse:
         shares = [share for at, share in self.readings if begin <= at <= end]
         return fmean(shares) if shares else None
 
-    def read(self, lines: IO[str]) -> None:
-        """Until there are no more; a line is the first GPU's use in per cent."""
-        for line in lines:
-            with suppress(ValueError):
-                self.readings.append((time.monotonic(), float(line) / 100))
+    def put(self, share: float) -> None:
+        """Of the time since the last reading."""
+        self.readings.append((time.monotonic(), share))
 
 
 @contextmanager
 def watched_gpu(is_wanted: bool) -> Iterator[GpuUse]:
-    """Read while the block runs; nothing where there is no driver to ask."""
+    """Read while the block runs; nothing where there is nobody to ask."""
     use = GpuUse()
-    if not is_wanted or which(_COMMAND[0]) is None:
+    if not is_wanted:
         yield use
-        return
-    process = subprocess.Popen([*_COMMAND, "--id=0"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    reader = Thread(target=use.read, args=(process.stdout,), daemon=True)
+    elif (count := opened_counter(_nvml())) is not None:
+        with _counting(count, use):
+            yield use
+    elif which(_COMMAND[0]) is not None:
+        with _sampling(use):
+            yield use
+    else:
+        yield use
+
+
+def opened_counter(nvml: ModuleType | None) -> Callable[[], float] | None:
+    """Says at each call how busy the GPU was since the one before; None where nothing is counted."""
+    if nvml is None:
+        return None
+    try:
+        nvml.nvmlInit()
+        device = nvml.nvmlDeviceGetHandleByIndex(0)
+        if not nvml.nvmlGpmQueryDeviceSupport(device).isSupportedDevice:
+            return None
+        samples = [nvml.nvmlGpmSampleGet(device, nvml.nvmlGpmSampleAlloc()) for _ in range(2)]
+    except nvml.NVMLError:
+        return None
+
+    def count() -> float:
+        samples.reverse()
+        nvml.nvmlGpmSampleGet(device, samples[1])
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+        asked.sample1, asked.sample2 = samples
+        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+        nvml.nvmlGpmMetricsGet(asked)
+        return float(asked.metrics[0].value) / 100
+
+    return count
+
+
+def _nvml() -> ModuleType | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return pynvml  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _counting(count: Callable[[], float], use: GpuUse) -> Iterator[None]:
+    is_over = threading.Event()
+
+    def read() -> None:
+        while not is_over.wait(_COUNTED_EVERY_S):
+            use.put(count())
+
+    reader = threading.Thread(target=read, name="GPU use", daemon=True)
     reader.start()
     try:
-        yield use
+        yield
+    finally:
+        is_over.set()
+        reader.join()
+
+
+@contextmanager
+def _sampling(use: GpuUse) -> Iterator[None]:
+    process = subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+
+    def read(lines: IO[str]) -> None:
+        """A line is the use in per cent."""
+        for line in lines:
+            with suppress(ValueError):
+                use.put(float(line) / 100)
+
+    reader = threading.Thread(target=read, args=(process.stdout,), name="GPU use", daemon=True)
+    reader.start()
+    try:
+        yield
     finally:
         process.terminate()
         process.wait()
