@@ -10,7 +10,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.errors import UserError
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import Event
-from dora_rl.runtime.bench.costs import crowded, measured_costs
+from dora_rl.runtime.bench.costs import measured_costs
 from dora_rl.runtime.bench.cpu_use import used_s
 from dora_rl.runtime.bench.fitting import fit_costs
 from dora_rl.runtime.bench.spans import read_facts
@@ -45,14 +45,6 @@ def test_a_synchronous_log_gives_the_costs_it_was_made_with() -> None:
     assert costs.publish_s == pytest.approx(PUBLISH_S)
     assert costs.load_s == pytest.approx(LOAD_S)
     assert costs.score_s == pytest.approx(SCORE_S)
-
-
-def test_what_computes_takes_longer_where_it_is_crowded_and_nothing_else_does() -> None:
-    costs = measured_costs(read_facts(_synchronous_log()))
-    slower = crowded(costs, 1.5)
-    assert slower.round_s == pytest.approx(1.5 * costs.round_s)
-    assert slower.train_fixed_s == pytest.approx(1.5 * costs.train_fixed_s)
-    assert slower.score_s == costs.score_s
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")

@@ -1,15 +1,21 @@
 """What a comparison says of its runs, and what the command line makes of its options."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
+from dora_rl.cli.benching import schedules
 from dora_rl.cli.benching.options import Options, make_scope
 from dora_rl.cli.benching.schedules import SCHEDULES, Comparison, Measured, length_of, reward_gaps
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal
 from dora_rl.rollout.requests import StreamKey
+from dora_rl.runtime.bench.costs import MeasuredCosts
+from dora_rl.runtime.bench.spans import Facts
+from dora_rl.runtime.setup import LiveSetup
 
 
 def run(schedule: str, seed: int, step_s: float, *rewards: float, placement: str = "1 x 1 + 1") -> Measured:
@@ -95,3 +101,23 @@ def test_prescribed_lengths_have_a_long_tail_and_are_the_same_every_time() -> No
     assert 4 <= min(drawn) < 20
     assert 150 < max(drawn) <= 192
     assert 25 < sorted(drawn)[200] < 40
+
+
+@pytest.mark.parametrize(
+    ("device", "cpu_s", "predicted_s"),
+    [("cpu", 0.3, 0.15), ("cpu", 0.1, 0.07), ("cpu", None, 0.07), ("cuda", 9.0, 0.07)],
+)
+def test_no_step_is_predicted_to_take_less_than_its_processor_time(
+    device: str,
+    cpu_s: float | None,
+    predicted_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    make_setup: Callable[..., LiveSetup],
+) -> None:
+    monkeypatch.setattr(schedules, "predicted_step_s", lambda root, **given: 0.07)
+    monkeypatch.setattr(schedules, "num_cores", lambda: 2)
+    setup = make_setup()
+    setup = replace(setup, devices=replace(setup.devices, instance_device=device))
+    costs = MeasuredCosts(**{each.name: 0.0 for each in fields(MeasuredCosts)})
+    basis = schedules._Basis(costs=costs, lengths={}, cpu_s=cpu_s)
+    assert schedules._predicted(setup, basis, Facts()) == pytest.approx(predicted_s)

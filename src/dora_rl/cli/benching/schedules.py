@@ -21,7 +21,7 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
-from dora_rl.runtime.bench.costs import MeasuredCosts, crowded, measured_costs
+from dora_rl.runtime.bench.costs import MeasuredCosts, measured_costs
 from dora_rl.runtime.bench.cpu_use import used_s
 from dora_rl.runtime.bench.gpu_use import watched_gpu
 from dora_rl.runtime.bench.prescribed import LengthOf, run_prescribed
@@ -113,8 +113,6 @@ class _Basis(Record, frozen=True, gc=True):
     lengths: dict[Key, int]
     cpu_s: float | None
     """Processor time of a step, of all processes together."""
-    computing_s: float
-    """Of a step: the time of instances that generated and of a trainer that trained, of all their threads."""
 
 
 class _Use(Record, frozen=True):
@@ -148,38 +146,23 @@ def _one(setup: LiveSetup, lengths: Lognormal | None, bases: dict[str, _Basis]) 
     use = _run(setup, lengths)
     facts, run = read_facts(History(LiveLayout(root=root).events)), read_run(root)
     if setup.control.schedule == "sync":
-        bases[placement] = _basis(setup, facts, run, use)
+        bases[placement] = _Basis(costs=measured_costs(facts), lengths=facts.lengths, cpu_s=use.cpu_s)
     basis = bases.get(placement) or next(iter(bases.values()), None)
     predicted = _predicted(setup, basis, facts) if basis else None
     return _measured(setup, run, predicted, use.gpu_share)
 
 
-def _basis(setup: LiveSetup, facts: Facts, run: RunFacts, use: _Use) -> _Basis:
-    devices = setup.devices
-    generating = (1.0 - run.instance_idle_fraction) * devices.instances * devices.instance_threads
-    training = (1.0 - run.trainer_idle_fraction) * devices.trainer_threads
-    a_step_s = step_s(setup.header(), [step.published_at for step in run.steps])
-    return _Basis(
-        costs=measured_costs(facts),
-        lengths=facts.lengths,
-        cpu_s=use.cpu_s,
-        computing_s=(generating + training) * a_step_s,
-    )
-
-
 def _predicted(setup: LiveSetup, basis: _Basis, facts: Facts) -> float:
-    """Simulated, with costs as they are when all of a machine's cores are wanted.
+    """Simulated, unless the processors have more to do for a step than fits into that time.
 
-    The simulator's devices share nothing. Where instances and the trainer have a core each and none is left,
-    whatever else there is to do (orchestrator, rewards) takes its time from them, unless one of them waits.
+    The simulator's devices share nothing. On CPUs instances and the trainer share the cores with each other
+    and with whatever else there is to do (orchestrator, rewards).
     """
-    devices, costs = setup.devices, basis.costs
-    num_threads = devices.instances * devices.instance_threads + devices.trainer_threads
-    is_crowded = devices.instance_device == "cpu" and num_threads >= num_cores()
-    if is_crowded and setup.control.schedule != "sync" and basis.cpu_s is not None:
-        costs = crowded(costs, max(1.0, basis.cpu_s / basis.computing_s))
     root = Path(setup.run_directory)
-    return predicted_step_s(root, costs=costs, lengths=basis.lengths, facts=facts)
+    simulated_s = predicted_step_s(root, costs=basis.costs, lengths=basis.lengths, facts=facts)
+    if setup.devices.instance_device != "cpu" or basis.cpu_s is None:
+        return simulated_s
+    return max(simulated_s, basis.cpu_s / num_cores())
 
 
 def _setups(scope: Scope, seed: int) -> Iterator[LiveSetup]:

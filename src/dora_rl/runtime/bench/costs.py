@@ -6,8 +6,6 @@ the machine to themselves, each in its turn.
 
 from statistics import fmean
 
-from msgspec.structs import replace
-
 from dora_rl.core.errors import UserError
 from dora_rl.core.record import Record
 from dora_rl.runtime.bench.fitting import fit_costs
@@ -36,21 +34,6 @@ class MeasuredCosts(Record, frozen=True):
     """From the end of a trajectory until its reward is known."""
     switch_s: float
     """From the end of a step until a paused instance generates."""
-
-
-def crowded(costs: MeasuredCosts, factor: float) -> MeasuredCosts:
-    """Where processes wait for each other's cores, everything that computes takes this many times as long."""
-    names = (
-        "round_s",
-        "row_s",
-        "kv_token_s",
-        "start_s",
-        "train_fixed_s",
-        "train_token_s",
-        "publish_s",
-        "load_s",
-    )
-    return replace(costs, **{name: factor * getattr(costs, name) for name in names})
 
 
 def measured_costs(facts: Facts) -> MeasuredCosts:
