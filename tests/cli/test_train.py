@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
-from dora_rl.cli.training import running
+from dora_rl.cli.machine import Gpu
+from dora_rl.cli.training import planning, running
+from dora_rl.cli.training.plan import RunPlan
+from dora_rl.cli.training.showing import show_plan
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.model.tiny import save_tiny
 
 Dora = Callable[..., Any]
@@ -219,6 +224,44 @@ def test_a_dry_run_counts_every_rank_of_the_trainer(dora: Dora, project: Path) -
         assert sizes[f"trainer rank {rank}: moments of AdamW"] == 8 * -(-plan["parameters"] // 2)
     assert "trainer rank 0: last published version" in sizes
     assert "trainer rank 1: last published version" not in sizes
+
+
+def planned_on(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, sets: tuple[str, ...] = ()) -> RunPlan:
+    """The recipe on a machine with these."""
+    monkeypatch.setattr(planning, "gpus", lambda: list(gpus))
+    recipe = resolve_recipe("recipe.yaml", ["devices.kind=cuda", "devices.memory_gib=null", *sets])
+    return planning.plan_run(recipe, "runs/recipe-1")
+
+
+def test_several_gpus_are_divided_and_those_that_do_both_pause(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30)
+    sets = ("batch.groups=512", "response.max_new_tokens=400")
+    plan = planned_on(monkeypatch, large, large, sets=sets)
+    devices = plan.setup.devices
+    assert (devices.trainer_ranks, devices.instances) == (1, 2)
+    assert [devices.pauses(number) for number in range(2)] == [False, True]
+    assert {place.name for place in plan.places} == {"cuda:0", "cuda:1"}
+    assert {entry.place for entry in plan.memory if entry.what.startswith("trainer")} == {"cuda:1"}
+    console = Console(record=True, width=200)
+    show_plan(console, plan)
+    assert "2 instances on cuda:0, cuda:1" in (shown := console.export_text())
+    assert "trainer on cuda:1" in shown
+    assert "instance 1 pauses while it trains" in shown
+
+
+def test_gpus_without_room_for_both_do_one_thing_each(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = ("batch.groups=512", "response.max_new_tokens=400")
+    both = planned_on(monkeypatch, *[Gpu(name="NVIDIA H200", memory_bytes=2**31)] * 2, sets=sets)
+    assert both.setup.devices.is_elastic
+    needed = sum(entry.num_bytes for entry in both.memory if entry.what.startswith("trainer"))
+    for size in range(2**31, needed, -(2**26)):
+        alone = planned_on(monkeypatch, *[Gpu(name="NVIDIA H200", memory_bytes=size)] * 2, sets=sets)
+        if not alone.setup.devices.is_elastic:
+            assert (alone.setup.devices.instances, alone.setup.devices.trainer_ranks) == (1, 1)
+            return
+    pytest.fail("both were on one GPU to the end")
 
 
 def test_low_rank_training_needs_less_for_its_optimizer(dora: Dora, project: Path) -> None:

@@ -44,6 +44,12 @@ GPUS = {
 }  # fmt: skip
 
 
+def gpu_like(device_name: str) -> Gpu | None:
+    """The GPU that a driver calls so, for example `NVIDIA H200 NVL`; None if it is none of these."""
+    written = device_name.replace(" ", "").lower()
+    return next((GPUS[name] for name in sorted(GPUS, key=len, reverse=True) if name.lower() in written), None)
+
+
 def find_gpu(name: str) -> Gpu:
     for known, gpu in GPUS.items():
         if known.lower() == name.lower():

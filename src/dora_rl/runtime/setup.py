@@ -45,9 +45,11 @@ class Devices(Record, frozen=True):
 
     instances: Positive = 1
     is_elastic: bool = False
-    """Instances pause while the trainer trains: where both share one device."""
+    """An instance that shares a device with the trainer pauses while it trains."""
     instance_device: str = "cpu"
-    """`cpu`, `cuda`, or `cuda:i`; instances are dealt out over the devices where it is `cuda`."""
+    """`cpu`, `cuda`, or `cuda:i`; instances are dealt out over the GPUs where it is `cuda`."""
+    num_gpus: Count = 0
+    """Over which instances are dealt out."""
     trainer_device: str = "cpu"
     """Like `instance_device`; of the first rank where there are several."""
     trainer_ranks: Positive = 1
@@ -56,6 +58,16 @@ class Devices(Record, frozen=True):
     """Threads of torch in each instance."""
     trainer_threads: Positive = 1
     """Threads of torch in each rank of the trainer."""
+
+    def instance_home(self, number: int) -> str:
+        """Where an instance generates."""
+        dealt_out = self.instance_device == "cuda"
+        return f"cuda:{number % self.num_gpus}" if dealt_out else self.instance_device
+
+    def pauses(self, number: int) -> bool:
+        """Whether an instance stands still while the trainer trains."""
+        ranks = map(self.rank_device, range(self.trainer_ranks))
+        return self.is_elastic and self.instance_home(number) in ranks
 
     def rank_device(self, rank: int) -> str:
         """Where a rank of the trainer computes."""

@@ -1,15 +1,24 @@
 """Who runs where: instances and the trainer on the devices there are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
 
 from dora_rl.cli.machine import Gpu
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
+from dora_rl.costs.hardware import gpu_like
+from dora_rl.costs.shapes import Shape
+from dora_rl.model.config import ModelConfig
 from dora_rl.runtime.setup import Devices
+from dora_rl.sim.plan.machine import Division, divisions
 
 
-def place(recipe: Recipe, gpus: Sequence[Gpu], num_cores: int) -> Devices:
-    """CPUs are divided; of GPUs the last ones train, or where those are all, instances share them."""
+def placements(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_cores: int) -> Iterator[Devices]:
+    """CPUs are divided; of GPUs the last ones train. What suits the recipe best comes first.
+
+    The recipe says how long prompts and responses are.
+    """
     asked = recipe.devices
     if asked.kind == "cuda" and not gpus:
         raise ConfigError(
@@ -17,19 +26,63 @@ def place(recipe: Recipe, gpus: Sequence[Gpu], num_cores: int) -> Devices:
             hint="`dora doctor` says why; or set devices.kind=cpu",
         )
     if asked.kind == "cpu" or not gpus:
-        return _on_cpus(recipe, num_cores)
-    num_others = len(gpus) - asked.trainer_ranks
-    if num_others < 0:
+        yield _on_cpus(recipe, num_cores)
+        return
+    if asked.trainer_ranks and asked.trainer_ranks > len(gpus):
         raise ConfigError(
             f"devices.trainer_ranks = {asked.trainer_ranks}, but torch sees {len(gpus)} GPUs here",
             hint="each rank needs a GPU of its own",
         )
+    for division in _divisions(recipe, model, gpus):
+        yield _on_gpus(recipe, division, len(gpus), num_cores)
+
+
+def _divisions(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu]) -> list[Division]:
+    """As the planner ranks them; where it knows nothing, each GPU does one thing if there are enough."""
+    asked, known = recipe.devices, gpu_like(gpus[0].name)
+    ranks = [asked.trainer_ranks] if asked.trainer_ranks else range(1, len(gpus) + 1)
+    shared = [asked.elastic] if asked.elastic is not None else [False, True]
+    if len(gpus) > 1 and known is not None:
+        ranked = divisions(recipe, _shape(model), known, len(gpus), ranks=ranks, shared=shared)
+        if ranked:
+            return ranked
+    first = next(iter(ranks))
+    return [Division(ranks=first, is_shared=asked.elastic or first == len(gpus), step_s=0.0)]
+
+
+def _shape(model: ModelConfig) -> Shape:
+    experts = model.experts
+    shape = Shape(
+        name="the model",
+        layers=model.num_layers,
+        width=model.hidden_size,
+        heads=model.num_heads,
+        kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        ffn=model.intermediate_size,
+        vocabulary=model.vocab_size,
+        tied=model.is_tied,
+    )
+    if experts is None:
+        return shape
+    return replace(
+        shape,
+        ffn=experts.intermediate_size,
+        experts=experts.num_experts,
+        experts_per_token=experts.num_active,
+    )
+
+
+def _on_gpus(recipe: Recipe, division: Division, num_gpus: int, num_cores: int) -> Devices:
+    asked, num_others = recipe.devices, num_gpus - division.ranks
     return Devices(
-        instances=asked.instances or num_others or len(gpus),
-        is_elastic=not num_others if asked.elastic is None else asked.elastic,
-        instance_device="cuda:0" if len(gpus) == 1 else "cuda",
+        instances=asked.instances or (num_gpus if division.is_shared else num_others) or num_gpus,
+        # Also where more instances were asked for than there are GPUs beside the trainer's.
+        is_elastic=asked.elastic is not False and (division.is_shared or (asked.instances or 0) > num_others),
+        instance_device="cuda:0" if num_gpus == 1 else "cuda",
+        num_gpus=num_gpus,
         trainer_device=f"cuda:{num_others}",
-        trainer_ranks=asked.trainer_ranks,
+        trainer_ranks=division.ranks,
         instance_threads=asked.instance_threads or 1,
         trainer_threads=asked.trainer_threads or max(1, num_cores // 2),
     )
@@ -37,7 +90,7 @@ def place(recipe: Recipe, gpus: Sequence[Gpu], num_cores: int) -> Devices:
 
 def _on_cpus(recipe: Recipe, num_cores: int) -> Devices:
     asked = recipe.devices
-    instances, ranks = asked.instances or 1, asked.trainer_ranks
+    instances, ranks = asked.instances or 1, asked.trainer_ranks or 1
     if takes_turns(recipe):
         # Generation and training never overlap, so each may have every core.
         share = max(1, num_cores // instances)

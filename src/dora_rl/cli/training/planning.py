@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.cli.machine import Gpu, free_disk_bytes, gpus, memory_bytes, num_cores
-from dora_rl.cli.training.devices import place
+from dora_rl.cli.training.devices import placements
 from dora_rl.cli.training.disk import disk_entries
 from dora_rl.cli.training.inputs import Inputs, look_at
 from dora_rl.cli.training.models import model_directory
@@ -35,8 +35,16 @@ def plan_run(recipe: Recipe, run_directory: str) -> RunPlan:
     process_bytes = _own_bytes()
     directory = model_directory(recipe)
     model, inputs = read_config(directory / "config.json"), look_at(recipe, directory)
-    devices = place(recipe, gpus() if recipe.devices.kind != "cpu" else [], num_cores())
-    return _Planner(recipe, model, inputs, devices, process_bytes).plan(directory, run_directory)
+    found = gpus() if recipe.devices.kind != "cpu" else []
+    failure: ConfigError | None = None
+    for devices in placements(msgspec.structs.replace(recipe, task=_task(inputs)), model, found, num_cores()):
+        try:
+            return _Planner(recipe, model, inputs, devices, process_bytes).plan(directory, run_directory)
+        except ConfigError as error:
+            # The next best may need less memory; if none does, what is wrong with the best is said.
+            failure = failure or error
+    assert failure is not None, "there is always a placement"
+    raise failure
 
 
 class _Planner:
@@ -107,7 +115,7 @@ class _Planner:
 
     def _add_engines(self) -> Sized:
         """All alike, sized for the place with the least room."""
-        homes = [_instance_place(self._devices, i, len(self._places)) for i in range(self._devices.instances)]
+        homes = [self._devices.instance_home(i) for i in range(self._devices.instances)]
         free = min(self._free(home) // homes.count(home) for home in homes)
         sized = size_engine(
             self._model,
@@ -184,9 +192,13 @@ class _Planner:
             elastic_gpus=0,
             tensor_parallel=1,
         )
-        lengths = Lognormal(min_tokens=1, max_tokens=inputs.max_new_tokens)
-        task = Task(rows=inputs.num_rows, prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths)
-        return msgspec.structs.replace(recipe, cluster=cluster, task=task)
+        return msgspec.structs.replace(recipe, cluster=cluster, task=_task(inputs))
+
+
+def _task(inputs: Inputs) -> Task:
+    """What the simulator is told of the rows: of responses nothing is known but how long they may be."""
+    lengths = Lognormal(min_tokens=1, max_tokens=inputs.max_new_tokens)
+    return Task(rows=inputs.num_rows, prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths)
 
 
 def _own_bytes() -> int:
@@ -206,10 +218,6 @@ def _places(recipe: Recipe, devices: Devices) -> Iterator[Place]:
     for index, gpu in enumerate(found):
         size = gpu.memory_bytes if asked is None else asked * _GIB
         yield Place(name=f"cuda:{index}", num_bytes=int(share * size))
-
-
-def _instance_place(devices: Devices, instance: int, num_places: int) -> str:
-    return devices.instance_device if devices.instance_device != "cuda" else f"cuda:{instance % num_places}"
 
 
 def _kv_tokens(sized: Sized) -> int:

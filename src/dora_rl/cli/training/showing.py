@@ -1,6 +1,6 @@
 """A plan for people and for scripts, and what is said when a run is over."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import yaml
@@ -87,12 +87,22 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
 
 
 def _devices(devices: Devices) -> str:
-    turns = "; generation pauses while it trains" if devices.is_elastic else ""
+    pausing = [number for number in range(devices.instances) if devices.pauses(number)]
+    turns = ""
+    if pausing:
+        who = "generation pauses" if len(pausing) == devices.instances else _pausing(pausing)
+        turns = f"; {who} while it trains"
+    homes = dict.fromkeys(map(devices.instance_home, range(devices.instances)))
     return (
-        f"{count(devices.instances, 'instance')} on {devices.instance_device} with "
+        f"{count(devices.instances, 'instance')} on {', '.join(homes)} with "
         f"{count(devices.instance_threads, 'thread')}, {_trainer(devices)} with "
         f"{count(devices.trainer_threads, 'thread')}{turns}"
     )
+
+
+def _pausing(instances: Sequence[int]) -> str:
+    numbers = " and ".join(map(str, instances))
+    return f"instance {numbers} pauses" if len(instances) == 1 else f"instances {numbers} pause"
 
 
 def _trainer(devices: Devices) -> str:

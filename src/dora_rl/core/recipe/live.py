@@ -15,14 +15,14 @@ class Devices(Section, frozen=True):
     kind: Literal["auto", "cpu", "cuda"] = "auto"
     """Left at auto, GPUs where there are any."""
     instances: Positive | None = None
-    """Rollout engines; left out, one on CPUs, else one for each GPU but the trainer's; or for each, where it
-    has them all."""
+    """Rollout engines; left out, one on CPUs, else one for each GPU that generates."""
     elastic: bool | None = None
-    """Generation pauses while the trainer trains; left out, where the trainer has every GPU."""
+    """GPUs that train also generate, and pause while they train; left out, the planner chooses."""
     instance_threads: Positive | None = None
     """Threads of each instance on CPUs; left out, an even share."""
-    trainer_ranks: Positive = 1
-    """Processes the trainer is split over, by FSDP2; on GPUs each takes one, from the last on."""
+    trainer_ranks: Positive | None = None
+    """Processes the trainer is split over, by FSDP2; on GPUs each takes one, from the last on. Left out, one
+    on CPUs, else what the planner chooses."""
     trainer_threads: Positive | None = None
     """Threads of each rank of the trainer on CPUs; left out, an even share."""
     memory_gib: PositiveFloat | None = None

@@ -37,6 +37,7 @@ class InstanceWorker:
     def __init__(self, channel: Channel, begin: say.Begin, engine: TrackedEngine, device: str) -> None:
         self._channel = channel
         self._setup = begin.setup
+        self._number = begin.number
         self._engine = engine
         self._residents = Residents(engine, Path(begin.store), device)
         self._told: dict[int, int] = {}
@@ -63,7 +64,7 @@ class InstanceWorker:
             slots=limits.max_running,
             kv_tokens=limits.num_blocks * limits.block_size,
             max_versions=setup.max_versions,
-            elastic=self._setup.devices.is_elastic,
+            elastic=self._setup.devices.pauses(self._number),
             # What arrives waits in host memory until it has a place on the device.
             moves_kv=limits.num_host_blocks > 0,
         )

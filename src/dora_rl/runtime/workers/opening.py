@@ -28,7 +28,8 @@ def open_tracked(begin: Begin) -> tuple[TrackedEngine, str]:
         device_bytes=engine.device_bytes,
         host_bytes=engine.host_bytes,
     )
-    backend, device = _backend(setup.devices.instance_device, begin.number)
+    device = setup.devices.instance_home(begin.number)
+    backend = _backend(device)
     model = read_config(Path(setup.model) / "config.json")
     return TrackedEngine(model, config, _stops(begin), backend=backend), device
 
@@ -44,12 +45,10 @@ def _stops(begin: Begin) -> Stops:
     return Stops(begin.stop_tokens, decode)
 
 
-def _backend(device: str, number: int) -> tuple[Backend, str]:
+def _backend(device: str) -> Backend:
     if device == "cpu":
-        return CPU, "cpu"
+        return CPU
     from dora_rl.rollout.native.cuda.backend import backend_on
 
-    if device == "cuda":
-        device = f"cuda:{number % torch.cuda.device_count()}"
     torch.cuda.set_device(device)
-    return backend_on(device), device
+    return backend_on(device)
