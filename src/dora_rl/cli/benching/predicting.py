@@ -28,6 +28,9 @@ from dora_rl.sim.world import World
 
 _LEAST_KV_SHARE = 1e-6
 """The simulator's closed form needs a step that grows with its KV, if only by this share a token."""
+_LOAD_BESIDE = 2.0
+"""A version is read beside decoding, on an instance's own core: each has half of it. In a synchronous run nothing
+is decoded meanwhile."""
 _GPU_VERSION_SHARE = 0.45
 """Measured on an H200: rounds of one, two and three versions with a few rows each (`docs/log.md`)."""
 
@@ -38,6 +41,8 @@ class MeasuredRollout(Record, frozen=True):
     costs: MeasuredCosts
     version_share: float = 1.0
     """Of a round's cost that each version after the first adds: on a GPU their passes overlap."""
+    load_factor: float = 1.0
+    """By which loading a version takes longer than it was measured."""
 
     @property
     def kv_read_s(self) -> float:
@@ -58,7 +63,7 @@ class MeasuredRollout(Record, frozen=True):
         return self.costs.start_s + tokens * self.costs.row_s
 
     def load_s(self, versions_apart: int) -> float:
-        return self.costs.load_s
+        return self.load_factor * self.costs.load_s
 
     def kv_bytes(self, tokens: float) -> int:
         return 0
@@ -104,8 +109,13 @@ def predicted_step_s(run: Path, *, costs: MeasuredCosts, lengths: Mapping[Key, i
     setup = read_setup(LiveLayout(root=run).setup)
     recipe = _simulated(setup.header(), costs)
     truth = RecordedLengths(recipe.task, recipe.seed, lengths, num_last=setup.batch.trajectories)
-    share = 1.0 if setup.devices.instance_device == "cpu" else _GPU_VERSION_SHARE
-    rollout = cast(RolloutCost, MeasuredRollout(costs=costs, version_share=share))
+    is_on_cpu = setup.devices.instance_device == "cpu"
+    measured = MeasuredRollout(
+        costs=costs,
+        version_share=1.0 if is_on_cpu else _GPU_VERSION_SHARE,
+        load_factor=_LOAD_BESIDE if is_on_cpu and setup.control.schedule != "sync" else 1.0,
+    )
+    rollout = cast(RolloutCost, measured)
     engines = [Engine(number, spec, rollout, 0, 0.0) for number, spec in facts.specs.items()]
     is_elastic = setup.devices.is_elastic
     trainer = Trainer(
