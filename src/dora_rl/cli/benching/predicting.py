@@ -29,8 +29,8 @@ from dora_rl.sim.world import World
 _LEAST_KV_SHARE = 1e-6
 """The simulator's closed form needs a step that grows with its KV, if only by this share a token."""
 _LOAD_BESIDE = 2.0
-"""A version is read beside decoding, on an instance's own core: each has half of it. In a synchronous run nothing
-is decoded meanwhile."""
+"""A version is read beside decoding, on an instance's own core: each has half of it. In a synchronous run
+nothing is decoded meanwhile."""
 _GPU_VERSION_SHARE = 0.45
 """Measured on an H200: rounds of one, two and three versions with a few rows each (`docs/log.md`)."""
 
