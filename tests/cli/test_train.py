@@ -18,7 +18,7 @@ from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import show_plan
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
-from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe import Lognormal, Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.model.tiny import save_tiny
 
@@ -242,6 +242,7 @@ def test_several_gpus_are_divided_and_those_that_do_both_pause(
     devices = plan.setup.devices
     assert (devices.trainer_ranks, devices.instances) == (1, 2)
     assert [devices.pauses(number) for number in range(2)] == [False, True]
+    assert plan.setup.engine.limits.num_host_blocks > 0, "requests of the one that pauses move with their KV"
     assert {place.name for place in plan.places} == {"cuda:0", "cuda:1"}
     assert {entry.place for entry in plan.memory if entry.what.startswith("trainer")} == {"cuda:1"}
     console = Console(record=True, width=200)
@@ -249,6 +250,25 @@ def test_several_gpus_are_divided_and_those_that_do_both_pause(
     assert "2 instances on cuda:0, cuda:1" in (shown := console.export_text())
     assert "trainer on cuda:1" in shown
     assert "instance 1 pauses while it trains" in shown
+
+
+def test_how_long_responses_usually_are_is_the_recipes_to_say(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Recipe] = []
+    ranked = planning.placements
+
+    def watched(recipe: Recipe, *others: Any) -> Any:
+        seen.append(recipe)
+        return ranked(recipe, *others)
+
+    monkeypatch.setattr(planning, "placements", watched)
+    gpu = Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30)
+    plan = planned_on(monkeypatch, gpu, gpu, sets=("task.lengths={kind: lognormal, median_tokens: 5}",))
+    for recipe in (plan.recipe, *seen):
+        lengths = recipe.task.lengths
+        assert isinstance(lengths, Lognormal)
+        assert (lengths.median_tokens, lengths.min_tokens, lengths.max_tokens) == (5, 1, 8)
 
 
 def test_gpus_without_room_for_both_do_one_thing_each(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from dora_rl.core.decisions import Start, Take
+from dora_rl.core.decisions import Lend, Start, Take
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe import Control
 from dora_rl.envs.data.rows import Row
@@ -28,6 +28,7 @@ from dora_rl.runtime.messages import (
 from dora_rl.runtime.orchestrator import instances as instances_module
 from dora_rl.runtime.orchestrator import training as training_module
 from dora_rl.runtime.orchestrator.batches import group_of
+from dora_rl.runtime.orchestrator.carrying import Carrying
 from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied, end_if_final
 from dora_rl.runtime.orchestrator.instances import Instances
 from dora_rl.runtime.orchestrator.metrics import Metrics
@@ -278,3 +279,11 @@ def test_an_instance_that_hangs_before_it_joins_is_started_again(
     (lost,) = instances.lost()
     assert lost.reason == "was silent for 0.05 s"
     assert instances.lost() == [], "the next one has its own time"
+
+
+def test_an_instance_is_told_to_pause_after_the_trainer_has_its_batch() -> None:
+    order: list[str] = []
+    carrying = Carrying.__new__(Carrying)
+    carrying._acts = {Take: lambda _: order.append("take"), Lend: lambda _: order.append("pause")}
+    carrying.carry_out([Lend(instance=0), Take(batch=0, groups=(1,), staleness=(0,))])
+    assert order == ["take", "pause"]

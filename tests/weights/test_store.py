@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 
 from dora_rl.weights.chain import AnchorPolicy, Inventory
 from dora_rl.weights.channel import Resident
-from dora_rl.weights.errors import Busy, UnknownVersion, VersionConflict, WeightsError, WrongBase
+from dora_rl.weights.errors import (
+    Busy,
+    Damaged,
+    UnknownVersion,
+    VersionConflict,
+    WeightsError,
+    WrongBase,
+)
 from dora_rl.weights.store import Store
+from dora_rl.weights.strips import strips_in
 
-from .versions import changed, history, same_bits
+from .versions import changed, history, random_tensor, same_bits
 
 SEEDS = st.integers(0, 2**32)
 
@@ -214,3 +222,47 @@ def test_when_all_but_the_newest_is_retired_its_chain_is_left(tmp_path: Path) ->
     assert names(tmp_path) == {"v00000006.anchor", "v00000006.delta"}
     with pytest.raises(VersionConflict, match="newest"):
         store.retire(6)
+
+
+def test_strips_of_several_dtypes_and_sizes_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some tensors in strips together, some alone, an empty one among them and one that never changes."""
+    monkeypatch.setattr("dora_rl.weights.strips._MOST_VALUES", 100)
+    dtypes = {"b": torch.float32, "f": torch.float16}
+    sizes = {"a": 60, "b": 30, "c": 300, "d": 0, "e": 40, "f": 50, "g": 7}
+    generator = torch.Generator().manual_seed(3)
+    first = {
+        name: random_tensor((size,), dtypes.get(name, torch.bfloat16), generator)
+        for name, size in sizes.items()
+    }
+    assert [strip.names for strip in strips_in(first)] == [
+        ("a",), ("b",), ("c",), ("d", "e"), ("f",), ("g",)
+    ]  # fmt: skip
+    versions = [first]
+    for density in (0.1, 0.5, 0.02):
+        moved = {name: changed(tensor, density, generator) for name, tensor in versions[-1].items()}
+        versions.append({**moved, "f": first["f"]})
+    with Store(tmp_path) as store:
+        for number, tensors in enumerate(versions):
+            # In whatever order they come.
+            store.publish(number, dict(reversed(tensors.items())) if number % 2 else tensors)
+        for number, tensors in enumerate(versions):
+            assert same_bits(store.fetch(number), tensors)
+        for older, newer in ((0, 1), (0, 3), (1, 3)):
+            base = {name: tensor.clone() for name, tensor in versions[older].items()}
+            delta = store.fetch_delta(newer, Resident(version=older, tensors=base))
+            assert "f" not in delta
+            for name, change in delta.items():
+                base[name].index_copy_(0, change.indices_N, change.values_N)
+            assert same_bits(base, versions[newer])
+
+
+def test_a_store_of_another_format_is_not_called_damaged(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.publish(0, history(1)[0])
+    path = tmp_path / "v00000000.anchor"
+    path.write_bytes(path.read_bytes().replace(b"DORAWGT2", b"DORAWGT1"))
+    with pytest.raises(WeightsError, match="has the format DORAWGT1, and this is DORAWGT2") as raised:
+        Store(tmp_path).fetch(0)
+    assert not isinstance(raised.value, Damaged)

@@ -59,6 +59,12 @@ class Devices(Record, frozen=True):
     trainer_threads: Positive = 1
     """Threads of torch in each rank of the trainer."""
 
+    def __post_init__(self) -> None:
+        if self.instance_device == "cuda" and not self.num_gpus:
+            raise ConfigError(
+                "instances are dealt out over no GPUs", hint="set devices.num_gpus, or name one: cuda:0"
+            )
+
     def instance_home(self, number: int) -> str:
         """Where an instance generates."""
         dealt_out = self.instance_device == "cuda"

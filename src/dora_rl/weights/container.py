@@ -23,7 +23,7 @@ import msgspec
 
 from dora_rl.core.record import Record
 from dora_rl.weights.bits import DTYPES
-from dora_rl.weights.errors import Damaged
+from dora_rl.weights.errors import Damaged, WeightsError
 from dora_rl.weights.packed import Section
 from dora_rl.weights.positions import Shape
 from dora_rl.weights.strips import Strip, strips_of
@@ -121,6 +121,11 @@ def _read_encoded(file: BinaryIO, path: Path, num_bytes: int) -> bytes:
     file.seek(num_bytes - _TRAILER_BYTES)
     trailer = file.read(_TRAILER_BYTES)
     digest, length, end = trailer[:_DIGEST_BYTES], trailer[_DIGEST_BYTES:-8], trailer[-8:]
+    if begin == end and begin[:-1] == MAGIC[:-1] and begin != MAGIC:
+        raise WeightsError(
+            f"{path} has the format {begin.decode(errors='replace')}, and this is {MAGIC.decode()}",
+            hint="use the version of dora-rl that wrote it",
+        )
     if begin != MAGIC or end != MAGIC:
         raise Damaged(path, "it does not begin and end as a weight file: it is another file, or truncated")
     header_bytes = int.from_bytes(length, "little")

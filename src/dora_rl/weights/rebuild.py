@@ -27,8 +27,14 @@ def rebuilt(shelf: Shelf, chain: Sequence[File], device: str) -> dict[str, Tenso
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     for _, version in deltas:
         header, steps = _read(shelf, version, tensors, previous)
-        for name, change in _changes(shelf, header, [[each] for each in steps], tensors).items():
-            patterns(tensors[name])[change.indices_N] = patterns(change.values_N)
+        # One strip at a time: what is made on the way takes several times its bytes.
+        for strip, own in zip(header.strips, steps, strict=True):
+            try:
+                delta = changes_of([strip], [[own]], tensors)
+            except WrongBase as error:
+                raise WrongBase(f"{shelf.path('delta', version)}: {error.message}") from error
+            for name, change in delta.items():
+                patterns(tensors[name])[change.indices_N] = patterns(change.values_N)
         previous = header
     return tensors
 
@@ -40,8 +46,12 @@ def delta_onto(shelf: Shelf, version: int, base: Resident) -> Delta:
     read: list[tuple[Header, list[Steps]]] = []
     for each in range(base.version + 1, version + 1):
         read.append(_read(shelf, each, base.tensors, read[-1][0] if read else None))
-    headers, steps = zip(*read, strict=True)
-    return _changes(shelf, headers[0], list(zip(*steps, strict=True)), base.tensors)
+    (first, *_), steps = zip(*read, strict=True)
+    try:
+        return changes_of(first.strips, list(zip(*steps, strict=True)), base.tensors)
+    except WrongBase as error:
+        path = shelf.path("delta", first.version)
+        raise WrongBase(f"{path}: {error.message}", hint="load the whole version instead") from error
 
 
 def _read(shelf: Shelf, version: int, onto: Tensors, previous: Header | None) -> tuple[Header, list[Steps]]:
@@ -51,14 +61,6 @@ def _read(shelf: Shelf, version: int, onto: Tensors, previous: Header | None) ->
         _check_follows(shelf, header, previous)
     _check_fits(shelf, header, onto)
     return header, shelf.decode_delta(header, coded, next(iter(onto.values())).device)
-
-
-def _changes(shelf: Shelf, first: Header, chains: Sequence[Sequence[Steps]], onto: Tensors) -> Delta:
-    try:
-        return changes_of(first.strips, chains, onto)
-    except WrongBase as error:
-        path = shelf.path("delta", first.version)
-        raise WrongBase(f"{path}: {error.message}", hint="load the whole version instead") from error
 
 
 def _check_follows(shelf: Shelf, header: Header, previous: Header) -> None:

@@ -43,17 +43,17 @@ class _Newest:
 
     @classmethod
     def of(cls, version: int, tensors: Tensors) -> Self:
-        """A copy."""
-        strips = strips_in(tensors)
-        strung = [strip.strung(tensors) for strip in strips]
-        flat = {
-            name: part
-            for strip, each in zip(strips, strung, strict=True)
-            for name, part in strip.views(each).items()
-        }
-        return cls(
-            version, strips, strung, {name: part.view(tensors[name].shape) for name, part in flat.items()}
-        )
+        """A copy; what nobody else holds is let go as it is copied."""
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        strips, left = strips_in(tensors), dict(tensors)
+        del tensors
+        strung, views = list[Tensor](), dict[str, Tensor]()
+        for strip in strips:
+            strung.append(strip.strung(left))
+            for name, part in strip.views(strung[-1]).items():
+                views[name] = part.view(shapes[name])
+                del left[name]
+        return cls(version, strips, strung, views)
 
 
 class Store:

@@ -25,10 +25,12 @@ def fake_nvml(*, is_supported: bool = True, does_sample: bool = True) -> Any:
 
     def metrics_get(asked: Any) -> None:
         assert (asked.version, asked.numMetrics, asked.metrics[0].metricId) == (1, 1, 7)
+        asked.metrics[0].nvmlReturn = 0 if asked.sample2.number != 4 else 3
         asked.metrics[0].value = 10.0 * asked.sample1.number + asked.sample2.number
 
     vars(nvml).update(
         NVMLError=Unsupported,
+        NVML_SUCCESS=0,
         NVML_GPM_METRICS_GET_VERSION=1,
         NVML_GPM_METRIC_GRAPHICS_UTIL=7,
         c_nvmlGpmMetricsGet_t=lambda: SimpleNamespace(metrics=[SimpleNamespace()]),
@@ -45,13 +47,23 @@ def fake_nvml(*, is_supported: bool = True, does_sample: bool = True) -> Any:
 def test_each_call_counts_from_the_last_sample_to_a_new_one() -> None:
     count = opened_counter(fake_nvml())
     assert count is not None
-    assert [round(100 * count()) for _ in range(3)] == [12, 23, 34]
+    assert [count() for _ in range(4)] == [
+        pytest.approx(0.12),
+        pytest.approx(0.23),
+        None,
+        pytest.approx(0.45),
+    ]
 
 
 @pytest.mark.parametrize("missing", [{"is_supported": False}, {"does_sample": False}], ids=str)
 def test_where_nothing_is_counted_there_is_no_counter(missing: dict[str, bool]) -> None:
     assert opened_counter(fake_nvml(**missing)) is None
     assert opened_counter(None) is None
+    old = ModuleType("pynvml")
+    vars(old).update(
+        NVMLError=Unsupported, nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: index
+    )
+    assert opened_counter(old) is None
 
 
 def test_the_share_is_of_the_readings_between_two_times() -> None:

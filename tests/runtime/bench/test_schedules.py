@@ -105,7 +105,7 @@ def test_prescribed_lengths_have_a_long_tail_and_are_the_same_every_time() -> No
 
 @pytest.mark.parametrize(
     ("device", "cpu_s", "predicted_s"),
-    [("cpu", 0.3, 0.15), ("cpu", 0.1, 0.07), ("cpu", None, 0.07), ("cuda", 9.0, 0.07)],
+    [("cpu", 0.3, 0.15), ("cpu", 0.1, 0.07), ("cpu", None, 0.07), ("cuda:0", 9.0, 0.07)],
 )
 def test_no_step_is_predicted_to_take_less_than_its_processor_time(
     device: str,

@@ -11,7 +11,7 @@ from dora_rl.costs.hardware import gpu_like
 from dora_rl.costs.shapes import Shape
 from dora_rl.model.config import ModelConfig
 from dora_rl.runtime.setup import Devices
-from dora_rl.sim.plan.machine import Division, divisions
+from dora_rl.sim.plan.machine import Division, Machine, divisions
 
 
 def placements(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_cores: int) -> Iterator[Devices]:
@@ -38,16 +38,21 @@ def placements(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_core
 
 
 def _divisions(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu]) -> list[Division]:
-    """As the planner ranks them; where it knows nothing, each GPU does one thing if there are enough."""
+    """As the planner ranks them; where it knows nothing, the fewest train, apart if there are enough."""
     asked, known = recipe.devices, gpu_like(gpus[0].name)
     ranks = [asked.trainer_ranks] if asked.trainer_ranks else range(1, len(gpus) + 1)
     shared = [asked.elastic] if asked.elastic is not None else [False, True]
     if len(gpus) > 1 and known is not None:
-        ranked = divisions(recipe, _shape(model), known, len(gpus), ranks=ranks, shared=shared)
-        if ranked:
+        memory_bytes = gpus[0].memory_bytes if asked.memory_gib is None else asked.memory_gib * 2.0**30
+        machine = Machine(
+            gpu=replace(known, memory_bytes=memory_bytes),
+            num_gpus=len(gpus),
+            shape=_shape(model),
+            most_instances=asked.instances or len(gpus),
+        )
+        if ranked := divisions(recipe, machine, ranks=ranks, shared=shared):
             return ranked
-    first = next(iter(ranks))
-    return [Division(ranks=first, is_shared=asked.elastic or first == len(gpus), step_s=0.0)]
+    return [Division(ranks=r, is_shared=asked.elastic or r == len(gpus), step_s=0.0) for r in ranks]
 
 
 def _shape(model: ModelConfig) -> Shape:

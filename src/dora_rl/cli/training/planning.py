@@ -37,7 +37,9 @@ def plan_run(recipe: Recipe, run_directory: str) -> RunPlan:
     model, inputs = read_config(directory / "config.json"), look_at(recipe, directory)
     found = gpus() if recipe.devices.kind != "cpu" else []
     failure: ConfigError | None = None
-    for devices in placements(msgspec.structs.replace(recipe, task=_task(inputs)), model, found, num_cores()):
+    for devices in placements(
+        msgspec.structs.replace(recipe, task=_task(recipe, inputs)), model, found, num_cores()
+    ):
         try:
             return _Planner(recipe, model, inputs, devices, process_bytes).plan(directory, run_directory)
         except ConfigError as error:
@@ -121,6 +123,7 @@ class _Planner:
             self._model,
             self._recipe,
             device="cpu" if homes[0] == "cpu" else "cuda",
+            num_instances=len(homes),
             free_bytes=free,
             longest_prompt=self._inputs.longest_prompt_tokens,
             max_new_tokens=self._inputs.max_new_tokens,
@@ -192,13 +195,17 @@ class _Planner:
             elastic_gpus=0,
             tensor_parallel=1,
         )
-        return msgspec.structs.replace(recipe, cluster=cluster, task=_task(inputs))
+        return msgspec.structs.replace(recipe, cluster=cluster, task=_task(recipe, inputs))
 
 
-def _task(inputs: Inputs) -> Task:
-    """What the simulator is told of the rows: of responses nothing is known but how long they may be."""
-    lengths = Lognormal(min_tokens=1, max_tokens=inputs.max_new_tokens)
-    return Task(rows=inputs.num_rows, prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths)
+def _task(recipe: Recipe, inputs: Inputs) -> Task:
+    """What the simulator is told of the rows: how long responses usually are is the recipe's to say."""
+    lengths = recipe.task.lengths
+    if isinstance(lengths, Lognormal):
+        lengths = msgspec.structs.replace(lengths, min_tokens=1, max_tokens=inputs.max_new_tokens)
+    return msgspec.structs.replace(
+        recipe.task, rows=inputs.num_rows, prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths
+    )
 
 
 def _own_bytes() -> int:

@@ -33,6 +33,7 @@ def size_engine(
     recipe: Recipe,
     *,
     device: str,
+    num_instances: int,
     free_bytes: int,
     longest_prompt: int,
     max_new_tokens: int,
@@ -49,7 +50,10 @@ def size_engine(
     if num_blocks < least:
         needed = versions + workspace + (least + 1) * block
         raise _too_little(needed, free_bytes, config.max_versions)
-    num_host_blocks = _host_blocks(recipe, num_blocks, config.limits.block_size)
+    # Requests that move between instances wait there.
+    moving = num_blocks // 4 if num_instances > 1 else 0
+    asked = recipe.engine.host_kv_tokens
+    num_host_blocks = moving if asked is None else asked // config.limits.block_size
     limits = replace(config.limits, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
     kv = (num_blocks + 1) * block
     engine = EngineSetup(
@@ -112,13 +116,6 @@ def _positions(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> 
 def _steps_ahead(recipe: Recipe, device: str) -> int:
     asked = recipe.engine.steps_ahead
     return asked if asked is not None else 0 if device == "cpu" else 1
-
-
-def _host_blocks(recipe: Recipe, num_blocks: int, block_size: int) -> int:
-    """Requests that move between instances wait there."""
-    if recipe.engine.host_kv_tokens is not None:
-        return recipe.engine.host_kv_tokens // block_size
-    return num_blocks // 4 if (recipe.devices.instances or 1) > 1 else 0
 
 
 def _backend(device: str) -> Backend:

@@ -4,6 +4,7 @@ Hopper and later count it in hardware, which NVML reads (`nvidia-ml-py`). Elsewh
 says, which samples: beside unchanged decoding, some of its readings fall to a tenth.
 """
 
+import os
 import subprocess
 import threading
 import time
@@ -17,13 +18,13 @@ from typing import IO
 _COUNTED_EVERY_S = 0.25
 _SAMPLED_EVERY_MS = 100
 _COMMAND = (
-    *("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--id=0"),
+    *("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"),
     f"-lms={_SAMPLED_EVERY_MS}",
 )
 
 
 class GpuUse:
-    """Readings of the first GPU, each with its time on the monotonic clock."""
+    """Readings of the first GPU that torch sees, each with its time on the monotonic clock."""
 
     def __init__(self) -> None:
         self.readings: list[tuple[float, float]] = []
@@ -54,30 +55,43 @@ def watched_gpu(is_wanted: bool) -> Iterator[GpuUse]:
         yield use
 
 
-def opened_counter(nvml: ModuleType | None) -> Callable[[], float] | None:
-    """Says at each call how busy the GPU was since the one before; None where nothing is counted."""
+def opened_counter(nvml: ModuleType | None) -> Callable[[], float | None] | None:
+    """Says at each call how busy the GPU was since the last one, if it can; None where nothing is counted."""
     if nvml is None:
         return None
     try:
         nvml.nvmlInit()
-        device = nvml.nvmlDeviceGetHandleByIndex(0)
+        name = _first_gpu()
+        device = (
+            nvml.nvmlDeviceGetHandleByIndex(int(name))
+            if name.isdigit()
+            else nvml.nvmlDeviceGetHandleByUUID(name)
+        )
         if not nvml.nvmlGpmQueryDeviceSupport(device).isSupportedDevice:
             return None
         samples = [nvml.nvmlGpmSampleGet(device, nvml.nvmlGpmSampleAlloc()) for _ in range(2)]
-    except nvml.NVMLError:
+    except (nvml.NVMLError, AttributeError):  # The latter from a library that is older than the counters.
         return None
 
-    def count() -> float:
+    def count() -> float | None:
         samples.reverse()
-        nvml.nvmlGpmSampleGet(device, samples[1])
         asked = nvml.c_nvmlGpmMetricsGet_t()
         asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
         asked.sample1, asked.sample2 = samples
         asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_GRAPHICS_UTIL
-        nvml.nvmlGpmMetricsGet(asked)
-        return float(asked.metrics[0].value) / 100
+        with suppress(nvml.NVMLError):
+            nvml.nvmlGpmSampleGet(device, samples[1])
+            nvml.nvmlGpmMetricsGet(asked)
+            if asked.metrics[0].nvmlReturn == nvml.NVML_SUCCESS:
+                return float(asked.metrics[0].value) / 100
+        return None
 
     return count
+
+
+def _first_gpu() -> str:
+    """Its number or its name among all of the machine."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
 def _nvml() -> ModuleType | None:
@@ -89,12 +103,13 @@ def _nvml() -> ModuleType | None:
 
 
 @contextmanager
-def _counting(count: Callable[[], float], use: GpuUse) -> Iterator[None]:
+def _counting(count: Callable[[], float | None], use: GpuUse) -> Iterator[None]:
     is_over = threading.Event()
 
     def read() -> None:
         while not is_over.wait(_COUNTED_EVERY_S):
-            use.put(count())
+            if (share := count()) is not None:
+                use.put(share)
 
     reader = threading.Thread(target=read, name="GPU use", daemon=True)
     reader.start()
@@ -107,7 +122,7 @@ def _counting(count: Callable[[], float], use: GpuUse) -> Iterator[None]:
 
 @contextmanager
 def _sampling(use: GpuUse) -> Iterator[None]:
-    process = subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*_COMMAND, f"--id={_first_gpu()}"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
 
     def read(lines: IO[str]) -> None:

@@ -1,4 +1,4 @@
-"""Decisions become commands, in the order they were decided.
+"""Decisions become commands, in the order they were decided, but pauses come last.
 
 The sibling of the simulator's world. What is decided about an instance that died meanwhile is left: control
 hears of the death and decides again.

@@ -54,7 +54,7 @@ class Steps:
         self._busy_s += time.monotonic() - began
 
     def train(self, command: say.TrainStep) -> None:
-        """Take in the rest of a step: then all that the device has to do for it is on its way."""
+        """Take in the rest of a step: then its updates are made, or on their way on the device."""
         began = time.monotonic()
         self._begin(command.batch)
         self._trainer.add([group for group in command.groups if group.id not in self._added])

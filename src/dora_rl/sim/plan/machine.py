@@ -11,6 +11,8 @@ the sum of both.
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
@@ -35,25 +37,26 @@ class Division(Record, frozen=True):
     step_s: float
 
 
+class Machine(Record, frozen=True):
+    """What is divided."""
+
+    gpu: Gpu
+    num_gpus: int
+    shape: Shape
+    """Of the model."""
+    most_instances: int
+    """No more GPUs generate."""
+
+
 def divisions(
-    recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int, *, ranks: Iterable[int], shared: Iterable[bool]
+    recipe: Recipe, machine: Machine, *, ranks: Iterable[int], shared: Iterable[bool]
 ) -> list[Division]:
     """Every division of these kinds, the best first; none where a GPU does not hold the model."""
-    rollout = RolloutCost(
-        gpu=gpu,
-        shape=shape,
-        costs=recipe.simulation.costs,
-        gpus=1,
-        memory_share=recipe.cluster.memory_share,
-    )
-    if not fits(rollout, recipe):
-        return []
-    training = TrainCost(gpu=gpu, shape=shape, costs=recipe.simulation.costs, batch=recipe.batch)
+    pairs = [(r, s) for r in ranks for s in shared if s or r < machine.num_gpus]
     found = [
-        Division(ranks=r, is_shared=s, step_s=_step_s(recipe, rollout, training, num_gpus, r, is_shared=s))
-        for r in ranks
-        for s in shared
-        if s or r < num_gpus
+        Division(ranks=r, is_shared=s, step_s=step_s)
+        for r, s in pairs
+        if (step_s := _step_s(recipe, machine, r, is_shared=s)) is not None
     ]
     best_s = min((each.step_s for each in found), default=0.0)
     return sorted(found, key=lambda each: _rank(each, best_s))
@@ -68,17 +71,29 @@ def _rank(division: Division, best_s: float) -> tuple[float, bool, bool, int]:
     return (best_s if step_s <= _CLOSE * best_s else step_s, division.is_shared, ranks > 1, -ranks)
 
 
-def _step_s(
-    recipe: Recipe, rollout: RolloutCost, training: TrainCost, num_gpus: int, ranks: int, *, is_shared: bool
-) -> float:
+def _step_s(recipe: Recipe, machine: Machine, ranks: int, *, is_shared: bool) -> float | None:
+    costs, gpu = recipe.simulation.costs, machine.gpu
+    training = TrainCost(gpu=gpu, shape=machine.shape, costs=costs, batch=recipe.batch)
+    # All instances are alike, so those beside a trainer decide how much KV each has.
+    taken = training.state_bytes / ranks if is_shared else 0.0
+    rollout = RolloutCost(
+        gpu=replace(gpu, memory_bytes=gpu.memory_bytes - taken),
+        shape=machine.shape,
+        costs=costs,
+        gpus=1,
+        memory_share=recipe.cluster.memory_share,
+    )
+    if not fits(rollout, recipe):
+        return None
     m, max_staleness = moments(recipe.task), make_schedule(recipe.control, recipe.batch).max_staleness
     generate_s = recipe.batch.trajectories * m.mean / instance_tokens_per_s(rollout, recipe)
     tokens = recipe.batch.trajectories * tokens_per_trajectory(recipe.task)
     train_s = training.step_s(tokens, ranks) + training.publish_s(ranks)
     longest_s = m.longest * rollout.step_s(1, m.longest / 2) + longest_wait_s(recipe.task)
-    num_others = num_gpus if is_shared else num_gpus - ranks
+    num_apart = machine.num_gpus - ranks
+    num_generating = min(machine.most_instances, machine.num_gpus if is_shared else num_apart)
     if not max_staleness:
-        return max(generate_s / num_others, longest_s) + train_s
-    lent_s = ranks * train_s if is_shared else 0.0
+        return max(generate_s / num_generating, longest_s) + train_s
+    lent_s = max(0, num_generating - num_apart) * train_s
     straggler_s = (longest_s + train_s) / (max_staleness + 1)
-    return max(train_s, (generate_s + lent_s) / num_others, straggler_s)
+    return max(train_s, (generate_s + lent_s) / num_generating, straggler_s)

@@ -4,6 +4,7 @@ At small batches the host could not launch as fast as the GPU finishes.
 """
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 
 import torch
 
@@ -24,18 +25,30 @@ class Graphs:
             graph.replay()
             return
         launch()
-        if self._stream is not None:
+        if self._stream is None:
+            return
+        try:
+            self._graphs[key] = self._captured(launch, self._stream)
+        except torch.OutOfMemoryError:
+            # While it captures, torch does not give back what it keeps unused: have it do so, and try again.
+            torch.cuda.synchronize(self._stream.device)
+            torch.cuda.empty_cache()
             self._graphs[key] = self._captured(launch, self._stream)
 
     def _captured(self, launch: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        """Without `torch.cuda.graph`, which gives all unused memory back before each capture.
+
+        That takes longer than the capture, and the memory is asked for again at once.
+        """
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
-        # Not `torch.cuda.graph`: it waits for the device and gives all unused memory back first, which takes
-        # longer than a capture and is asked for again at once.
         with torch.cuda.stream(stream):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 launch()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # It says that nothing whole was captured, which is known.
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return graph
