@@ -9,6 +9,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from dora_rl.control.schedules import make_schedule
 from dora_rl.core.recipe import Recipe, Task
 from dora_rl.core.record import Record
 from dora_rl.costs.rollout import RolloutCost
@@ -110,10 +111,11 @@ def predicted_step_s(run: Path, *, costs: MeasuredCosts, lengths: Mapping[Key, i
     recipe = _simulated(setup.header(), costs)
     truth = RecordedLengths(recipe.task, recipe.seed, lengths, num_last=setup.batch.trajectories)
     is_on_cpu = setup.devices.instance_device == "cpu"
+    decodes_meanwhile = make_schedule(setup.control, setup.batch).max_staleness > 0
     measured = MeasuredRollout(
         costs=costs,
         version_share=1.0 if is_on_cpu else _GPU_VERSION_SHARE,
-        load_factor=_LOAD_BESIDE if is_on_cpu and setup.control.schedule != "sync" else 1.0,
+        load_factor=_LOAD_BESIDE if is_on_cpu and decodes_meanwhile else 1.0,
     )
     rollout = cast(RolloutCost, measured)
     engines = [Engine(number, spec, rollout, 0, 0.0) for number, spec in facts.specs.items()]
