@@ -150,8 +150,8 @@ class Store:
         self._newest = None
         path = self._shelf.path("delta", version)
         write_delta(self._files, path, version, tensors, coded, Base(version=base.version, identity=identity))
-        for name, tensor in tensors.items():
-            patterns(base.tensors[name]).copy_(patterns(tensor))
+        kept = [patterns(base.tensors[name]) for name in tensors]
+        torch._foreach_copy_(kept, [patterns(tensor) for tensor in tensors.values()])
         self._newest = replace(base, version=version)
 
     def _anchor_if_due(self, version: int, tensors: Tensors) -> None:

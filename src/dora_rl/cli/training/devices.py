@@ -34,7 +34,7 @@ def placements(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_core
             hint="each rank needs a GPU of its own",
         )
     for division in _divisions(recipe, model, gpus):
-        yield _on_gpus(recipe, division, len(gpus), num_cores)
+        yield _on_gpus(recipe, division, len(gpus))
 
 
 def _divisions(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu]) -> list[Division]:
@@ -78,7 +78,7 @@ def _shape(model: ModelConfig) -> Shape:
     )
 
 
-def _on_gpus(recipe: Recipe, division: Division, num_gpus: int, num_cores: int) -> Devices:
+def _on_gpus(recipe: Recipe, division: Division, num_gpus: int) -> Devices:
     asked, num_others = recipe.devices, num_gpus - division.ranks
     return Devices(
         instances=asked.instances or (num_gpus if division.is_shared else num_others) or num_gpus,
@@ -88,8 +88,9 @@ def _on_gpus(recipe: Recipe, division: Division, num_gpus: int, num_cores: int) 
         num_gpus=num_gpus,
         trainer_device=f"cuda:{num_others}",
         trainer_ranks=division.ranks,
+        # What is left to the host is small: to wake other threads for it takes longer than to do it.
         instance_threads=asked.instance_threads or 1,
-        trainer_threads=asked.trainer_threads or max(1, num_cores // 2),
+        trainer_threads=asked.trainer_threads or 1,
     )
 
 

@@ -1,49 +1,92 @@
 """Launches captured once and replayed.
 
-At small batches the host could not launch as fast as the GPU finishes.
+At small batches the host could not launch as fast as the GPU finishes. A capture takes the host as long as a
+launch does, in which the GPU has nothing to do: so it must be worth it.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
+PATIENCE = 64
+"""Times that a shape is filled up to a larger one before it gets a graph of its own."""
+MOST_FILLED = 2
+"""Times as many rows or tokens as are wanted that a shape may be filled up to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Whatever decides what a launch does, but for its place and what is in device memory."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    """Rows or tokens first. What is filled up to larger ones does the same."""
+    details: Hashable = None
+
+    def does_for(self, other: "Shape") -> bool:
+        """Whether the other can be filled up to this one, and not much is wasted."""
+        return (
+            self.kind == other.kind
+            and all(own >= wanted for own, wanted in zip(self.sizes, other.sizes, strict=True))
+            and self.sizes[0] <= MOST_FILLED * other.sizes[0]
+        )
+
 
 class Graphs:
-    """Captured launches of one stream by key.
+    """Captured launches of one stream, by the place of the weights they read and by their shape."""
 
-    Whatever decides what a launch does must be in its key or in device memory.
-    """
-
-    def __init__(self, stream: torch.cuda.Stream | None) -> None:
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+    def __init__(self, stream: torch.cuda.Stream | None, launched: set[Shape]) -> None:
+        self._graphs: defaultdict[int, dict[Shape, torch.cuda.CUDAGraph]] = defaultdict(dict)
+        self._filled = Counter[tuple[int, Shape]]()
         self._stream = stream
+        self._launched = launched
+        """Shapes whose kernels are compiled, on whichever stream: a capture should not compile."""
 
-    def run(self, key: Hashable, launch: Callable[[], None]) -> None:
-        """Do what `launch` does; the first time by calling it, which also compiles what it needs."""
-        if graph := self._graphs.get(key):
-            graph.replay()
+    def run(self, place: int, shape: Shape, launch: Callable[[], None]) -> None:
+        """Do what `launch` does: by its graph, or by one that it can be filled up to for a while."""
+        graphs = self._graphs[place]
+        graph = graphs.get(shape) or self._larger(place, shape)
+        if graph is None and (self._stream is None or shape not in self._launched):
+            launch()
+            self._launched.add(shape)
             return
-        launch()
-        if self._stream is None:
-            return
+        if graph is None:
+            graph = graphs[shape] = self._captured(launch)
+        graph.replay()
+
+    def _larger(self, place: int, shape: Shape) -> torch.cuda.CUDAGraph | None:
+        """The least of those that do for it; none where it has been filled up often enough."""
+        if self._filled[place, shape] >= PATIENCE:
+            return None
+        graphs = self._graphs[place]
+        found = min((each for each in graphs if each.does_for(shape)), key=_size, default=None)
+        if found is None:
+            return None
+        self._filled[place, shape] += 1
+        return graphs[found]
+
+    def _captured(self, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        assert self._stream is not None, "graphs are of a stream"
         try:
-            self._graphs[key] = self._captured(launch, self._stream)
+            return self._attempted(launch, self._stream)
         except torch.OutOfMemoryError:
             # While it captures, torch does not give back what it keeps unused: have it do so, and try again.
             torch.cuda.synchronize(self._stream.device)
             torch.cuda.empty_cache()
-            self._graphs[key] = self._captured(launch, self._stream)
+            return self._attempted(launch, self._stream)
 
-    def _captured(self, launch: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    def _attempted(self, launch: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
         """Without `torch.cuda.graph`, which gives all unused memory back before each capture.
 
         That takes longer than the capture, and the memory is asked for again at once.
         """
         graph = torch.cuda.CUDAGraph()
-        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        other = next((each for graphs in self._graphs.values() for each in graphs.values()), None)
         with torch.cuda.stream(stream):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=other.pool() if other else None, capture_error_mode="thread_local")
             try:
                 launch()
             except BaseException:
@@ -52,3 +95,7 @@ class Graphs:
                 raise
             graph.capture_end()
         return graph
+
+
+def _size(shape: Shape) -> tuple[int, ...]:
+    return shape.sizes

@@ -7,7 +7,7 @@ executor's to order.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Block, Decoder
 from dora_rl.rollout.native.cuda.cache import BlockCache, Copied, to_device, to_host
-from dora_rl.rollout.native.cuda.graphs import Graphs
+from dora_rl.rollout.native.cuda.graphs import Graphs, Shape
 from dora_rl.rollout.native.cuda.head import Head
 from dora_rl.rollout.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split, decode_attention, split_for
 from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
@@ -43,6 +43,8 @@ class Shared:
     sin_PD: Tensor
     is_fixed: bool
     """Bits of a row must not depend on other rows."""
+    launched: set[Shape] = field(default_factory=set)
+    """Shapes of launches that were made, on whichever lane."""
 
     @property
     def device(self) -> torch.device:
@@ -81,7 +83,7 @@ class Lane:
             if device.type == "cuda"
             else None
         )
-        self._graphs = Graphs(self._stream)
+        self._graphs = Graphs(self._stream, shared.launched)
         self._is_done = torch.cuda.Event() if self._stream is not None else None
 
     # --- order ----------------------------------------------------------------------------------
@@ -118,14 +120,16 @@ class Lane:
         counts, draws = self._staging.put(rows)
         split = self._shared.split_for(counts.num_decoded, counts.max_context)
         if num := counts.num_decoded:
-            self._graphs.run((place, "decode", num, split), partial(self._decode, decoder, num, split))
+            decode = partial(self._decode, decoder, num, split)
+            self._graphs.run(place, Shape("decode", (num,), (self.room, split)), decode)
         if counts.num_prefilled:
-            key = (place, "prefill", counts.num_prefilled, counts.num_stretches)
-            self._graphs.run(key, partial(self._prefill, decoder, counts, split))
+            prefill = partial(self._prefill, decoder, counts, split)
+            sizes = (counts.num_prefilled, counts.num_stretches)
+            self._graphs.run(place, Shape("prefill", sizes, self.room), prefill)
         if not counts.num_answers:
             return None, 0
         num = counts.num_sampled
-        self._graphs.run((place, "draw", num), partial(self._draw, decoder, num))
+        self._graphs.run(place, Shape("draw", (num,), self.room), partial(self._draw, decoder, num))
         self._draw_cut(draws)
         return to_host(self._head.answers_3R), counts.num_answers
 
