@@ -5,33 +5,36 @@ launch does, in which the GPU has nothing to do: so it must be worth it.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from dora_rl.rollout.native.cuda.kernels.decode import Split
+from dora_rl.rollout.native.cuda.staging import Room
+
 PATIENCE = 64
 """Times that a shape is filled up to a larger one before it gets a graph of its own."""
-MOST_FILLED = 2
-"""Times as many rows or tokens as are wanted that a shape may be filled up to."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Whatever decides what a launch does, but for its place and what is in device memory."""
 
     kind: str
+    room: Room
     sizes: tuple[int, ...]
     """Rows or tokens first. What is filled up to larger ones does the same."""
-    details: Hashable = None
+    split: Split | None = None
 
     def does_for(self, other: "Shape") -> bool:
-        """Whether the other can be filled up to this one, and not much is wasted."""
+        """Whether the other can be filled up to this one, and at most half of it is filling."""
         return (
             self.kind == other.kind
             and all(own >= wanted for own, wanted in zip(self.sizes, other.sizes, strict=True))
-            and self.sizes[0] <= MOST_FILLED * other.sizes[0]
+            and self.sizes[0] <= 2 * other.sizes[0]
         )
 
 
@@ -45,28 +48,32 @@ class Graphs:
         self._launched = launched
         """Shapes whose kernels are compiled, on whichever stream: a capture should not compile."""
 
-    def run(self, place: int, shape: Shape, launch: Callable[[], None]) -> None:
-        """Do what `launch` does: by its graph, or by one that it can be filled up to for a while."""
+    def run(
+        self,
+        place: int,
+        shape: Shape,
+        launch: Callable[[Shape], None],
+        coarse: Callable[[], Shape] | None = None,
+    ) -> None:
+        """Launch a shape by its graph.
+
+        Where there is a `coarse` one that does for many, it is filled up: to that or to any other that has a
+        graph already, until it has come so often that it is worth one of its own.
+        """
         graphs = self._graphs[place]
-        graph = graphs.get(shape) or self._larger(place, shape)
+        graph = graphs.get(shape)
+        if graph is None and coarse is not None and self._filled[place, shape] < PATIENCE:
+            self._filled[place, shape] += 1
+            found = min((each for each in graphs if each.does_for(shape)), key=_sizes, default=None)
+            shape = found or coarse()
+            graph = graphs.get(shape)
         if graph is None and (self._stream is None or shape not in self._launched):
-            launch()
+            launch(shape)
             self._launched.add(shape)
             return
         if graph is None:
-            graph = graphs[shape] = self._captured(launch)
+            graph = graphs[shape] = self._captured(partial(launch, shape))
         graph.replay()
-
-    def _larger(self, place: int, shape: Shape) -> torch.cuda.CUDAGraph | None:
-        """The least of those that do for it; none where it has been filled up often enough."""
-        if self._filled[place, shape] >= PATIENCE:
-            return None
-        graphs = self._graphs[place]
-        found = min((each for each in graphs if each.does_for(shape)), key=_size, default=None)
-        if found is None:
-            return None
-        self._filled[place, shape] += 1
-        return graphs[found]
 
     def _captured(self, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
         assert self._stream is not None, "graphs are of a stream"
@@ -97,5 +104,5 @@ class Graphs:
         return graph
 
 
-def _size(shape: Shape) -> tuple[int, ...]:
+def _sizes(shape: Shape) -> tuple[int, ...]:
     return shape.sizes

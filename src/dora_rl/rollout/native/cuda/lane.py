@@ -22,7 +22,7 @@ from dora_rl.rollout.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split,
 from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
 from dora_rl.rollout.native.cuda.slots import CUT_ROWS, SlotSampling
-from dora_rl.rollout.native.cuda.staging import Counts, Room, Staging
+from dora_rl.rollout.native.cuda.staging import Room, Staging
 from dora_rl.rollout.native.cuda.trunk import Tokens, Trunk, Way, mixture_width, way_for
 from dora_rl.rollout.native.setup import EngineConfig
 from dora_rl.rollout.scheduling.plan import Row
@@ -118,22 +118,35 @@ class Lane:
     def run(self, place: int, decoder: Decoder, rows: Sequence[Row]) -> tuple[Copied | None, int]:
         """Launch a step; return its answers on their way to the host, and how many they are."""
         counts, draws = self._staging.put(rows)
-        split = self._shared.split_for(counts.num_decoded, counts.max_context)
         if num := counts.num_decoded:
-            decode = partial(self._decode, decoder, num, split)
-            self._graphs.run(place, Shape("decode", (num,), (self.room, split)), decode)
-        if counts.num_prefilled:
-            prefill = partial(self._prefill, decoder, counts, split)
-            sizes = (counts.num_prefilled, counts.num_stretches)
-            self._graphs.run(place, Shape("prefill", sizes, self.room), prefill)
+            shape_of = partial(self._decode_shape, counts.max_context)
+            decode = partial(self._decode, decoder)
+            self._graphs.run(place, shape_of(num), decode, coarse=lambda: shape_of(_coarse(num)))
+        if prefilled := counts.prefilled:
+            prefill = partial(self._prefill, decoder)
+            coarse = partial(self._prefill_shape, *map(_coarse, prefilled))
+            self._graphs.run(place, self._prefill_shape(*prefilled), prefill, coarse=coarse)
         if not counts.num_answers:
             return None, 0
-        num = counts.num_sampled
-        self._graphs.run(place, Shape("draw", (num,), self.room), partial(self._draw, decoder, num))
+        shape = Shape(kind="draw", room=self.room, sizes=(counts.num_sampled,))
+        self._graphs.run(place, shape, partial(self._draw, decoder))
         self._draw_cut(draws)
         return to_host(self._head.answers_3R), counts.num_answers
 
-    def _decode(self, decoder: Decoder, num: int, split: Split) -> None:
+    def _decode_shape(self, max_context: int, num: int) -> Shape:
+        num = min(num, self.room.num_rows)
+        split = self._shared.split_for(num, max_context)
+        return Shape(kind="decode", room=self.room, sizes=(num,), split=split)
+
+    def _prefill_shape(self, num: int, num_stretches: int) -> Shape:
+        num, most = min(num, self.room.num_prefilled), len(self._staging.stretches_N2)
+        # As many stretches as so many tokens have at least.
+        num_stretches = min(max(num_stretches, num // self._staging.stretch_tokens), most)
+        return Shape(kind="prefill", room=self.room, sizes=(num, num_stretches))
+
+    def _decode(self, decoder: Decoder, shape: Shape) -> None:
+        (num,), split = shape.sizes, shape.split
+        assert split is not None, "what is decoded has a split"
         shared, tokens = self._shared, self._tokens(self._staging.decode, num, first_hidden=0)
         way: Way = "fixed" if shared.is_fixed else way_for(num, decoder.config)
 
@@ -146,15 +159,16 @@ class Lane:
 
         self._trunk.run(decoder, tokens, shared.slots.distributions.drawn_S, attend, way)
 
-    def _prefill(self, decoder: Decoder, counts: Counts, split: Split) -> None:
-        shared = self._shared
-        tokens = self._tokens(self._staging.prefill, counts.num_prefilled, first_hidden=self.room.num_rows)
-        stretches_N2 = self._staging.stretches_N2[: counts.num_stretches]
+    def _prefill(self, decoder: Decoder, shape: Shape) -> None:
+        (num, num_stretches), shared = shape.sizes, self._shared
+        tokens = self._tokens(self._staging.prefill, num, first_hidden=self.room.num_rows)
+        stretches_N2 = self._staging.stretches_N2[:num_stretches]
 
         def attend(layer: int, qkv_TD: Tensor, mixed_TD: Tensor) -> None:
             paging, turning = self._paging(layer, tokens), self._turning(decoder, layer)
             rotate_and_store(qkv_TD, shared.heads, turning, paging)
             if shared.is_fixed:
+                split = shared.split_for(num, 0)
                 what = (qkv_TD, mixed_TD, shared.heads, turning, paging, self._parts, split)
                 decode_attention(*what, is_fused=False)
             else:
@@ -163,7 +177,8 @@ class Lane:
         way: Way = "fixed" if shared.is_fixed else "many"
         self._trunk.run(decoder, tokens, shared.slots.distributions.drawn_S, attend, way)
 
-    def _draw(self, decoder: Decoder, num: int) -> None:
+    def _draw(self, decoder: Decoder, shape: Shape) -> None:
+        (num,) = shape.sizes
         rows_R, slots_R, positions_R = (each[:num] for each in self._staging.sample)
         way: Way = "fixed" if self._shared.is_fixed else "many"
         how = self._shared.slots.distributions
@@ -202,6 +217,11 @@ class Lane:
         norms = [getattr(norm, "weight", None) for norm in (block.attention.q_norm, block.attention.k_norm)]
         cos_PD, sin_PD = self._shared.cos_PD, self._shared.sin_PD
         return Turning(cos_PD=cos_PD, sin_PD=sin_PD, q_norm_D=norms[0], k_norm_D=norms[1])
+
+
+def _coarse(count: int) -> int:
+    """The next power of two: few shapes do for all."""
+    return 1 << (count - 1).bit_length()
 
 
 def split_room(room: Room, config: EngineConfig) -> tuple[int, int]:

@@ -25,8 +25,8 @@ class Counts:
     """How much of each kind a step has, filled up and in truth, and the longest context it decodes over."""
 
     num_decoded: int
-    num_prefilled: int
-    num_stretches: int
+    prefilled: tuple[int, int] | None
+    """Tokens and stretches."""
     num_sampled: int
     num_answers: int
     max_context: int
@@ -60,7 +60,7 @@ class Staging:
 
     def __init__(self, room: Room, *, filler_slot: int, stretch_tokens: int, device: torch.device) -> None:
         self._room = room
-        self._stretch_tokens = stretch_tokens
+        self.stretch_tokens = stretch_tokens
         self._device = device
         self._filler_slot = filler_slot
         self._decode_words = torch.zeros(6, room.num_rows, dtype=torch.int32, device=device)
@@ -93,11 +93,10 @@ class Staging:
         """Send the integers of a step; return its counts and its draws: hidden row, slot, position."""
         sorted_rows = self._sort(rows)
         num_sampled = self._put_decoded(sorted_rows)
-        num_prefilled, num_stretches = self._put_prefilled(sorted_rows.prefilled)
+        prefilled = self._put_prefilled(sorted_rows.prefilled)
         counts = Counts(
             num_decoded=bucket(len(sorted_rows.decoded), self._room.num_rows),
-            num_prefilled=num_prefilled,
-            num_stretches=num_stretches,
+            prefilled=prefilled,
             num_sampled=num_sampled,
             num_answers=len(sorted_rows.sampled),
             max_context=max((row.start + 1 for row in sorted_rows.decoded), default=0),
@@ -132,9 +131,9 @@ class Staging:
         self._decode_words.copy_(words, non_blocking=True)
         return bucket(len(rows.sampled), self._room.num_rows)
 
-    def _put_prefilled(self, rows: Sequence[Row]) -> tuple[int, int]:
+    def _put_prefilled(self, rows: Sequence[Row]) -> tuple[int, int] | None:
         if not rows:
-            return 0, 0
+            return None
         tokens = np.fromiter((token for row in rows for token in row.tokens), dtype=np.int32)
         lengths = [len(row.tokens) for row in rows]
         stretches = self._stretches(lengths)
@@ -154,7 +153,7 @@ class Staging:
 
     def _stretches(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
         ends = [0, *np.cumsum(lengths).tolist()]
-        size = self._stretch_tokens
+        size = self.stretch_tokens
         return [
             (first, min(size, end - first))
             for begin, end in pairwise(ends)
