@@ -31,6 +31,10 @@ class Device(Executor, Protocol):
         """Park KV that came from elsewhere."""
         ...
 
+    def copied(self, decoder: Decoder) -> Decoder:
+        """The same weights in memory of its own, perhaps that of a version that is gone."""
+        ...
+
     def prepare(self, version: int, decoder: Decoder) -> None:
         """Make ready to serve a version; raise if what the engine promises cannot be kept with it."""
         ...

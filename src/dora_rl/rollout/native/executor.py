@@ -9,6 +9,7 @@ where threads inside the products would meet a thousand times, which costs every
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
@@ -111,6 +112,10 @@ class CpuExecutor:
     def park_kv(self, ticket: int, kv: Tensor) -> None:
         """Park KV that came from elsewhere."""
         self._parked[ticket] = kv.cpu()
+
+    def copied(self, decoder: Decoder) -> Decoder:
+        """In new memory: that of a version that is gone was given back."""
+        return deepcopy(decoder)
 
     def prepare(self, version: int, decoder: Decoder) -> None:
         """Pack a version."""

@@ -5,7 +5,6 @@ written, so a failed load or delta leaves everything as it was.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -73,7 +72,7 @@ class Versions(Mapping[int, Decoder]):
             self._check_new(version)
             self._change(version, base, delta)
         else:
-            self._admit(version, lambda: changed(deepcopy(self._decoders[base]), delta))
+            self._admit(version, lambda: changed(self._device.copied(self._decoders[base]), delta))
 
     def drop(self, version: int) -> None:
         """Free a version."""

@@ -184,6 +184,11 @@ class CudaExecutor:
     # --- versions -------------------------------------------------------------------------------
 
     @torch.no_grad()
+    def copied(self, decoder: Decoder) -> Decoder:
+        """Where it can be, in a place that graphs look at."""
+        return self._places.copied(decoder)
+
+    @torch.no_grad()
     def prepare(self, version: int, decoder: Decoder) -> None:
         """Move a version to where graphs look for it."""
         self._places.settle(version, decoder)

@@ -4,7 +4,10 @@ A captured graph reads weights where they were when it was captured. So a versio
 graphs of a place serve every version that ever lives there.
 """
 
+from copy import deepcopy
+
 import torch
+from torch import Tensor
 
 from dora_rl.model.decoder import Decoder
 
@@ -25,6 +28,17 @@ class Places:
     def decoder_at(self, place: int) -> Decoder:
         """Who lives, or lived, there."""
         return self._tenants[place]
+
+    def copied(self, decoder: Decoder) -> Decoder:
+        """The same weights in a free place, whose tenant they make over; in new memory where none is free.
+
+        A decoder is hundreds of objects: to make another takes the host longer than the device takes to copy.
+        """
+        if not self._free:
+            return deepcopy(decoder)
+        tenant = self._tenants[self._free[0]]
+        torch._foreach_copy_(_memory(tenant), _memory(decoder))
+        return tenant
 
     def settle(self, version: int, decoder: Decoder) -> int:
         """Move a version in.
@@ -50,7 +64,11 @@ class Places:
 
 
 def _move(decoder: Decoder, tenant: Decoder) -> None:
-    parameters, places = list(decoder.parameters()), list(tenant.parameters())
-    torch._foreach_copy_([place.data for place in places], [parameter.data for parameter in parameters])
-    for parameter, place in zip(parameters, places, strict=True):
-        parameter.data = place.data
+    places = _memory(tenant)
+    torch._foreach_copy_(places, _memory(decoder))
+    for parameter, place in zip(decoder.parameters(), places, strict=True):
+        parameter.data = place
+
+
+def _memory(decoder: Decoder) -> list[Tensor]:
+    return [parameter.data for parameter in decoder.parameters()]
