@@ -5,7 +5,7 @@ a section that claims more is refused unread.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
 from typing import Literal
@@ -20,6 +20,7 @@ _DEFLATE_RATIO = 1032
 """The most that deflate can shrink anything."""
 _ENOUGH = 0.95
 """Compression that saves less is not worth undoing."""
+_PIECE_BYTES = 1 << 18
 _RAW_DEFLATE = -zlib.MAX_WBITS
 _STRATEGY = {"huffman": zlib.Z_HUFFMAN_ONLY, "runs": zlib.Z_RLE}
 
@@ -46,27 +47,49 @@ class Section(Record, frozen=True):
         return None
 
 
-def pack(data: Data, strategy: Strategy) -> tuple[Section, Data]:
-    """A section, and the bytes to store for it."""
-    stored, coding = data, "raw"
-    if strategy != "none":
-        deflate = zlib.compressobj(1, zlib.DEFLATED, _RAW_DEFLATE, 9, _STRATEGY[strategy])
-        deflated = deflate.compress(data) + deflate.flush()
-        if len(deflated) < _ENOUGH * len(data):
-            stored, coding = deflated, "deflate"
-    section = Section(
-        stored_bytes=len(stored),
-        raw_bytes=len(data),
-        crc32=zlib.crc32(stored),
-        coding="deflate" if coding == "deflate" else "raw",
-    )
-    return section, stored
+def as_it_is(data: Data) -> tuple[Section, Data]:
+    """A section of bytes that are not compressed."""
+    return Section(stored_bytes=len(data), raw_bytes=len(data), crc32=zlib.crc32(data)), data
 
 
 def pack_all(parts: Sequence[tuple[Data, Strategy]]) -> list[tuple[Section, Data]]:
-    """Every section, on as many threads as there are processors: zlib does not hold the interpreter."""
+    """Sections, and the bytes to store for each.
+
+    Pieces are compressed on as many threads as there are processors: zlib does not hold the interpreter, and
+    the longest section alone would take longer than the others together.
+    """
     with ThreadPoolExecutor(min(16, cpu_count() or 1)) as threads:
-        return list(threads.map(lambda part: pack(*part), parts))
+        deflated = [
+            [threads.submit(_deflated, piece, strategy, is_last) for piece, is_last in _pieces(data)]
+            if strategy != "none"
+            else None
+            for data, strategy in parts
+        ]
+        return [
+            as_it_is(data) if pieces is None else _smaller(data, b"".join(each.result() for each in pieces))
+            for (data, _), pieces in zip(parts, deflated, strict=True)
+        ]
+
+
+def _pieces(data: Data) -> Iterator[tuple[Data, bool]]:
+    """Of a section, each with whether it is the last."""
+    for first in range(0, len(data), _PIECE_BYTES):
+        yield data[first : first + _PIECE_BYTES], first + _PIECE_BYTES >= len(data)
+
+
+def _deflated(piece: Data, strategy: Strategy, is_last: bool) -> bytes:
+    """A part of a deflate stream: end to end, the parts of all pieces are one stream."""
+    deflate = zlib.compressobj(1, zlib.DEFLATED, _RAW_DEFLATE, 9, _STRATEGY[strategy])
+    return deflate.compress(piece) + deflate.flush(zlib.Z_FINISH if is_last else zlib.Z_FULL_FLUSH)
+
+
+def _smaller(data: Data, deflated: bytes) -> tuple[Section, Data]:
+    if len(deflated) >= _ENOUGH * len(data):
+        return as_it_is(data)
+    section = Section(
+        stored_bytes=len(deflated), raw_bytes=len(data), crc32=zlib.crc32(deflated), coding="deflate"
+    )
+    return section, deflated
 
 
 def unpack(section: Section, stored: Data) -> Data:

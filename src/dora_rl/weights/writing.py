@@ -20,7 +20,7 @@ from dora_rl.weights.container import (
 )
 from dora_rl.weights.difference import Coded
 from dora_rl.weights.files import Files
-from dora_rl.weights.packed import Data, Strategy, pack, pack_all
+from dora_rl.weights.packed import Data, Strategy, as_it_is, pack_all
 from dora_rl.weights.strips import Tensors
 
 
@@ -42,7 +42,7 @@ def write_anchor(
         yield MAGIC
         parts = []
         for tensor in tensors.values():
-            section, stored = pack(_host_bytes(tensor), "none")
+            section, stored = as_it_is(_host_bytes(tensor))
             parts.append(Part(sections=(section,)))
             yield stored
         headers.append(_header("anchor", version, None, tensors, parts, identity))

@@ -39,7 +39,7 @@ class Workload(Record, frozen=True):
     max_staleness: int = 3
     max_versions: int = 3
     """At once on an instance: each more costs every round a pass over its weights."""
-    micro_batch_tokens: int = 16_384
+    micro_batch_tokens: int = 32_768
 
     @property
     def dtype(self) -> Dtype:
