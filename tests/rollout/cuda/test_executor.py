@@ -138,4 +138,4 @@ def test_a_version_moves_into_the_place_of_another(
         engine.drop_version(version)
     engine.load_version(1, directories[1])
     engine.load_version(0, directories[0])
-    assert answers(engine, wanted) == expected
+    assert_same(answers(engine, wanted), expected)

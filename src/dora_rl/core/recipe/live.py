@@ -19,12 +19,12 @@ class Devices(Section, frozen=True):
     elastic: bool | None = None
     """GPUs that train also generate, and pause while they train; left out, the planner chooses."""
     instance_threads: Positive | None = None
-    """Threads of each instance on CPUs; left out, an even share."""
+    """Threads of each instance; left out, an even share on CPUs, one beside a GPU."""
     trainer_ranks: Positive | None = None
     """Processes the trainer is split over, by FSDP2; on GPUs each takes one, from the last on. Left out, one
     on CPUs, else what the planner chooses."""
     trainer_threads: Positive | None = None
-    """Threads of each rank of the trainer on CPUs; left out, an even share."""
+    """Threads of each rank of the trainer; left out, an even share on CPUs, one beside a GPU."""
     memory_gib: PositiveFloat | None = None
     """Memory of one device, or of the machine where devices are CPUs; left out, what there is."""
 

@@ -24,6 +24,9 @@ from dora_rl.model.tokenizer import save_tokenizer
 from dora_rl.runtime.bench.coin import coin_reward
 
 _ROWS = 2048
+_MICRO_BATCH_TOKENS = 32_768
+_MICRO_BATCH_VALUES = _MICRO_BATCH_TOKENS * 1024
+"""Of hidden states: as many at any width."""
 
 
 class Workload(Record, frozen=True):
@@ -39,7 +42,11 @@ class Workload(Record, frozen=True):
     max_staleness: int = 3
     max_versions: int = 3
     """At once on an instance: each more costs every round a pass over its weights."""
-    micro_batch_tokens: int = 32_768
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Of one pass: fewer where each takes more memory."""
+        return min(_MICRO_BATCH_TOKENS, _MICRO_BATCH_VALUES // SHAPES[self.shape].hidden_size)
 
     @property
     def dtype(self) -> Dtype:

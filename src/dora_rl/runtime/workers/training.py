@@ -149,8 +149,9 @@ class TrainerWorker:
             return None
         if version not in self._store.versions:
             return None  # Retired: nobody can compare any more.
-        published = self._store.fetch(version)
-        return sum(int((published[name] != own.cpu()).sum()) for name, own in tensors.items())
+        device = next(iter(tensors.values())).device
+        published = self._store.fetch(version, str(device))
+        return sum(int((published[name] != own).sum()) for name, own in tensors.items())
 
     def _checkpoint(self, command: say.WriteCheckpoint) -> None:
         pending = self._steps.take_checkpoint()

@@ -9,33 +9,32 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 
 from dora_rl.rollout.native.cuda.kernels.decode import Split
 from dora_rl.rollout.native.cuda.staging import Room
 
-PATIENCE = 64
-"""Times that a shape is filled up to a larger one before it gets a graph of its own."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Whatever decides what a launch does, but for its place and what is in device memory."""
 
-    kind: str
+    kind: Literal["decode", "prefill", "draw"]
     room: Room
     sizes: tuple[int, ...]
-    """Rows or tokens first. What is filled up to larger ones does the same."""
+    """What is filled up to larger ones does the same."""
     split: Split | None = None
 
-    def does_for(self, other: "Shape") -> bool:
-        """Whether the other can be filled up to this one, and at most half of it is filling."""
-        return (
-            self.kind == other.kind
-            and all(own >= wanted for own, wanted in zip(self.sizes, other.sizes, strict=True))
-            and self.sizes[0] <= 2 * other.sizes[0]
-        )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """What a shape is filled up to while it is not worth a graph of its own."""
+
+    shape: Callable[[], Shape]
+    """One that does for many."""
+    times: int
 
 
 class Graphs:
@@ -44,28 +43,22 @@ class Graphs:
     def __init__(self, stream: torch.cuda.Stream | None, launched: set[Shape]) -> None:
         self._graphs: defaultdict[int, dict[Shape, torch.cuda.CUDAGraph]] = defaultdict(dict)
         self._filled = Counter[tuple[int, Shape]]()
+        self._failed: list[torch.cuda.CUDAGraph] = []
         self._stream = stream
         self._launched = launched
         """Shapes whose kernels are compiled, on whichever stream: a capture should not compile."""
+        if stream is not None:
+            _make_workspace(stream)
 
     def run(
-        self,
-        place: int,
-        shape: Shape,
-        launch: Callable[[Shape], None],
-        coarse: Callable[[], Shape] | None = None,
+        self, place: int, shape: Shape, launch: Callable[[Shape], None], filling: Filling | None = None
     ) -> None:
-        """Launch a shape by its graph.
-
-        Where there is a `coarse` one that does for many, it is filled up: to that or to any other that has a
-        graph already, until it has come so often that it is worth one of its own.
-        """
+        """Launch a shape, by a graph from the second time on."""
         graphs = self._graphs[place]
         graph = graphs.get(shape)
-        if graph is None and coarse is not None and self._filled[place, shape] < PATIENCE:
+        if graph is None and filling is not None and self._filled[place, shape] < filling.times:
             self._filled[place, shape] += 1
-            found = min((each for each in graphs if each.does_for(shape)), key=_sizes, default=None)
-            shape = found or coarse()
+            shape = filling.shape()
             graph = graphs.get(shape)
         if graph is None and (self._stream is None or shape not in self._launched):
             launch(shape)
@@ -97,12 +90,17 @@ class Graphs:
             try:
                 launch()
             except BaseException:
-                with suppress(RuntimeError):  # It says that nothing whole was captured, which is known.
+                # With it would go the library's workspace of this stream, which all others use.
+                self._failed.append(graph)
+                with suppress(RuntimeError):  # It may say that nothing whole was captured, which is known.
                     graph.capture_end()
                 raise
             graph.capture_end()
         return graph
 
 
-def _sizes(shape: Shape) -> tuple[int, ...]:
-    return shape.sizes
+def _make_workspace(stream: torch.cuda.Stream) -> None:
+    """Have the library make its workspace of a stream now, and not inside the first capture."""
+    with torch.cuda.stream(stream):
+        one = torch.ones(1, 1, device=stream.device)
+        torch.addmm(one[0], one, torch.mm(one, one))

@@ -16,7 +16,7 @@ from torch import Tensor
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Block, Decoder
 from dora_rl.rollout.native.cuda.cache import BlockCache, Copied, to_device, to_host
-from dora_rl.rollout.native.cuda.graphs import Graphs, Shape
+from dora_rl.rollout.native.cuda.graphs import Filling, Graphs, Shape
 from dora_rl.rollout.native.cuda.head import Head
 from dora_rl.rollout.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split, decode_attention, split_for
 from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
@@ -29,6 +29,10 @@ from dora_rl.rollout.scheduling.plan import Row
 
 FIXED_SPLIT = 256
 """Tokens of a split in batch-invariant mode."""
+DECODES_FILLED = 64
+"""Times that rows are filled up to a power of two before they get a graph of their own: that costs little."""
+PREFILLS_FILLED = 4
+"""The same of prefilled tokens, each of which is work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +62,13 @@ class Shared:
 
     def split_for(self, num_rows: int, max_context: int) -> Split:
         """How contexts are divided; always alike where bits matter."""
-        if self.is_fixed:
-            block_size = self.cache.blocks.shape[4]
-            return Split(most=-(-self.tables_SB.shape[1] * block_size // FIXED_SPLIT), fixed=FIXED_SPLIT)
-        return split_for(max(1, num_rows), max_context)
+        return self.fixed_split if self.is_fixed else split_for(max(1, num_rows), max_context)
+
+    @property
+    def fixed_split(self) -> Split:
+        """The one where bits matter."""
+        block_size = self.cache.blocks.shape[4]
+        return Split(most=-(-self.tables_SB.shape[1] * block_size // FIXED_SPLIT), fixed=FIXED_SPLIT)
 
 
 class Lane:
@@ -120,12 +127,12 @@ class Lane:
         counts, draws = self._staging.put(rows)
         if num := counts.num_decoded:
             shape_of = partial(self._decode_shape, counts.max_context)
-            decode = partial(self._decode, decoder)
-            self._graphs.run(place, shape_of(num), decode, coarse=lambda: shape_of(_coarse(num)))
+            filling = Filling(shape=partial(shape_of, _coarse(num)), times=DECODES_FILLED)
+            self._graphs.run(place, shape_of(num), partial(self._decode, decoder), filling)
         if prefilled := counts.prefilled:
-            prefill = partial(self._prefill, decoder)
             coarse = partial(self._prefill_shape, *map(_coarse, prefilled))
-            self._graphs.run(place, self._prefill_shape(*prefilled), prefill, coarse=coarse)
+            filling = Filling(shape=coarse, times=PREFILLS_FILLED)
+            self._graphs.run(place, self._prefill_shape(*prefilled), partial(self._prefill, decoder), filling)
         if not counts.num_answers:
             return None, 0
         shape = Shape(kind="draw", room=self.room, sizes=(counts.num_sampled,))
@@ -141,7 +148,7 @@ class Lane:
     def _prefill_shape(self, num: int, num_stretches: int) -> Shape:
         num, most = min(num, self.room.num_prefilled), len(self._staging.stretches_N2)
         # As many stretches as so many tokens have at least.
-        num_stretches = min(max(num_stretches, num // self._staging.stretch_tokens), most)
+        num_stretches = min(max(num_stretches, -(-num // self._staging.stretch_tokens)), most)
         return Shape(kind="prefill", room=self.room, sizes=(num, num_stretches))
 
     def _decode(self, decoder: Decoder, shape: Shape) -> None:
@@ -168,8 +175,7 @@ class Lane:
             paging, turning = self._paging(layer, tokens), self._turning(decoder, layer)
             rotate_and_store(qkv_TD, shared.heads, turning, paging)
             if shared.is_fixed:
-                split = shared.split_for(num, 0)
-                what = (qkv_TD, mixed_TD, shared.heads, turning, paging, self._parts, split)
+                what = (qkv_TD, mixed_TD, shared.heads, turning, paging, self._parts, shared.fixed_split)
                 decode_attention(*what, is_fused=False)
             else:
                 prefill_attention(qkv_TD, mixed_TD, shared.heads, paging, stretches_N2)

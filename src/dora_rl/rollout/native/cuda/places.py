@@ -30,7 +30,7 @@ class Places:
         return self._tenants[place]
 
     def copied(self, decoder: Decoder) -> Decoder:
-        """The same weights in a free place, whose tenant they make over; in new memory where none is free.
+        """The same weights in a free place, which is free until they settle; else in new memory.
 
         A decoder is hundreds of objects: to make another takes the host longer than the device takes to copy.
         """
@@ -43,7 +43,8 @@ class Places:
     def settle(self, version: int, decoder: Decoder) -> int:
         """Move a version in.
 
-        Back where it was if it only changed its name, else into a free place, else a new one.
+        Where it is if that is a free place (it changed its name, or was copied there), else into one, else
+        into a new one.
         """
         place = next((each for each in self._free if self._tenants[each] is decoder), None)
         if place is None and self._free:
