@@ -1,11 +1,16 @@
 """Changes applied to a resident version: checked in full before the first value is written."""
 
+from collections.abc import Iterator, Mapping, Sequence
+
 import torch
 from torch import Tensor
 
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Change, Delta
 from dora_rl.rollout.errors import VersionError
+
+_LOT_VALUES = 1 << 24
+_Named = tuple[str, Change]
 
 
 def check_delta(delta: Delta, decoder: Decoder) -> None:
@@ -15,14 +20,15 @@ def check_delta(delta: Delta, decoder: Decoder) -> None:
         if name not in parameters:
             raise VersionError(f"the delta changes '{name}', which the model does not have")
         _check_kind(name, change, parameters[name])
-    changes = {name: change for name, change in delta.items() if len(change.indices_N)}
-    if not changes:
+    changes = [(name, change) for name, change in delta.items() if len(change.indices_N)]
+    sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+    if all(verdict.item() for verdict in [_do_fit(some, sizes) for some in _lots(changes)]):
         return
-    sizes = [parameters[name].numel() for name in changes]
-    for name, size, (lowest, highest, is_finite) in zip(changes, sizes, _seen(changes), strict=True):
-        if lowest < 0 or highest >= size:
-            raise VersionError(f"the delta reaches beyond the {size} values of '{name}'")
-        if not is_finite:
+    for name, change in changes:
+        lowest, highest = change.indices_N.aminmax()
+        if lowest < 0 or highest >= sizes[name]:
+            raise VersionError(f"the delta reaches beyond the {sizes[name]} values of '{name}'")
+        if not change.values_N.isfinite().all():
             raise VersionError(f"the delta makes values of '{name}' infinite or no number")
 
 
@@ -35,15 +41,30 @@ def _check_kind(name: str, change: Change, parameter: Tensor) -> None:
         raise VersionError(f"the delta of '{name}' is {values_N.dtype}, the engine's is {parameter.dtype}")
 
 
-def _seen(changes: Delta) -> list[list[int]]:
-    """Of each change its lowest place, its highest, and whether all values are finite.
+def _lots(changes: Sequence[_Named]) -> Iterator[list[_Named]]:
+    """Changes to look at together: each look costs launches, and takes some bytes a value."""
+    lot: list[_Named] = []
+    num_values = 0
+    for name, change in changes:
+        if lot and num_values + len(change.indices_N) > _LOT_VALUES:
+            yield lot
+            lot, num_values = [], 0
+        lot.append((name, change))
+        num_values += len(change.indices_N)
+    if lot:
+        yield lot
 
-    One look at them all, with few operations on each: each costs a launch, and a look waits for the device.
-    """
-    lowest, highest = zip(*(change.indices_N.aminmax() for change in changes.values()), strict=True)
-    are_finite = [change.values_N.isfinite().all() for change in changes.values()]
-    columns = [torch.stack(lowest), torch.stack(highest), torch.stack(are_finite).long()]
-    return torch.stack(columns, dim=1).tolist()
+
+def _do_fit(changes: Sequence[_Named], sizes: Mapping[str, int]) -> Tensor:
+    """Whether all indices are within their parameters and all values are numbers, without waiting for it."""
+    device = changes[0][1].indices_N.device
+    counts = [len(change.indices_N) for _, change in changes]
+    limits = torch.tensor([[sizes[name] for name, _ in changes], counts], device=device)
+    limits_N = torch.repeat_interleave(limits[0], limits[1], output_size=sum(counts))
+    indices_N = torch.cat([change.indices_N for _, change in changes])
+    are_within = (indices_N >= 0).logical_and_(indices_N < limits_N).all()
+    are_numbers = torch.cat([change.values_N for _, change in changes]).isfinite().all()
+    return are_within.logical_and_(are_numbers)
 
 
 @torch.no_grad()

@@ -29,6 +29,9 @@ from dora_rl.runtime.workers.tracked import TrackedEngine
 _PRESSURE = 0.97
 """Share of the KV in use at which it asks for help."""
 _IDLE_S = 0.05
+_SWITCH_S = 0.0005
+"""That a round waits for the interpreter where another thread reads a version: by default ten times as long,
+after every wait for the device."""
 
 
 class InstanceWorker:
@@ -280,6 +283,7 @@ def main(fd: int) -> None:
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
     torch.set_num_threads(begin.setup.devices.instance_threads)
+    sys.setswitchinterval(_SWITCH_S)
     with telling_why(channel):
         with channel.kept_alive(begin.setup.patience.start_s):
             engine, device = open_tracked(begin)
