@@ -21,6 +21,7 @@ from dora_rl.rollout.native.cuda.head import Head
 from dora_rl.rollout.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split, decode_attention, split_for
 from dora_rl.rollout.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.rollout.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
+from dora_rl.rollout.native.cuda.kernels.tiled import MAX_ROWS as TILE_ROWS
 from dora_rl.rollout.native.cuda.slots import CUT_ROWS, SlotSampling
 from dora_rl.rollout.native.cuda.staging import Room, Staging
 from dora_rl.rollout.native.cuda.trunk import Tokens, Trunk, Way, mixture_width, way_for
@@ -30,7 +31,7 @@ from dora_rl.rollout.scheduling.plan import Row
 FIXED_SPLIT = 256
 """Tokens of a split in batch-invariant mode."""
 DECODES_FILLED = 64
-"""Times that rows are filled up to a power of two before they get a graph of their own: that costs little."""
+"""Times that more rows than a tile has are filled up to a power of two before they get their own graph."""
 PREFILLS_FILLED = 4
 """The same of prefilled tokens, each of which is work."""
 
@@ -141,7 +142,8 @@ class Lane:
         return to_host(self._head.answers_3R), counts.num_answers
 
     def _decode_shape(self, max_context: int, num: int) -> Shape:
-        num = min(num, self.room.num_rows)
+        # A tile of rows takes as long whether it is full or not, and few shapes need few graphs.
+        num = min(_coarse(num) if num <= TILE_ROWS else num, self.room.num_rows)
         split = self._shared.split_for(num, max_context)
         return Shape(kind="decode", room=self.room, sizes=(num,), split=split)
 
