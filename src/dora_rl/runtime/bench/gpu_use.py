@@ -1,7 +1,7 @@
 """How much of the time a GPU was busy.
 
 Hopper and later count it in hardware, which NVML reads (`nvidia-ml-py`). Elsewhere it is what `nvidia-smi`
-says, which samples: beside unchanged decoding, some of its readings fall to a tenth.
+samples: over a run the two agree within a point or so, a single reading of it says little.
 """
 
 import os
