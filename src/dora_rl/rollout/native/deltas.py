@@ -22,7 +22,8 @@ def check_delta(delta: Delta, decoder: Decoder) -> None:
         _check_kind(name, change, parameters[name])
     changes = [(name, change) for name, change in delta.items() if len(change.indices_N)]
     sizes = {name: parameter.numel() for name, parameter in parameters.items()}
-    if all(verdict.item() for verdict in [_do_fit(some, sizes) for some in _lots(changes)]):
+    device = next(decoder.parameters()).device
+    if all(verdict.item() for verdict in [_do_fit(some, sizes, device) for some in _lots(changes)]):
         return
     for name, change in changes:
         lowest, highest = change.indices_N.aminmax()
@@ -55,15 +56,17 @@ def _lots(changes: Sequence[_Named]) -> Iterator[list[_Named]]:
         yield lot
 
 
-def _do_fit(changes: Sequence[_Named], sizes: Mapping[str, int]) -> Tensor:
-    """Whether all indices are within their parameters and all values are numbers, without waiting for it."""
-    device = changes[0][1].indices_N.device
+def _do_fit(changes: Sequence[_Named], sizes: Mapping[str, int], device: torch.device) -> Tensor:
+    """Whether all indices are within their parameters and all values are numbers, without waiting for it.
+
+    Looked at on the device, wherever the change is: the host would spend most of its time on fresh pages.
+    """
     counts = [len(change.indices_N) for _, change in changes]
     limits = torch.tensor([[sizes[name] for name, _ in changes], counts], device=device)
     limits_N = torch.repeat_interleave(limits[0], limits[1], output_size=sum(counts))
-    indices_N = torch.cat([change.indices_N for _, change in changes])
+    indices_N = torch.cat([change.indices_N.to(device) for _, change in changes])
     are_within = (indices_N >= 0).logical_and_(indices_N < limits_N).all()
-    are_numbers = torch.cat([change.values_N for _, change in changes]).isfinite().all()
+    are_numbers = torch.cat([change.values_N.to(device) for _, change in changes]).isfinite().all()
     return are_within.logical_and_(are_numbers)
 
 
