@@ -69,10 +69,21 @@ def test_a_delta_spans_several_versions(tmp_path: Path) -> None:
     assert same_bits(tensors, versions[5])
 
 
+def test_deltas_stay_that_lead_from_the_oldest_version_to_the_newest(tmp_path: Path) -> None:
+    """So that an instance of an old version need not read a whole one because an anchor stands between."""
+    store, _ = published(tmp_path, 7, every=3)
+    for retired in (0, 2, 3, 4, 5):
+        store.retire(retired)
+    assert {f"v0000000{each}.delta" for each in range(1, 7)} < names(tmp_path)
+    assert "v00000003.anchor" not in names(tmp_path)
+    store.retire(1)
+    assert names(tmp_path) == {"v00000006.anchor", "v00000006.delta"}
+
+
 def test_a_delta_spans_versions_that_are_gone(tmp_path: Path) -> None:
-    """As when the last instance of an old version adopts the newest, past an anchor."""
+    """As when an instance still has a version that was retired, and adopts the newest, past an anchor."""
     store, versions = published(tmp_path, 7, every=3)
-    for retired in (2, 3, 4):
+    for retired in range(5):
         store.retire(retired)
     assert "v00000002.delta" not in names(tmp_path)
     tensors = {name: tensor.clone() for name, tensor in versions[1].items()}

@@ -3,7 +3,7 @@
 Knows numbers only.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from dora_rl.core.errors import ConfigError
@@ -59,18 +59,20 @@ class Inventory:
         return [("anchor", first), *(("delta", each) for each in range(first + 1, version + 1))]
 
     def spans(self, base: int, version: int) -> bool:
-        """Whether every delta between the two is there; a retired version's goes when no chain needs it."""
+        """Whether every delta between the two is there; those go that lead to the oldest and further back."""
         return all(each in self.deltas for each in range(base + 1, version + 1))
 
     def needless(self) -> list[File]:
         """Files that no version needs any more, newest first: what is left is whole chains."""
-        needed = set(self._needed(self.versions))
+        needed = set(self._needed())
         files: set[File] = {("anchor", each) for each in self.anchors}
         files |= {("delta", each) for each in self.deltas}
         return sorted(files - needed, key=lambda file: -file[1])
 
-    def _needed(self, versions: Iterable[int]) -> Iterable[File]:
+    def _needed(self) -> Iterator[File]:
+        versions = self.versions
         for version in versions:
             yield from self.chain(version)
-            # An instance of the version before adopts it by this, though an anchor may stand beside it.
-            yield "delta", version
+        # An instance of an older version adopts a newer one by these, though anchors may stand between them.
+        if versions:
+            yield from (("delta", each) for each in range(versions[0], versions[-1] + 1))
