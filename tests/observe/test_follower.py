@@ -20,7 +20,7 @@ from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import curve
 from dora_rl.observe.live.view import RunView
 from dora_rl.observe.live.warnings import dead_run_warnings
-from dora_rl.observe.live.words import by_version, duration, left_s, step_line
+from dora_rl.observe.live.words import by_version, duration, left_s, step_line, tokens_per_s
 from dora_rl.sim.run import Result, simulate
 
 RECIPE = build(
@@ -173,9 +173,17 @@ def test_words_say_figures_with_their_units() -> None:
     assert left_s([step(0), step(1)], 10) == 80.0
     assert left_s([step(9)], 10) is None
     assert by_version({1: 2, 3: 4}) == "v3 x 4, v1 x 2"
-    line = step_line(step(4), num_steps=10, left_s=50.0)
+    line = step_line([step(each) for each in range(5)], num_steps=10)
     for part in ("step 5/10", "reward 0.500", "100 tokens/s", "staleness 1.00 (max 2)", "50.0 s left"):
         assert part in line
+
+
+def test_rates_are_of_the_latest_steps_and_not_of_the_start() -> None:
+    bursts = [step(0, step_s=100.0), *(step(i, step_s=9.0 if i % 2 else 1.0) for i in range(1, 9))]
+    uneven = [replace(each, generated_tokens=0) if each.step % 2 else each for each in bursts]
+    assert left_s(bursts, 19) == pytest.approx(50.0)
+    assert left_s(bursts[:1], 19) is None
+    assert tokens_per_s(uneven) == pytest.approx(uneven[0].generated_tokens / 10)
 
 
 def test_a_curve_goes_from_the_least_to_the_greatest_within_its_width() -> None:

@@ -32,10 +32,6 @@ class StepFacts(Record, frozen=True):
     staleness_max: int
     num_trajectories: int
 
-    @property
-    def tokens_per_s(self) -> float:
-        return self.generated_tokens / self.step_s if self.step_s > 0 else 0.0
-
 
 class EvaluationFacts(Record, frozen=True):
     """Held-out rows under one version, as far as they are scored."""

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
-from dora_rl.observe.live.words import by_version, duration, left_s, number, waiting
+from dora_rl.observe.live.words import by_version, duration, left_s, number, tokens_per_s, waiting
 from dora_rl.observe.tables import table
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -67,7 +67,7 @@ def _progress(title: str, state: State, steps: Sequence[StepFacts], num_steps: i
 
 def _steps(steps: Sequence[StepFacts]) -> RenderableType:
     made = table("", *_COLUMNS)
-    for facts in steps[-_SHOWN_STEPS:]:
+    for end, facts in list(enumerate(steps, 1))[-_SHOWN_STEPS:]:
         made.add_row(
             str(facts.step + 1),
             number(facts.reward),
@@ -75,7 +75,7 @@ def _steps(steps: Sequence[StepFacts]) -> RenderableType:
             f"{facts.mean_tokens:.0f}",
             f"{facts.truncated_share:.0%}",
             f"{facts.staleness_mean:.2f} / {facts.staleness_max}",
-            f"{facts.tokens_per_s:,.0f}",
+            f"{tokens_per_s(steps[:end]):,.0f}",
             duration(facts.step_s),
             duration(facts.starved_s),
             duration(facts.window_s),

@@ -17,7 +17,7 @@ from dora_rl.core.inputs import Input
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import draw
 from dora_rl.observe.live.warnings import dead_run_warnings
-from dora_rl.observe.live.words import left_s, step_line
+from dora_rl.observe.live.words import step_line
 
 Watcher = Callable[[Input, list[Decision]], None]
 
@@ -57,8 +57,7 @@ class RunView:
     def _tell_steps(self, tell: Callable[[str], None]) -> None:
         steps = self._follower.steps
         for number in range(self._num_told, len(steps)):
-            left = left_s(steps[: number + 1], self._num_steps)
-            tell(step_line(steps[number], num_steps=self._num_steps, left_s=left))
+            tell(step_line(steps[: number + 1], num_steps=self._num_steps))
             self._warn(tell)
         self._num_told = len(steps)
 

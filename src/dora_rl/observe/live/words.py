@@ -1,40 +1,46 @@
 """Facts as text: the line of a step, durations, shares."""
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import mean
 
 from dora_rl.observe.live.facts import State, StepFacts
 
-_USUAL = 8
-"""Steps whose median time predicts the rest."""
+_LATEST = 16
+"""Steps that a rate is taken over: where groups finish in bursts, so do steps."""
 
 
-def step_line(facts: StepFacts, *, num_steps: int, left_s: float | None) -> str:
-    """One train step in one line."""
+def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
+    """The last of these train steps in one line."""
+    facts, left = steps[-1], left_s(steps, num_steps)
     parts = [
         f"step {facts.step + 1}/{num_steps}",
         f"reward {number(facts.reward)}",
         f"tokens {facts.mean_tokens:.0f} (max {facts.max_tokens})",
         f"staleness {facts.staleness_mean:.2f} (max {facts.staleness_max})",
-        f"{facts.tokens_per_s:,.0f} tokens/s",
+        f"{tokens_per_s(steps):,.0f} tokens/s",
         f"{duration(facts.step_s)} a step, {duration(facts.train_s)} of it training",
     ]
     if facts.zero_variance_share:
         parts.insert(2, f"{facts.zero_variance_share:.0%} of groups without variance")
     if facts.truncated_share:
         parts.append(f"{facts.truncated_share:.0%} cut")
-    if left_s:
-        parts.append(f"{duration(left_s)} left")
+    if left:
+        parts.append(f"{duration(left)} left")
     return "  ".join(parts)
 
 
 def left_s(steps: Sequence[StepFacts], num_steps: int) -> float | None:
-    """Time until the last step, by the usual time of the latest ones."""
+    """Time until the last step, by the latest ones; unknown after the first, which waited for the start."""
+    latest = steps[1:][-_LATEST:]
     remaining = num_steps - (steps[-1].step + 1) if steps else num_steps
-    if not steps or remaining <= 0:
-        return None
-    # The first step waited for processes to start.
-    return remaining * median(step.step_s for step in steps[1:][-_USUAL:] or steps)
+    return remaining * mean(step.step_s for step in latest) if latest and remaining > 0 else None
+
+
+def tokens_per_s(steps: Sequence[StepFacts]) -> float:
+    """Generated during the latest of these steps; without the first, which waited for the start."""
+    latest = steps[1:][-_LATEST:] or steps
+    seconds = sum(step.step_s for step in latest)
+    return sum(step.generated_tokens for step in latest) / seconds if seconds > 0 else 0.0
 
 
 def waiting(state: State) -> str:
