@@ -1,6 +1,7 @@
 """On a GPU in bfloat16 a step is that of the CPU in float32, as far as bfloat16 goes."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,7 +19,17 @@ from dora_rl.algorithms.config import (
 )
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.tiny import seeded_decoder
+from dora_rl.trainer.checkpoint import (
+    MASTERS,
+    MOMENTS_FILE,
+    load_checkpoint,
+    prepare_snapshots,
+    take_snapshot,
+    write_snapshot,
+)
 from dora_rl.trainer.config import CriticConfig, GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.trainer.exporting import prepare_serving, served_on_host
+from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import TrainBatch
 
@@ -96,3 +107,38 @@ def test_the_head_may_be_computed_again_instead(make_batch: Callable[..., TrainB
         metrics.append(trainer_of(seeded_decoder(MODEL, seed=0).cuda(), config).train(make_batch()))
     assert metrics[0]["loss"] == pytest.approx(metrics[1]["loss"], rel=1e-3, abs=1e-5)
     assert metrics[0]["grad_norm"] == pytest.approx(metrics[1]["grad_norm"], rel=1e-2)
+
+
+def test_a_snapshot_stays_as_it_is_while_training_goes_on(
+    make_batch: Callable[..., TrainBatch], tmp_path: Path
+) -> None:
+    saved, memory = trainer_of(seeded_decoder(MODEL, seed=0).cuda(), CONFIG), HostMemory()
+    prepare_snapshots(saved, memory)
+    for seed in range(2):
+        saved.train(make_batch(seed=seed))
+        snapshot = take_snapshot(saved, memory)
+    assert snapshot is not None
+    at_two = {name: tensor.clone() for name, tensor in saved.weights.masters.items()}
+    third = saved.train(make_batch(seed=2))
+    write_snapshot(snapshot, tmp_path / "step_2")
+    resumed = trainer_of(seeded_decoder(MODEL, seed=1).cuda(), CONFIG)
+    load_checkpoint(resumed, tmp_path / "step_2")
+    assert all(torch.equal(resumed.weights.masters[name], each) for name, each in at_two.items())
+    assert resumed.train(make_batch(seed=2))["loss"] == pytest.approx(third["loss"], rel=1e-4)
+
+
+def test_the_memory_of_a_snapshot_is_taken_once(make_batch: Callable[..., TrainBatch]) -> None:
+    trainer, memory = trainer_of(seeded_decoder(MODEL, seed=0).cuda(), CONFIG), HostMemory()
+    prepare_snapshots(trainer, memory)
+    prepare_serving(trainer, memory)
+    places = set()
+    for seed in range(2):
+        trainer.train(make_batch(seed=seed))
+        snapshot, decoder = take_snapshot(trainer, memory), served_on_host(trainer, memory)
+        assert snapshot is not None
+        assert decoder is not None
+        tensors = [*snapshot.files[MASTERS].values(), *snapshot.files[MOMENTS_FILE].values()]
+        places.add(tuple(tensor.data_ptr() for tensor in (*tensors, *decoder.parameters())))
+        for name, tensor in trainer.weights.served():
+            assert torch.equal(decoder.get_parameter(name), tensor.cpu()), name
+    assert len(places) == 1

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
+from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.optimizer import MOMENTS
 from dora_rl.trainer.trainer import Trainer
 
@@ -71,24 +72,27 @@ class Snapshot:
 
 def save_checkpoint(trainer: Trainer, directory: Path) -> None:
     """Write the trainer between two steps. Every rank calls it, rank 0 writes."""
-    snapshot = take_snapshot(trainer)
+    snapshot = take_snapshot(trainer, HostMemory())
     if snapshot is not None:
         write_snapshot(snapshot, directory)
 
 
-def take_snapshot(trainer: Trainer) -> Snapshot | None:
+def take_snapshot(trainer: Trainer, memory: HostMemory) -> Snapshot | None:
     """What a checkpoint holds. Every rank calls it, rank 0 has it.
 
     Where `is_apart` it is a copy, which later steps do not change; else it is to be written before them.
     """
     trainer.check_idle()
-    masters = trainer.weights.whole(trainer.weights.masters)
-    moments = {
-        f"{moment}.{name}": tensor
-        for moment, tensors in trainer.optimizer.moments().items()
-        for name, tensor in trainer.weights.whole(tensors).items()
+    is_first = trainer.ranks.rank == 0
+    files = {
+        name: memory.copied((each for each in tensors if is_first), f"{name}/")
+        for name, tensors in (
+            (MASTERS, trainer.weights.whole(trainer.weights.masters)),
+            (MOMENTS_FILE, _whole_moments(trainer)),
+            (KEPT, _kept(trainer)),
+        )
     }
-    if trainer.ranks.rank != 0:
+    if not is_first:
         return None
     header = Header(
         format=FORMAT,
@@ -99,8 +103,15 @@ def take_snapshot(trainer: Trainer) -> Snapshot | None:
         steps=trainer.optimizer.steps(),
         files={},
     )
-    files = {MASTERS: masters, MOMENTS_FILE: moments, RANDOM: _random_states(), KEPT: _kept(trainer)}
-    return Snapshot(header=header, files=files)
+    return Snapshot(header=header, files=files | {RANDOM: _random_states()})
+
+
+def prepare_snapshots(trainer: Trainer, memory: HostMemory) -> None:
+    """Touch the memory of snapshots before the first of them is taken."""
+    for name, shape in trainer.weights.shapes.items():
+        memory.prepare(f"{MASTERS}/{name}", shape, torch.float32)
+        for moment in MOMENTS:
+            memory.prepare(f"{MOMENTS_FILE}/{moment}.{name}", shape, torch.float32)
 
 
 def is_apart(trainer: Trainer) -> bool:
@@ -218,15 +229,19 @@ def _under(moment: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): own for name, own in tensors.items() if name.startswith(prefix)}
 
 
-def _kept(trainer: Trainer) -> dict[str, Tensor]:
+def _whole_moments(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
+    for moment, tensors in trainer.optimizer.moments().items():
+        for name, tensor in trainer.weights.whole(tensors):
+            yield f"{moment}.{name}", tensor
+
+
+def _kept(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
     """By version and name; the current version is in the masters."""
     versions = {} if trainer.kept is None else trainer.kept.tensors()
-    return {
-        f"{version}/{name}": tensor.cpu()
-        for version, tensors in versions.items()
-        if version != trainer.version
-        for name, tensor in tensors.items()
-    }
+    for version, tensors in versions.items():
+        if version != trainer.version:
+            for name, tensor in tensors.items():
+                yield f"{version}/{name}", tensor.cpu()
 
 
 def _by_version(kept: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:

@@ -1,31 +1,40 @@
 """The current version as a Hugging Face directory."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.save import save_decoder
+from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.trainer import Trainer
+
+_SERVED = "served/"
 
 
 def export(trainer: Trainer, directory: Path, *, origin: Path | None = None) -> None:
     """Write what an engine serves, with the tokenizer of `origin`. Every rank calls it, rank 0 writes."""
-    tensors = served_on_host(trainer)
-    if trainer.ranks.rank == 0:
-        save_decoder(decoder_of(trainer, tensors), directory, origin=origin)
+    decoder = served_on_host(trainer, HostMemory())
+    if decoder is not None:
+        save_decoder(decoder, directory, origin=origin)
 
 
-def served_on_host(trainer: Trainer) -> dict[str, Tensor]:
-    """What an engine serves, put together from all ranks."""
-    return {name: tensor.cpu() for name, tensor in trainer.served_tensors().items()}
+def served_on_host(trainer: Trainer, memory: HostMemory) -> Decoder | None:
+    """What an engine serves. Every rank calls it, rank 0 has it.
 
-
-def decoder_of(trainer: Trainer, tensors: Mapping[str, Tensor]) -> Decoder:
-    """A copy of what an engine serves, that can be written."""
-    serving = getattr(torch, trainer.config.serving_dtype)
-    decoder = Decoder.empty(trainer.weights.policy.decoder.config, dtype=serving)
-    decoder.load_state_dict(tensors)
+    It is made of the trainer's own memory where that is the host's.
+    """
+    is_first = trainer.ranks.rank == 0
+    tensors = memory.copied((each for each in trainer.weights.served() if is_first), _SERVED)
+    if not is_first:
+        return None
+    decoder = Decoder.empty(trainer.weights.policy.decoder.config, device="meta")
+    decoder.load_state_dict(tensors, assign=True)
     return decoder
+
+
+def prepare_serving(trainer: Trainer, memory: HostMemory) -> None:
+    """Touch the memory that `served_on_host` takes before it is called first."""
+    dtype = getattr(torch, trainer.config.serving_dtype)
+    for name, parameter in trainer.weights.policy.decoder.named_parameters():
+        memory.prepare(_SERVED + name, parameter.shape, dtype)

@@ -118,9 +118,9 @@ class LoraWeights:
         for name, used in self._forward.items():
             yield name, used.detach()
 
-    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Copies on the CPU."""
-        return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """They are."""
+        return ((name, tensor.detach()) for name, tensor in tensors.items())
 
     @torch.no_grad()
     def restore(self, name: str, whole: Tensor, into: Tensor) -> None:

@@ -71,9 +71,9 @@ class ShardedWeights:
             whole: Tensor = _sharded(own).full_tensor()
             yield name, whole.detach().to(self._serving_dtype)
 
-    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Put together from all ranks, on the CPU."""
-        return {name: self._like(name, local).full_tensor().cpu() for name, local in tensors.items()}
+    def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Put together from all ranks."""
+        return ((name, self._like(name, local).full_tensor()) for name, local in tensors.items())
 
     @torch.no_grad()
     def restore(self, name: str, whole: Tensor, into: Tensor) -> None:

@@ -60,8 +60,8 @@ class Weights(Protocol):
         """Every parameter of the decoder, whole, in the serving dtype, under the Decoder's own name."""
         ...
 
-    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors shaped like the masters, put together from all ranks, on the CPU."""
+    def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Tensors shaped like the masters, each put together from all ranks when it is asked for."""
         ...
 
     def restore(self, name: str, whole: Tensor, into: Tensor) -> None:
@@ -118,9 +118,9 @@ class FullWeights:
         for name, used in self.policy.decoder.named_parameters():
             yield name, used.detach()
 
-    def whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Copies on the CPU."""
-        return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """They are."""
+        return ((name, tensor.detach()) for name, tensor in tensors.items())
 
     @torch.no_grad()
     def restore(self, name: str, whole: Tensor, into: Tensor) -> None:

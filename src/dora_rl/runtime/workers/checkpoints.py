@@ -19,10 +19,12 @@ from dora_rl.trainer.checkpoint import (
     Snapshot,
     is_apart,
     load_checkpoint,
+    prepare_snapshots,
     take_snapshot,
     write_snapshot,
 )
-from dora_rl.trainer.exporting import decoder_of, served_on_host
+from dora_rl.trainer.exporting import prepare_serving, served_on_host
+from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.trainer import Trainer
 
 STATE = "trainer"
@@ -41,17 +43,24 @@ class Pending:
     """Whether training may go on meanwhile."""
 
 
-def take_checkpoint(trainer: Trainer, root: Path) -> Pending | None:
-    """The trainer's version, to be written by rank 0.
+def prepare_checkpoints(trainer: Trainer, memory: HostMemory) -> None:
+    """Touch the host memory that checkpoints from a device take: training would stand still for it."""
+    masters = trainer.weights.masters.values()
+    if trainer.ranks.rank == 0 and any(master.device.type != "cpu" for master in masters):
+        prepare_serving(trainer, memory)
+        prepare_snapshots(trainer, memory)
+
+
+def take_checkpoint(trainer: Trainer, root: Path, memory: HostMemory) -> Pending | None:
+    """The trainer's version, to be written by rank 0 before the next one is taken.
 
     Every rank calls it, and all see whether the directory is there.
     """
     directory, contents = root / f"step_{trainer.version:05}", None
     if not directory.exists():
-        tensors = served_on_host(trainer)
-        snapshot = take_snapshot(trainer)
-        if snapshot is not None:
-            contents = decoder_of(trainer, tensors), snapshot
+        decoder, snapshot = served_on_host(trainer, memory), take_snapshot(trainer, memory)
+        if decoder is not None and snapshot is not None:
+            contents = decoder, snapshot
     if trainer.ranks.rank != 0:
         return None
     return Pending(

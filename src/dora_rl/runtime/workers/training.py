@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,16 @@ from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.runtime.workers.breaking import telling_why
 from dora_rl.runtime.workers.channel import Channel
-from dora_rl.runtime.workers.checkpoints import Pending, load_newest, take_checkpoint, write_checkpoint
+from dora_rl.runtime.workers.checkpoints import (
+    Pending,
+    load_newest,
+    prepare_checkpoints,
+    take_checkpoint,
+    write_checkpoint,
+)
 from dora_rl.runtime.workers.followers import Followers
 from dora_rl.runtime.workers.joining import join
+from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.opening import open_trainer
 from dora_rl.trainer.seam import Metrics
 from dora_rl.trainer.trainer import Trainer
@@ -36,6 +43,7 @@ class Steps:
         self._setup = setup
         self._trainer = trainer
         self._layout = LiveLayout(root=Path(setup.run_directory))
+        self._memory = HostMemory()
         self._added: set[int] = set()
         """Groups of the step in progress."""
         self._busy_s = 0.0
@@ -73,9 +81,13 @@ class Steps:
         is_first = self._trainer.ranks.rank == 0
         return {name: tensor for name, tensor in self._trainer.weights.served() if is_first}
 
+    def prepare_checkpoints(self) -> None:
+        """What the first checkpoint would wait for; beside the first step."""
+        prepare_checkpoints(self._trainer, self._memory)
+
     def take_checkpoint(self) -> Pending | None:
         """The last version, for rank 0 to write."""
-        return take_checkpoint(self._trainer, self._layout.checkpoints)
+        return take_checkpoint(self._trainer, self._layout.checkpoints, self._memory)
 
     def _begin(self, batch: int) -> None:
         assert batch == self._trainer.version, f"batch {batch} for a trainer of {self._trainer.version}"
@@ -95,7 +107,7 @@ class TrainerWorker:
         self._store = store
         self._followers = followers
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
-        self._writing = self._writer.submit(lambda: None)
+        self._writing: Future[None] = self._writer.submit(steps.prepare_checkpoints)
         self._obey: dict[type, Callable[[Any], None]] = {
             say.AddGroup: steps.add,
             say.TrainStep: self._train,
