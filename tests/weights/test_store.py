@@ -27,10 +27,17 @@ SEEDS = st.integers(0, 2**32)
 
 
 def published(
-    directory: Path, count: int, *, every: int = 32, chain_share: float = 1e9, **settings: object
+    directory: Path,
+    count: int,
+    *,
+    every: int = 32,
+    chain_share: float = 1e9,
+    kept_deltas: int = 1,
+    **settings: object,
 ) -> tuple[Store, list]:
     versions = history(count, **settings)  # type: ignore[arg-type]
-    store = Store(directory, policy=AnchorPolicy(every=every, chain_share=chain_share))
+    policy = AnchorPolicy(every=every, chain_share=chain_share, kept_deltas=kept_deltas)
+    store = Store(directory, policy=policy)
     for number, tensors in enumerate(versions):
         store.publish(number, tensors)
     return store, versions
@@ -78,6 +85,22 @@ def test_deltas_stay_that_lead_from_the_oldest_version_to_the_newest(tmp_path: P
     assert "v00000003.anchor" not in names(tmp_path)
     store.retire(1)
     assert names(tmp_path) == {"v00000006.anchor", "v00000006.delta"}
+
+
+def test_the_newest_deltas_stay_whoever_is_retired(tmp_path: Path) -> None:
+    """So that neither has one of a version that was retired meanwhile."""
+    store, versions = published(tmp_path, 7, every=3, kept_deltas=4)
+    for retired in range(6):
+        store.retire(retired)
+    assert names(tmp_path) - {f"v0000000{each}.retired" for each in (3, 4, 5)} == {
+        "v00000006.anchor",
+        *(f"v0000000{each}.delta" for each in (3, 4, 5, 6)),
+    }
+    assert store.versions == (6,)
+    tensors = {name: tensor.clone() for name, tensor in versions[2].items()}
+    for name, change in store.fetch_delta(6, Resident(version=2, tensors=tensors)).items():
+        tensors[name].view(-1)[change.indices_N] = change.values_N
+    assert same_bits(tensors, versions[6])
 
 
 def test_a_delta_spans_versions_that_are_gone(tmp_path: Path) -> None:

@@ -20,9 +20,11 @@ class AnchorPolicy(Record, frozen=True):
     """After so many deltas, at the latest."""
     chain_share: float = 1.0
     """When the deltas since the last anchor have grown to this share of its bytes."""
+    kept_deltas: int = 8
+    """The newest stay though no chain needs them: an instance a few versions behind adopts by them."""
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.chain_share <= 0:
+        if self.every < 1 or self.chain_share <= 0 or self.kept_deltas < 1:
             raise ConfigError("anchors need a positive number of deltas between them")
 
     def is_due(self, anchor_bytes: int, delta_bytes: Sequence[int]) -> bool:
@@ -59,20 +61,21 @@ class Inventory:
         return [("anchor", first), *(("delta", each) for each in range(first + 1, version + 1))]
 
     def spans(self, base: int, version: int) -> bool:
-        """Whether every delta between the two is there; those go that lead to the oldest and further back."""
+        """Whether every delta between the two is there; an anchor makes them needless in time."""
         return all(each in self.deltas for each in range(base + 1, version + 1))
 
-    def needless(self) -> list[File]:
-        """Files that no version needs any more, newest first: what is left is whole chains."""
-        needed = set(self._needed())
+    def needless(self, kept_deltas: int) -> list[File]:
+        """Files that nobody needs any more, newest first: what is left is whole chains and some deltas."""
+        needed = set(self._needed(kept_deltas))
         files: set[File] = {("anchor", each) for each in self.anchors}
         files |= {("delta", each) for each in self.deltas}
         return sorted(files - needed, key=lambda file: -file[1])
 
-    def _needed(self) -> Iterator[File]:
+    def _needed(self, kept_deltas: int) -> Iterator[File]:
         versions = self.versions
         for version in versions:
             yield from self.chain(version)
         # An instance of an older version adopts a newer one by these, though anchors may stand between them.
         if versions:
-            yield from (("delta", each) for each in range(versions[0], versions[-1] + 1))
+            first = min(versions[0], versions[-1] - kept_deltas + 1)
+            yield from (("delta", each) for each in range(first, versions[-1] + 1))

@@ -184,7 +184,7 @@ class Store:
         directory = self._shelf.directory
         for path in filter(is_temporary, directory.iterdir()):
             self._files.remove(path)
-        for file in self._shelf.inventory().needless():
+        for file in self._shelf.inventory().needless(self._policy.kept_deltas):
             self._files.remove(self._shelf.path(*file))
         left = self._shelf.inventory()
         bare = left.retired - left.anchors - left.deltas
