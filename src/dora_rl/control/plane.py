@@ -69,6 +69,8 @@ class ControlPlane:
             told.Published: self._published,
             told.StepLost: self._step_lost,
             told.EvaluationAsked: self._evaluation_asked,
+            told.Fault: self._noted,
+            told.Replayed: self._noted,
             told.Tick: self._ticked,
         }
         p.schedule.gate.onset(p.target.groups)
@@ -146,8 +148,8 @@ class ControlPlane:
                 self._look_again()
             self._p.versions.retire()
 
-    def _noted(self, event: told.Lent) -> None:
-        """Lending was decided here; the word that it happened changes nothing."""
+    def _noted(self, event: told.Lent | told.Fault | told.Replayed) -> None:
+        """For the record: lending was decided here, and of a death control has to know InstanceLost."""
 
     def _returned(self, event: told.Returned) -> None:
         instance = self._p.fleet.get(event.instance)

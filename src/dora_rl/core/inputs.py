@@ -101,11 +101,22 @@ class EnvironmentFailed(Input, frozen=True):
     reason: str
 
 
-class Scored(Input, frozen=True):
-    """The reward of an ended trajectory; None when no reward function applied."""
+class RewardFault(Record, frozen=True):
+    """A reward function that gave no usable value."""
+
+    function: str
+    reason: str
+    """Which kind of failure: `raised`, `time limit` and so on."""
+    detail: str
+    """In one line; the traceback is in the run's logs."""
+
+
+class Scored(Input, frozen=True, omit_defaults=True):
+    """The reward of an ended trajectory; None when no reward function applied, or one failed."""
 
     trajectory: int
     reward: float | None
+    failures: tuple[RewardFault, ...] = ()
 
 
 class Moved(Input, frozen=True):
@@ -152,6 +163,25 @@ class Tick(Input, frozen=True):
     """Time passed."""
 
 
+# --- for the record: nothing is decided about these ---------------------------------------------
+
+
+class Fault(Input, frozen=True):
+    """A worker of any kind died or hung."""
+
+    worker: str
+    reason: str
+    is_restarted: bool = True
+
+
+class Replayed(Input, frozen=True):
+    """A trainer that started again trained on a published batch once more."""
+
+    batch: int
+    num_different: int
+    """Values in which the weights differ from those that were published."""
+
+
 AnyInput = (
     InstanceJoined
     | InstanceLost
@@ -171,5 +201,7 @@ AnyInput = (
     | Published
     | StepLost
     | EvaluationAsked
+    | Fault
+    | Replayed
     | Tick
 )

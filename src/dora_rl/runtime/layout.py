@@ -29,6 +29,11 @@ class LiveLayout(RunLayout, frozen=True):
         return self.root / "metrics.jsonl"
 
     @property
+    def rewards_log(self) -> Path:
+        """What reward functions printed, and how they failed."""
+        return self.logs / "rewards.log"
+
+    @property
     def rendezvous(self) -> Path:
         """Where the ranks of a trainer find each other."""
         return self.root / "rendezvous"

@@ -79,6 +79,7 @@ def _summary(opened: Opened, orchestrator: Orchestrator) -> RunSummary:
         starved_s=plane.meters.starved_s,
         window_stall_s=plane.meters.window_stall_s,
         worker_deaths=dict(orchestrator.deaths.total),
+        reward_failures=dict(orchestrator.scoring.failures.total),
         checkpoint=orchestrator.checkpoint,
         last_metrics=orchestrator.metrics.last,
     )

@@ -22,6 +22,8 @@ class RunSummary(Record, frozen=True):
     window_stall_s: float
     worker_deaths: dict[str, int]
     """By the name of the worker, since this process began."""
+    reward_failures: dict[str, int]
+    """Trajectories without a reward by the name of the failure, since this process began."""
     checkpoint: str | None
     """The newest one: a Hugging Face directory."""
     last_metrics: dict[str, float | None]

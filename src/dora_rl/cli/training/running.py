@@ -42,7 +42,11 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
             f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
     say(f"run directory: {layout.root}")
     title = f"{recipe.model}, {Path(name).stem}"
-    with _interruptible(layout), _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
+    with (
+        _interruptible(layout),
+        _trackers(layout, recipe) as trackers,
+        shown(title, recipe.steps, rewards_log=str(layout.rewards_log)) as view,
+    ):
         summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
 
@@ -64,7 +68,7 @@ def go_on(root: Path, *, as_json: bool) -> None:
     with (
         _interruptible(layout),
         _trackers(layout, recipe) as trackers,
-        shown(title, recipe.steps, past) as view,
+        shown(title, recipe.steps, past, rewards_log=str(layout.rewards_log)) as view,
     ):
         summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)

@@ -58,6 +58,8 @@ def summary_lines(summary: RunSummary) -> Iterator[str]:
         yield f"reward of the last step: {reward:.3f}"
     if summary.closed_trajectories:
         yield "left out: " + ", ".join(f"{n:,} {what}" for what, n in summary.closed_trajectories.items())
+    if summary.reward_failures:
+        yield "without a reward: " + ", ".join(f"{n:,} {what}" for what, n in summary.reward_failures.items())
     if summary.checkpoint:
         yield f"model: {summary.checkpoint}"
     if not summary.is_complete:

@@ -1,6 +1,7 @@
 """One process and the requests it has: may it get more, and whose time is up? Waits for nothing."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -37,10 +38,10 @@ class Task(Struct, kw_only=True, eq=False):
 class Desk:
     """A process, from its start to its end."""
 
-    def __init__(self, config: ScoringConfig, now: float) -> None:
+    def __init__(self, config: ScoringConfig, now: float, log: Path | None = None) -> None:
         self._config = config
         self._heard_at = now
-        self.process = WorkerProcess(config)
+        self.process = WorkerProcess(config, log)
         self.capacity = 0
         self._is_concurrent = False
         self.tasks: dict[int, Task] = {}

@@ -6,6 +6,8 @@ from dora_rl.core.record import Record
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import Row
 
+_SUMMARY_CHARACTERS = 200
+
 Per = Literal["trajectory", "group"]
 Reason = Literal["raised", "not finite", "wrong result", "time limit", "process died"]
 
@@ -31,6 +33,14 @@ class RewardFailure(Record, frozen=True):
     def label(self) -> str:
         """The name this outcome is counted under."""
         return f"failed: reward {self.function}, {self.reason}"
+
+    @property
+    def summary(self) -> str:
+        """What was wrong in one line: of a traceback, the exception and the first line of its message."""
+        lines = self.detail.strip().splitlines() or [""]
+        frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+        said = [line for line in lines[frames[-1] :] if not line.startswith(" ")] if frames else lines
+        return (said or lines[-1:])[0].strip()[:_SUMMARY_CHARACTERS]
 
 
 class FunctionScores(Record, frozen=True):

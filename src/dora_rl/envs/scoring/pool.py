@@ -10,6 +10,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -41,11 +42,13 @@ class ScorerPool:
         *,
         clock: Callable[[], float] = time.monotonic,
         replaced: Callable[[str], None] = lambda reason: None,
+        log: Path | None = None,
     ) -> None:
-        """`replaced` hears why a process was."""
+        """`replaced` hears why a process was; what functions print goes to the log, else to stderr."""
         self._config = config
         self._clock = clock
         self._replaced = replaced
+        self._log = log
         self._selector = selectors.DefaultSelector()
         self._queue: deque[Task] = deque()
         self._results: list[ScoreResult] = []
@@ -193,14 +196,16 @@ class ScorerPool:
         if self._num_failed_starts >= _MAX_FAILED_STARTS:
             raise DoraError(
                 f"the reward processes end before they can work: the last of {_MAX_FAILED_STARTS} {reason}",
-                hint="import the reward functions in a Python of your own to see why",
+                hint="import the reward functions in a Python of your own to see why"
+                if self._log is None
+                else f"their last words are in {self._log}",
             )
         self.num_restarts += 1
         self._replaced(reason)
         self._start()
 
     def _start(self) -> None:
-        desk = Desk(self._config, self._clock())
+        desk = Desk(self._config, self._clock(), self._log)
         self._desks.append(desk)
         for descriptor in desk.descriptors:
             self._selector.register(descriptor, selectors.EVENT_READ, desk)

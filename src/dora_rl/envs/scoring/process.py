@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import msgspec
 
@@ -24,15 +25,17 @@ _RECEIVE_BYTES = 1 << 18
 class WorkerProcess:
     """A started process and its pipe."""
 
-    def __init__(self, config: ScoringConfig) -> None:
+    def __init__(self, config: ScoringConfig, log: Path | None = None) -> None:
+        """What a reward function prints goes to the log; without one to stderr, for it is no result."""
         self.pipe, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as opened:
+            output = 2 if log is None else opened.enter_context(log.open("ab"))
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dora_rl.envs.scoring.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # What a reward function prints is no output of the command that runs it.
-                stdout=2,
+                stdout=output,
+                stderr=output,
                 # A group of its own: killed with all it started, and not by the terminal's interrupt.
                 start_new_session=True,
             )

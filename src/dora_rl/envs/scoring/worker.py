@@ -8,6 +8,7 @@ Never imports torch unless a user's module does.
 """
 
 import asyncio
+import io
 import os
 import queue
 import signal
@@ -94,6 +95,10 @@ class RewardWorker:
 
 def main(fd: int) -> None:
     """Import the functions, say so, and serve."""
+    # It ends by being killed: what was printed into a file has to be there by then.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     os.set_inheritable(fd, False)
     channel = Channel(socket.socket(fileno=fd))
     set_up = channel.receive()

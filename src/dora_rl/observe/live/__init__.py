@@ -3,6 +3,7 @@
 facts        what is known of each train step       follower     inputs and decisions to facts
 metrics      metrics.jsonl, read and awaited        completions  completions.jsonl, written and read
 warnings     what a dead run looks like             words        facts in a line of text
+remarks      what is told at once
 view         a screen, or lines                     screen       what it looks like
 trackers     W&B, MLflow, Trackio
 """

@@ -41,6 +41,29 @@ class EvaluationFacts(Record, frozen=True):
     reward: float
 
 
+class FailureFacts(Record, frozen=True):
+    """One kind of failure of one reward function."""
+
+    function: str
+    reason: str
+    count: int
+    """Trajectories that have no reward because of it."""
+    example: str
+    """What was wrong the first time, in one line."""
+
+    @property
+    def name(self) -> str:
+        return f"reward {self.function}, {self.reason}"
+
+
+class FaultFacts(Record, frozen=True):
+    """The deaths of one worker."""
+
+    worker: str
+    count: int
+    last_reason: str
+
+
 class State(Record, frozen=True):
     """What goes on at one moment."""
 
@@ -55,3 +78,11 @@ class State(Record, frozen=True):
     """Requests that decode, by instance and version."""
     outcomes: dict[str, int]
     """Trajectories that ended outside a batch, by the name of the outcome."""
+    failures: list[FailureFacts]
+    """Of reward functions."""
+    faults: list[FaultFacts]
+    """Of workers."""
+    num_replays: int
+    """Steps trained again after a restart of the trainer."""
+    num_different: int
+    """Values in which those differ from what was published."""

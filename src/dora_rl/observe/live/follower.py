@@ -16,7 +16,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
-from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, FailureFacts, FaultFacts, State, StepFacts
 from dora_rl.observe.timeline import Tracker
 
 _WAITS = {"starved": "waits for groups to finish", "window": "waits for old groups that are due"}
@@ -43,6 +43,12 @@ class Follower:
     def __init__(self) -> None:
         self.steps: list[StepFacts] = []
         self.outcomes: Counter[str] = Counter()
+        self.failures: dict[tuple[str, str], FailureFacts] = {}
+        """Of reward functions, by name and kind."""
+        self.faults: dict[str, FaultFacts] = {}
+        """Of workers, by name."""
+        self.num_replays = 0
+        self.num_different = 0
         self.is_over = False
         self._now = 0.0
         self._version = 0
@@ -61,6 +67,8 @@ class Follower:
             told.Scored: self._scored,
             told.Published: self._published,
             told.StepLost: self._step_lost,
+            told.Fault: self._fault,
+            told.Replayed: self._replayed,
             do.Admit: self._admitted,
             do.Start: self._started,
             do.Take: self._took,
@@ -86,6 +94,10 @@ class Follower:
             active_by_version=dict(sorted(Counter(g.version for g in self._active.values()).items())),
             running=self._tracker.running,
             outcomes=dict(self.outcomes),
+            failures=list(self.failures.values()),
+            faults=list(self.faults.values()),
+            num_replays=self.num_replays,
+            num_different=self.num_different,
         )
 
     @property
@@ -113,12 +125,24 @@ class Follower:
             member.tokens, member.is_truncated = event.tokens, event.truncated
 
     def _scored(self, event: told.Scored) -> None:
+        for failure in event.failures:
+            self._failed(failure)
         version = self._evaluated.pop(event.trajectory, None)
         if version is not None:
             if event.reward is not None:
                 self._scores.setdefault(version, []).append(event.reward)
         elif (member := self._member(event.trajectory)) is not None:
             member.reward = event.reward
+
+    def _failed(self, failure: told.RewardFault) -> None:
+        key = (failure.function, failure.reason)
+        before = self.failures.get(key)
+        self.failures[key] = FailureFacts(
+            function=failure.function,
+            reason=failure.reason,
+            count=before.count + 1 if before else 1,
+            example=before.example if before else failure.detail,
+        )
 
     def _closed(self, decision: do.Close) -> None:
         self.outcomes[decision.outcome] += len(decision.members)
@@ -134,6 +158,17 @@ class Follower:
     def _member(self, trajectory: int) -> _Member | None:
         group = self._active.get(self._group_of.get(trajectory, -1))
         return None if group is None else group.members.get(trajectory)
+
+    # --- workers ---
+
+    def _fault(self, event: told.Fault) -> None:
+        before = self.faults.get(event.worker)
+        count = before.count + 1 if before else 1
+        self.faults[event.worker] = FaultFacts(worker=event.worker, count=count, last_reason=event.reason)
+
+    def _replayed(self, event: told.Replayed) -> None:
+        self.num_replays += 1
+        self.num_different += event.num_different
 
     # --- trainer ---
 

@@ -35,9 +35,17 @@ def draw(
     evaluations: Sequence[EvaluationFacts],
     *,
     num_steps: int,
+    warnings: Sequence[str] = (),
+    remarks: Sequence[str] = (),
 ) -> RenderableType:
-    """Everything, in the space of a terminal."""
-    return Group(_progress(title, state, steps, num_steps), _steps(steps), _now(state, steps, evaluations))
+    """Everything, in the space of a terminal; what should be seen stands where nothing cuts it off."""
+    return Group(
+        _progress(title, state, steps, num_steps),
+        *(Text(f"warning: {warning}", style="red") for warning in warnings),
+        *(Text(remark, style="yellow") for remark in remarks),
+        _steps(steps),
+        _now(state, steps, evaluations),
+    )
 
 
 def curve(values: Sequence[float], width: int = _CURVE) -> str:

@@ -4,6 +4,8 @@ A view hears inputs and decisions from the run's own loop, and must not hold it 
 and draws from a thread of rich's. Lines go to stderr, because the result of a run is what goes to stdout.
 """
 
+import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -15,9 +17,12 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.observe.live.follower import Follower
+from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
 from dora_rl.observe.live.warnings import dead_run_warnings
 from dora_rl.observe.live.words import step_line
+
+_SHOWN_REMARKS = 3
 
 Watcher = Callable[[Input, list[Decision]], None]
 
@@ -25,10 +30,18 @@ Watcher = Callable[[Input, list[Decision]], None]
 class RunView:
     """What the two ways to show a run have in common: they follow, and tell of each step once."""
 
-    def __init__(self, title: str, num_steps: int, tell: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        title: str,
+        num_steps: int,
+        tell: Callable[[str], None] | None,
+        rewards_log: str = "logs/rewards.log",
+    ) -> None:
         self._title = title
         self._num_steps = num_steps
         self._tell = tell
+        self._rewards_log = rewards_log
+        self._remarks: deque[str] = deque(maxlen=_SHOWN_REMARKS)
         self._follower = Follower()
         self._lock = Lock()
         self._num_told = 0
@@ -38,6 +51,10 @@ class RunView:
         """In the form of a run's watcher."""
         with self._lock:
             self._follower.watch(event, decisions)
+            for remark in remarks(event, self._follower, self._rewards_log):
+                self._remarks.append(remark)
+                if self._tell is not None:
+                    self._tell(remark)
             if self._tell is not None:
                 self._tell_steps(self._tell)
 
@@ -51,7 +68,13 @@ class RunView:
         with self._lock:
             follower = self._follower
             return draw(
-                self._title, follower.state, follower.steps, follower.evaluations, num_steps=self._num_steps
+                self._title,
+                follower.state,
+                follower.steps,
+                follower.evaluations,
+                num_steps=self._num_steps,
+                warnings=self._warnings(),
+                remarks=self._remarks,
             )
 
     def _tell_steps(self, tell: Callable[[str], None]) -> None:
@@ -61,20 +84,26 @@ class RunView:
             self._warn(tell)
         self._num_told = len(steps)
 
+    def _warnings(self) -> list[str]:
+        follower = self._follower
+        return dead_run_warnings(follower.steps, dict(follower.outcomes), list(follower.failures.values()))
+
     def _warn(self, tell: Callable[[str], None]) -> None:
-        for warning in dead_run_warnings(self._follower.steps, dict(self._follower.outcomes)):
-            # The figures in a warning change from step to step; its beginning says which it is.
-            kind = warning.lstrip("0123456789%, ")[:20]
+        for warning in self._warnings():
+            # The figures in a warning change from step to step; the rest says which it is.
+            kind = re.sub(r"[\d.,%-]", "", warning)
             if kind not in self._warned:
                 self._warned.add(kind)
                 tell(f"warning: {warning}")
 
 
 @contextmanager
-def shown(title: str, num_steps: int, past: Iterable[Event] = ()) -> Iterator[Watcher]:
+def shown(
+    title: str, num_steps: int, past: Iterable[Event] = (), *, rewards_log: str = "logs/rewards.log"
+) -> Iterator[Watcher]:
     """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run had done."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    view = RunView(title, num_steps, None if console.is_terminal else console.print)
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    view = RunView(title, num_steps, None if console.is_terminal else console.print, rewards_log)
     view.recall(past)
     if not console.is_terminal:
         yield view.watch

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from statistics import fmean, pvariance
 
-from dora_rl.observe.live.facts import StepFacts
+from dora_rl.observe.live.facts import FailureFacts, StepFacts
 
 _RECENT = 5
 _FEWEST = 3
@@ -13,18 +13,22 @@ _FLAT = 12
 """Steps below which a reward may still be about to rise."""
 
 
-def dead_run_warnings(steps: Sequence[StepFacts], outcomes: dict[str, int]) -> list[str]:
+def dead_run_warnings(
+    steps: Sequence[StepFacts], outcomes: dict[str, int], failures: Sequence[FailureFacts] = ()
+) -> list[str]:
     """Everything that makes this run not worth going on with as it is."""
     recent = steps[-_RECENT:]
+    lost = [*_lost(steps, outcomes), *_failed(steps, failures)]
     if len(recent) < _FEWEST:
-        return list(_lost(steps, outcomes))
-    return [*_variance(recent), *_truncation(recent), *_flatness(steps), *_lost(steps, outcomes)]
+        return lost
+    return [*_variance(recent, failures), *_truncation(recent), *_flatness(steps), *lost]
 
 
-def _variance(recent: Sequence[StepFacts]) -> Iterator[str]:
+def _variance(recent: Sequence[StepFacts], failures: Sequence[FailureFacts]) -> Iterator[str]:
     share = fmean(step.zero_variance_share for step in recent)
     if all(step.reward is None for step in recent):
-        yield f"no trajectory of the last {len(recent)} steps has a reward: no reward function applied"
+        why = "reward functions failed" if failures else "no reward function applied"
+        yield f"no trajectory of the last {len(recent)} steps has a reward: {why}"
     elif share == 1.0:
         yield (
             f"in the last {len(recent)} steps the rewards of every group were all equal, so there is nothing "
@@ -70,3 +74,14 @@ def _lost(steps: Sequence[StepFacts], outcomes: dict[str, int]) -> Iterator[str]
     for outcome, number in outcomes.items():
         if outcome.startswith("failed") and number > 0.1 * (trained + number):
             yield f"{number:,} trajectories ended as '{outcome}', beside {trained:,} that were trained on"
+
+
+def _failed(steps: Sequence[StepFacts], failures: Sequence[FailureFacts]) -> Iterator[str]:
+    """The same for rewards: a trajectory without one is in its batch, and teaches nothing."""
+    trained = sum(step.num_trajectories for step in steps)
+    for each in failures:
+        if trained and each.count > 0.1 * trained:
+            yield (
+                f"{each.name}: {each.count:,} trajectories have no reward, beside {trained:,} that were "
+                f"trained on; the first time it was {each.example}"
+            )

@@ -40,7 +40,7 @@ def read_run(root: Path) -> RunFacts:
         completions=read_completions(root / COMPLETIONS),
         timeline=tracker.timeline(),
         is_on_cpus=_is_on_cpus(root / SETUP),
-        warnings=dead_run_warnings(follower.steps, dict(follower.outcomes)),
+        warnings=dead_run_warnings(follower.steps, state.outcomes, state.failures),
     )
 
 

@@ -31,6 +31,7 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         yield "bottleneck", bottleneck(run)
     if run.state.outcomes:
         yield "left out", ", ".join(f"{number:,} {name}" for name, number in run.state.outcomes.items())
+    yield from _trouble_lines(run)
     if run.condition != "finished":
         yield "active groups", by_version(run.state.active_by_version)
 
@@ -57,6 +58,20 @@ def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
     yield "staleness", f"mean {staleness:.2f}, greatest {greatest} of {run.max_staleness} allowed"
     idle = f"trainer {1 - run.trainer_idle_fraction:.0%}, instances {1 - run.instance_idle_fraction:.0%}"
     yield "busy", f"{idle}; starved {duration(run.starved_s)}, window {duration(run.window_stall_s)}"
+
+
+def _trouble_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
+    """What failed and was survived."""
+    state = run.state
+    for failure in state.failures:
+        yield "rewards failed", f"{failure.count:,} by {failure.name}, the first time {failure.example}"
+    for fault in state.faults:
+        times = "1 time" if fault.count == 1 else f"{fault.count:,} times"
+        yield "workers died", f"{fault.worker} {times}, the last time {fault.last_reason}"
+    if state.num_replays:
+        steps = "1 step" if state.num_replays == 1 else f"{state.num_replays:,} steps"
+        differ = f"{state.num_different:,} values differ" if state.num_different else "no value differs"
+        yield "trained again", f"{steps} after restarts; {differ} from what was published"
 
 
 def _left(run: RunFacts) -> str:

@@ -5,6 +5,7 @@ translating  what workers say becomes inputs and payloads      requests   where 
 carrying     decisions become commands                         instances  their processes, and deaths
 training     the trainer's process: batches, replays, checkpoints
 scoring      ended trajectories become rewards                 evaluating held-out rows, now and then
+failing      rewards that failed, and when that is the end     deaths     of workers, and too many
 writing      journal, event log, watchers                      metrics    one line a step
 opening      a new run, or one to go on with                   plane      the control plane of a live run
 waiting      sockets, ticks and interrupts                     batches    journalled groups for the trainer

@@ -21,7 +21,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
 from dora_rl.runtime import messages as say
 from dora_rl.runtime.orchestrator.carrying import Carrying
-from dora_rl.runtime.orchestrator.deaths import Deaths
+from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied
 from dora_rl.runtime.orchestrator.evaluating import Evaluating
 from dora_rl.runtime.orchestrator.instances import Instances
 from dora_rl.runtime.orchestrator.metrics import Metrics
@@ -70,22 +70,23 @@ class Orchestrator:
         close(self.training.close)
         self._instances = Instances(setup, layout, self.deaths, prompts.stop_tokens)
         close(self._instances.close)
-        self._scoring = Scoring(
+        self.scoring = Scoring(
             setup.scoring,
             prompts,
-            layout.tokenizer,
+            layout,
             plane,
             self.deaths,
-            max_unanswered=setup.batch.trajectories,
+            self.metrics.judged,
+            max_failed=setup.batch.trajectories,
         )
-        close(self._scoring.close)
+        close(self.scoring.close)
         self._carrying = Carrying(
             setup,
             prompts,
             self._instances,
             self._requests,
             self.training,
-            self._scoring,
+            self.scoring,
             max_staleness=make_schedule(setup.control, setup.batch).max_staleness,
         )
         self._moves = Moves(layout.root, self._instances, self._requests, self._carrying.generate)
@@ -102,32 +103,40 @@ class Orchestrator:
 
     def run(self) -> None:
         """To the end, or until interrupted."""
-        self._scoring.check()
+        self.scoring.check()
         self._recall()
-        while not self._is_over():
-            self._wait()
-            self._heed_interrupts()
-            self._act(self._look())
-            self._check_progress()
+        try:
+            while not self._is_over():
+                self._wait()
+                self._heed_interrupts()
+                self._act(self._look())
+                self._check_progress()
+        except WorkerDied:
+            # The last death is in the event log too.
+            self._scribe.decide(self.deaths.told(self.now), ())
+            raise
 
     def _wait(self) -> None:
         pace_s = _PACE_S if self._setup.devices.instance_device == "cpu" else _GPU_PACE_S
         time.sleep(max(0.0, self._looked_at + pace_s - time.monotonic()))
         due_s = self._ticked_at + self._setup.control.rebalance_period_s - self.now
-        pool_s = self._scoring.pool.wait_s()
+        pool_s = self.scoring.pool.wait_s()
         timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
         handles = [post.handle for post in self._instances.posts.values()]
-        wait_for([*handles, self.training.handle], [self._scoring.pool, self.interrupts], timeout_s)
+        wait_for([*handles, self.training.handle], [self.scoring.pool, self.interrupts], timeout_s)
         self._looked_at = time.monotonic()
 
     def _look(self) -> News:
         """Everything that happened since."""
         at = self.now
         news = self._translating.look(at)
-        inputs, payloads = self._scoring.heard(at)
+        inputs, payloads = self.scoring.heard(at)
         news.inputs += inputs
         news.payloads += payloads
         self._hear_trainer(at, news)
+        news.inputs += self.deaths.told(at)
+        # Once they are durable, and before anything is trained on them.
+        news.before.append(self.scoring.failures.check)
         if self._has_fleet and at - self._ticked_at >= self._setup.control.rebalance_period_s:
             self._ticked_at = at
             news.inputs.append(told.Tick(at=at))
@@ -155,7 +164,7 @@ class Orchestrator:
         draft = self._requests.drafts.pop(trajectory, None)
         if draft is not None:
             start = draft.start
-            self._scoring.ask(trajectory, start.group, start.row, draft.attempt, draft.tokens)
+            self.scoring.ask(trajectory, start.group, start.row, draft.attempt, draft.tokens)
 
     # --- the trainer ----------------------------------------------------------------------------
 
@@ -167,6 +176,9 @@ class Orchestrator:
                 case say.StepComputed():
                     if self._setup.devices.is_elastic:
                         news.inputs.append(told.Trained(at=at))
+                case say.StepTrained(is_replay=True):
+                    different = word.num_different or 0
+                    news.inputs.append(told.Replayed(at=at, batch=word.batch, num_different=different))
                 case say.StepTrained():
                     self._published(word, at, news)
                 case say.CheckpointWritten():
@@ -182,8 +194,7 @@ class Orchestrator:
             self.training.want_checkpoint()
         # Before anything of the next step is sent: a step in progress cannot be written.
         news.before.append(self.training.published)
-        num_failures = self._scoring.num_failures
-        news.after.append(lambda: self.metrics.trained(word, at, num_reward_failures=num_failures))
+        news.after.append(lambda: self.metrics.trained(word, at))
         self.deaths.forgive()
 
     def _covered(self, word: say.CheckpointWritten) -> None:
@@ -217,7 +228,7 @@ class Orchestrator:
             self.training.write_checkpoint()
         for whole in self._journal.unscored():
             key = whole.key
-            self._scoring.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
+            self.scoring.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
 
     def _heed_interrupts(self) -> None:
         self.interrupts.drain()

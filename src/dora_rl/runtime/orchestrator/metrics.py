@@ -9,6 +9,7 @@ import msgspec
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Take
+from dora_rl.envs.scoring.judge import Judgement
 from dora_rl.runtime.messages import StepTrained
 from dora_rl.store.durable import write_atomically
 from dora_rl.store.records import FinishedGroup
@@ -27,7 +28,18 @@ class Metrics:
         self._marks = self._counters()
         self._last_at = 0.0
         self._taken: Values = {}
+        self._num_failures = 0
+        self._logged: dict[str, list[float]] = {}
+        """By reward functions, since the last step."""
         self.last: Values = {}
+
+    def judged(self, judgement: Judgement) -> None:
+        """A trajectory was: its failures count, and what was logged about it unless it is an evaluation's."""
+        self._num_failures += len(judgement.failures)
+        group = self._plane.ledger.group_of(judgement.trajectory)
+        if group is None or not group.is_evaluation:
+            for metric in judgement.metrics:
+                self._logged.setdefault(metric.name, []).append(metric.value)
 
     def took(self, take: Take, groups: Sequence[FinishedGroup]) -> None:
         """A batch was taken: what its rewards and its age were."""
@@ -41,7 +53,7 @@ class Metrics:
         for staleness in range(max(take.staleness) + 1):
             self._taken[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
 
-    def trained(self, word: StepTrained, at: float, *, num_reward_failures: int) -> None:
+    def trained(self, word: StepTrained, at: float) -> None:
         """A step was published."""
         counters = self._counters()
         since = {name: value - self._marks[name] for name, value in counters.items()}
@@ -57,9 +69,14 @@ class Metrics:
             "publish_time": word.publish_s,
             "active_groups": float(window.num_active),
             "finished_groups": float(window.num_finished),
-            "reward_failures": float(num_reward_failures),
+            "reward_failures": float(self._num_failures),
         }
+        # A name that the run uses itself stays the run's.
+        for name, logged in self._logged.items():
+            taken = name in values or name in ("step", "at")
+            values[f"logged/{name}" if taken else name] = fmean(logged)
         self._marks, self._last_at, self._taken = counters, at, {}
+        self._num_failures, self._logged = 0, {}
         self.last = values
         self.write({"step": word.batch + 1, "at": at, **values}, step=word.batch + 1)
 

@@ -1,23 +1,23 @@
 """Ended trajectories become rewards: text, the judge's verdict, and what control and journal hear of it."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from tokenizers import Tokenizer
 
 from dora_rl.control.ledger import Phase
 from dora_rl.control.plane import ControlPlane
-from dora_rl.core.inputs import Input, Scored
+from dora_rl.core.inputs import Input, RewardFault, Scored
 from dora_rl.envs.config import ScoringConfig
 from dora_rl.envs.scoring.judge import Judge, Judgement
 from dora_rl.envs.scoring.messages import Item
 from dora_rl.envs.scoring.pool import ScorerPool
-from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.orchestrator.deaths import Deaths
+from dora_rl.runtime.orchestrator.failing import RewardFailures
 from dora_rl.runtime.prompts import PromptTable
 from dora_rl.store.records import AnyPayload, Rewarded
 
 _NAME = "a reward worker"
-_UNANSWERED = ("process died", "time limit")
 
 
 class Scoring:
@@ -27,23 +27,27 @@ class Scoring:
         self,
         config: ScoringConfig,
         prompts: PromptTable,
-        tokenizer: Path,
+        layout: LiveLayout,
         plane: ControlPlane,
         deaths: Deaths,
+        judged: Callable[[Judgement], None],
         *,
-        max_unanswered: int,
+        max_failed: int,
     ) -> None:
-        """So many trajectories in a row over which reward workers die or hang end the run."""
-        self.pool = ScorerPool(config, replaced=lambda reason: deaths.note(_NAME, reason))
+        """`judged` hears every judgement; so many failed trajectories in a row end the run."""
+        self.pool = ScorerPool(
+            config, log=layout.rewards_log, replaced=lambda reason: deaths.note(_NAME, reason)
+        )
         self._judge = Judge(self.pool, config.rewards)
-        self._max_unanswered = max_unanswered
-        self._num_unanswered = 0
+        self._judged = judged
+        self.failures = RewardFailures(
+            layout.rewards_log, max_in_a_row=max_failed, time_limit_s=config.time_limit_s
+        )
         self._prompts = prompts
-        self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        self._tokenizer = Tokenizer.from_file(str(layout.tokenizer))
         self._plane = plane
         self._attempts: dict[int, int] = {}
         """Of the trajectories that are being judged."""
-        self.num_failures = 0
 
     def check(self) -> None:
         """Wait for the functions to be imported; refuse rows that lack a column they need."""
@@ -71,13 +75,13 @@ class Scoring:
         inputs: list[Input] = []
         payloads: list[AnyPayload] = []
         for judgement in self._judge.poll():
-            inputs.append(Scored(at=at, trajectory=judgement.trajectory, reward=judgement.reward))
+            self.failures.judged(judgement.failures)
+            self._judged(judgement)
+            inputs.append(_scored(judgement, at))
             payloads.append(self._payload(judgement))
         return inputs, payloads
 
     def _payload(self, judgement: Judgement) -> Rewarded:
-        self.num_failures += len(judgement.failures)
-        self._check_answered(judgement)
         return Rewarded(
             trajectory=judgement.trajectory,
             attempt=self._attempts.pop(judgement.trajectory),
@@ -85,17 +89,18 @@ class Scoring:
             values=judgement.values,
         )
 
-    def _check_answered(self, judgement: Judgement) -> None:
-        """One row may kill its function, and is counted; if everything does, nothing is learnt any more."""
-        unanswered = [each for each in judgement.failures if each.reason in _UNANSWERED]
-        self._num_unanswered = self._num_unanswered + 1 if unanswered else 0
-        if self._num_unanswered >= self._max_unanswered:
-            last = unanswered[-1]
-            raise WorkerDied(
-                f"reward workers died or hung over {self._num_unanswered} trajectories in a row; "
-                f"the last time in {last.function}: {last.detail}",
-                hint="call the function on such a row in a Python of your own",
-            )
-
     def close(self) -> None:
         self.pool.close()
+        self.failures.close()
+
+
+def _scored(judgement: Judgement, at: float) -> Scored:
+    return Scored(
+        at=at,
+        trajectory=judgement.trajectory,
+        reward=judgement.reward,
+        failures=tuple(
+            RewardFault(function=failure.function, reason=failure.reason, detail=failure.summary)
+            for failure in judgement.failures
+        ),
+    )

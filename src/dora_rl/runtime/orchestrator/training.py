@@ -54,10 +54,6 @@ class Training:
         self.is_ready = False
         self.is_training = False
         """A step was sent, and that it was published is not journalled yet."""
-        self.num_replays = 0
-        """Batches trained on again, since this process began."""
-        self.num_different = 0
-        """Values in which replays differ from what was published."""
         self._start()
 
     def _start(self) -> None:
@@ -176,10 +172,6 @@ class Training:
                 case say.TrainerReady():
                     self._catch_up(word)
                     news.append(word)
-                case say.StepTrained(is_replay=True):
-                    self._done()
-                    self.num_replays += 1
-                    self.num_different += word.num_different or 0
                 case say.StepTrained():
                     self._done()
                     news.append(word)
