@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from dora_rl.cli import checking
+from dora_rl.core.history import encode_event
+from dora_rl.core.inputs import Fault, Replayed, RewardFault, Scored
 from dora_rl.core.recipe.resolving import resolve_recipe
 
 Dora = Callable[..., Any]
@@ -33,6 +35,33 @@ def test_a_report_as_json_is_one_object(dora: Dora, tmp_path: Path) -> None:
     fields = json.loads(dora("report", tmp_path / "run", "--json", "--out", tmp_path / "page.html").out)
     assert (fields["steps"], len(fields["step_facts"]), fields["page"]) == (4, 4, str(tmp_path / "page.html"))
     assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_report_names_what_failed_who_died_and_what_was_trained_again(dora: Dora, tmp_path: Path) -> None:
+    dora("simulate", *SMALL, "--out", tmp_path / "run")
+    events = tmp_path / "run" / "events.jsonl"
+    seq = json.loads(events.read_text().splitlines()[-1])["seq"]
+    fault = RewardFault(function="f", reason="raised", detail="KeyError: [0]")
+    more = [
+        Scored(at=9e9, trajectory=0, reward=None, failures=(fault,)),
+        Fault(at=9e9, worker="the trainer", reason="killed by SIGKILL"),
+        Replayed(at=9e9, batch=0, num_different=12),
+    ]
+    with events.open("ab") as log:
+        log.writelines(encode_event(seq + 1 + number, event, []) for number, event in enumerate(more))
+    said = dora("report", tmp_path / "run").out
+    for words in (
+        "1 by reward f, raised, the first time KeyError: [0]",
+        "the trainer: 1 time, the last time killed by SIGKILL",
+        "1 step after restarts; 12 values differ from what was published",
+    ):
+        assert words in said
+    fields = json.loads(dora("report", tmp_path / "run", "--json").out)
+    assert fields["reward_failures"][0]["count"] == 1
+    assert fields["worker_deaths"] == [
+        {"worker": "the trainer", "count": 1, "last_reason": "killed by SIGKILL"}
+    ]
+    assert (fields["num_replays"], fields["num_different"]) == (1, 12)
 
 
 def test_what_is_no_run_is_said_to_be_none(dora: Dora, tmp_path: Path) -> None:

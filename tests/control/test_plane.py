@@ -48,6 +48,19 @@ def test_the_run_ends_after_exactly_its_steps_with_nothing_left() -> None:
     assert not bench.plane.ledger.groups
 
 
+def test_what_is_told_for_the_record_changes_no_decision() -> None:
+    plain, told_more = Bench(groups=2), Bench(groups=2)
+    for bench in (plain, told_more):
+        bench.join(0)
+        bench.tick()
+        if bench is told_more:
+            assert bench.tell(told.Fault, worker="the trainer", reason="killed by SIGKILL") == []
+            assert bench.tell(told.Replayed, batch=0, num_different=3) == []
+        bench.run_steps(2)
+    assert plain.made(do.Take) == told_more.made(do.Take)
+    assert plain.made(do.Start) == told_more.made(do.Start)
+
+
 # --- instances that die, hang and come back -----------------------------------------------------
 
 

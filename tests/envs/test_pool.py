@@ -72,6 +72,17 @@ def test_what_a_function_prints_is_no_output(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().out == ""
 
 
+def test_what_a_function_prints_is_in_the_log_when_its_process_is_killed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "rewards.log"
+    with ScorerPool(scoring("spoken"), log=log) as pool:
+        pool.submit(asked(0, item("x")))
+        answers(pool, 1)
+    assert log.read_text() == "said on standard output\n"
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_hang_is_a_named_failure_and_the_rest_goes_on() -> None:
     with ScorerPool(scoring("half", "hangs_on_slow", time_limit_s=0.5)) as pool:
         pool.wait_ready()
@@ -245,11 +256,13 @@ def test_what_cannot_be_imported_stops_the_run_with_file_and_line(tmp_path: Path
 def test_processes_that_die_while_they_import_stop_the_run(tmp_path: Path) -> None:
     path = tmp_path / "deadly.py"
     path.write_text("import os\nos._exit(5)\n")
+    log = tmp_path / "rewards.log"
     with (
-        ScorerPool(scoring(RewardConfig(function=f"{path}:f"))) as pool,
-        pytest.raises(DoraError, match="exited with 5"),
+        ScorerPool(scoring(RewardConfig(function=f"{path}:f")), log=log) as pool,
+        pytest.raises(DoraError, match="exited with 5") as ended,
     ):
         pool.wait_ready()
+    assert str(log) in (ended.value.hint or "")
 
 
 def test_processes_that_never_finish_importing_stop_the_run(tmp_path: Path) -> None:

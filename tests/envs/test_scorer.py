@@ -8,7 +8,7 @@ import pytest
 from dora_rl.core.errors import UserError
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.scoring.functions import check_columns, load_function
-from dora_rl.envs.scoring.messages import Item, Metric, Needs, Per, ScoreResult
+from dora_rl.envs.scoring.messages import Item, Metric, Needs, Per, RewardFailure, ScoreResult
 from dora_rl.envs.scoring.scorer import Scorer
 
 from .scored import USER, asked, item, user
@@ -71,6 +71,19 @@ def test_failure_is_data_with_the_name_the_row_and_the_reason(function: str, rea
     assert words in failure.detail
     assert failure.label == f"failed: reward {function}, {reason}"
     assert [scores.function for scores in result.scores] == ["half"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "summary"),
+    [
+        ("no answer within 1 s", "no answer within 1 s"),
+        ('Traceback:\n  File "a.py", line 1, in f\n    raise E\nE: first\n\nsecond\n', "E: first"),
+        ('  File "a.py", line 1\nKeyError: 1\n\nDuring it:\n  File "a.py", line 2\nE: two', "E: two"),
+        ("", ""),
+    ],
+)
+def test_a_failure_is_summed_up_by_its_exception(detail: str, summary: str) -> None:
+    assert RewardFailure(function="f", row=0, reason="raised", detail=detail).summary == summary
 
 
 def test_a_traceback_names_the_users_line() -> None:

@@ -15,7 +15,7 @@ from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
-from dora_rl.observe.live.facts import StepFacts
+from dora_rl.observe.live.facts import FailureFacts, FaultFacts, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import curve
 from dora_rl.observe.live.view import RunView
@@ -145,6 +145,60 @@ def test_held_out_rows_are_evaluations_and_no_step_of_training() -> None:
     assert story.follower.steps == []
 
 
+def failed(trajectory: int, function: str = "f", reason: str = "raised") -> told.Scored:
+    fault = told.RewardFault(function=function, reason=reason, detail=f"KeyError: [{trajectory}]")
+    return told.Scored(at=1.0, trajectory=trajectory, reward=None, failures=(fault,))
+
+
+DEATH = told.Fault(at=2.0, worker="instance 0", reason="killed by SIGKILL")
+
+
+def test_failed_rewards_deaths_and_replays_are_counted_by_name() -> None:
+    story = Story()
+    for event in (failed(0), failed(1), failed(2, "g", "time limit"), DEATH, DEATH):
+        story.tell(event)
+    story.tell(told.Replayed(at=3.0, batch=0, num_different=0))
+    story.tell(told.Replayed(at=3.0, batch=1, num_different=7))
+    state = story.follower.state
+    assert [(each.name, each.count, each.example) for each in state.failures] == [
+        ("reward f, raised", 2, "KeyError: [0]"),
+        ("reward g, time limit", 1, "KeyError: [2]"),
+    ]
+    assert state.faults == [FaultFacts(worker="instance 0", count=2, last_reason="killed by SIGKILL")]
+    assert (state.num_replays, state.num_different) == (2, 7)
+
+
+def test_what_fails_is_told_at_once_and_often_repeated_less_and_less() -> None:
+    lines: list[str] = []
+    view = RunView("run", 6, lines.append, rewards_log="here/rewards.log")
+    view.recall([(failed(0, "earlier"), [])])
+    for trajectory in range(150):
+        view.watch(failed(trajectory), [])
+    assert lines == [
+        "reward f, raised: KeyError: [0] (the first time; see here/rewards.log)",
+        "reward f, raised: KeyError: [9] (10 so far; see here/rewards.log)",
+        "reward f, raised: KeyError: [99] (100 so far; see here/rewards.log)",
+    ]
+    lines.clear()
+    view.watch(DEATH, [])
+    view.watch(replace(DEATH, is_restarted=False), [])
+    view.watch(told.Replayed(at=3.0, batch=1, num_different=0), [])
+    view.watch(told.Replayed(at=3.0, batch=2, num_different=1200), [])
+    assert lines == [
+        "instance 0: killed by SIGKILL; started again, 1 time so far",
+        "instance 0: killed by SIGKILL; gave up after 2 times",
+        "step 3 was trained again after a restart: 1,200 values differ from those that were published",
+    ]
+
+
+def test_rewards_that_fail_are_not_said_not_to_apply() -> None:
+    facts = FailureFacts(function="f", reason="raised", count=30, example="KeyError: 1")
+    warnings = dead_run_warnings([step(i, reward=None) for i in range(4)], {}, [facts])
+    assert not any("applied" in warning for warning in warnings)
+    assert any("reward functions failed" in warning for warning in warnings)
+    assert any("reward f, raised: 30 trajectories" in each and "KeyError: 1" in each for each in warnings)
+
+
 @pytest.mark.parametrize(
     ("steps", "outcomes", "words"),
     [
@@ -200,6 +254,42 @@ def test_the_screen_shows_steps_groups_by_version_and_who_waits() -> None:
     screen = console.file.getvalue()  # type: ignore[attr-defined]
     for word in ("tiny, demo", "6/6", "staleness", "tokens/s", "active groups", "instance 3", "trainer done"):
         assert word in screen, word
+
+
+def test_the_screen_shows_warnings_deaths_and_failures() -> None:
+    view = RunView("tiny, demo", 6, None)
+    view.watch(told.InstanceJoined(at=0.0, instance=0, spec=InstanceSpec(slots=8, kv_tokens=100)), [])
+    for number in range(3):
+        for event, decisions in flat_step(number):
+            view.watch(event, decisions)
+    view.watch(failed(7), [])
+    view.watch(DEATH, [])
+    console = Console(file=StringIO(), width=200, force_terminal=False)
+    console.print(view)
+    screen = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in (
+        "warning: in the last 3 steps",
+        "KeyError: [7] (the first",
+        "instance 0: killed by SIGKILL",
+    ):
+        assert words in screen, words
+
+
+def flat_step(number: int) -> list[tuple[Input, list[Decision]]]:
+    """A step of one group whose two rewards are equal."""
+    starts: list[Decision] = [
+        do.Start(instance=0, version=0, trajectory=2 * number + i, group=number, epoch=0, row=0, member=i,
+                 attempt=0, prompt_tokens=5)
+        for i in range(2)
+    ]  # fmt: skip
+    admit = do.Admit(group=number, version=0, epoch=0, row=0)
+    take = do.Take(batch=number, groups=(number,), staleness=(0,))
+    return [
+        (told.Tick(at=number), [admit, *starts]),
+        *((told.Scored(at=number, trajectory=2 * number + i, reward=1.0), []) for i in range(2)),
+        (told.Tick(at=number), [take]),
+        (told.Published(at=number + 1.0, version=number + 1, train_s=1.0), []),
+    ]
 
 
 def test_where_nobody_watches_every_step_is_told_once_and_the_past_not_at_all() -> None:

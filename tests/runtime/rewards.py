@@ -11,6 +11,12 @@ def even_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list
     return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
 
 
+def broken_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
+    """Raises, whatever it is given."""
+    print("about to divide")
+    return [1 / 0 for _ in completion_ids]
+
+
 def deadly_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
     """Kills whoever calls it."""
     os.kill(os.getpid(), signal.SIGKILL)

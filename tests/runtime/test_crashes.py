@@ -15,10 +15,12 @@ import pytest
 from safetensors.torch import load_file
 
 from dora_rl.core.errors import UserError
-from dora_rl.core.inputs import InstanceJoined
+from dora_rl.core.history import History
+from dora_rl.core.inputs import Fault, InstanceJoined
 from dora_rl.core.recipe import Control
 from dora_rl.envs.config import DataConfig, RewardConfig, ScoringConfig, SourceConfig
 from dora_rl.runtime.orchestrator.deaths import WorkerDied
+from dora_rl.runtime.orchestrator.failing import RewardsFailed
 from dora_rl.runtime.orchestrator.plane import replay_live
 from dora_rl.runtime.run import run_live
 from dora_rl.runtime.setup import Devices, LiveSetup, Patience, write_setup
@@ -94,6 +96,8 @@ def test_a_worker_that_hangs_is_named_and_replaced(make_setup: MakeSetup, victim
     assert ended["is_complete"]
     assert ended["worker_deaths"] == {name: 1}
     assert name in (Path(setup.run_directory) / "logs/orchestrator.log").read_text()
+    events = History(Path(setup.run_directory) / "events.jsonl")
+    assert [event.worker for event, _ in events if isinstance(event, Fault)] == [name]
     check(setup)
 
 
@@ -174,8 +178,11 @@ def test_an_interrupt_writes_a_checkpoint_and_a_second_one_leaves_at_once(make_s
 @pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_ends_the_run_with_the_reason(make_setup: MakeSetup) -> None:
     setup = make_setup(patience=Patience(max_deaths=1))
-    with pytest.raises(WorkerDied, match=r"instance 0 died 1 times.*killed by SIGKILL"):
+    with pytest.raises(WorkerDied, match=r"instance 0 died 1 times.*killed by SIGKILL$"):
         run_live(setup, [lambda told, _: _kill_instances() if isinstance(told, InstanceJoined) else None])
+    events = [event for event, _ in History(Path(setup.run_directory) / "events.jsonl")]
+    assert isinstance(events[-1], Fault)
+    assert (events[-1].worker, events[-1].is_restarted) == ("instance 0", False)
 
 
 @pytest.mark.slow
@@ -183,7 +190,7 @@ def test_reward_workers_that_die_over_everything_end_the_run_with_the_reason(mak
     deadly = RewardConfig(function=f"{Path(__file__).with_name('rewards.py')}:deadly_reward")
     setup = make_setup(scoring=ScoringConfig(rewards=(deadly,), processes=1))
     with pytest.raises(
-        WorkerDied, match=r"died or hung over 6 trajectories in a row.*deadly_reward.*SIGKILL"
+        RewardsFailed, match=r"failed for [6-9] trajectories in a row.*deadly_reward, process died.*SIGKILL"
     ):
         run_live(setup)
 

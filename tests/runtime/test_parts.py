@@ -11,9 +11,12 @@ from safetensors import SafetensorError
 
 from dora_rl.core.decisions import Lend, Start, Take
 from dora_rl.core.errors import UserError
+from dora_rl.core.inputs import Fault
 from dora_rl.core.recipe import Control
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
+from dora_rl.envs.scoring.judge import Judgement
+from dora_rl.envs.scoring.messages import Metric, Reason, RewardFailure
 from dora_rl.rollout.requests import Sampling
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.messages import (
@@ -21,6 +24,7 @@ from dora_rl.runtime.messages import (
     Broken,
     CheckpointWritten,
     RetireVersion,
+    StepTrained,
     TrainerReady,
     TrainStep,
     WriteCheckpoint,
@@ -29,7 +33,8 @@ from dora_rl.runtime.orchestrator import instances as instances_module
 from dora_rl.runtime.orchestrator import training as training_module
 from dora_rl.runtime.orchestrator.batches import group_of
 from dora_rl.runtime.orchestrator.carrying import Carrying
-from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied, end_if_final
+from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied, end_if_final, how_it_ended
+from dora_rl.runtime.orchestrator.failing import RewardFailures, RewardsFailed
 from dora_rl.runtime.orchestrator.instances import Instances
 from dora_rl.runtime.orchestrator.metrics import Metrics
 from dora_rl.runtime.orchestrator.plane import make_plane
@@ -116,6 +121,103 @@ def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: P
     assert len((tmp_path / "book").read_text().splitlines()) == 4
 
 
+def test_every_death_is_told_once_and_the_last_as_one_that_nobody_starts_again(tmp_path: Path) -> None:
+    deaths = Deaths(2, tmp_path / "book")
+    deaths.note("a reward worker", "hung in f")
+    deaths.count("the trainer", "exited with 1", tmp_path)
+    assert [(fault.worker, fault.is_restarted) for fault in deaths.told(5.0)] == [
+        ("a reward worker", True),
+        ("the trainer", True),
+    ]
+    with pytest.raises(WorkerDied):
+        deaths.count("the trainer", "exited with 1", tmp_path)
+    assert deaths.told(6.0) == [
+        Fault(at=6.0, worker="the trainer", reason="exited with 1", is_restarted=False)
+    ]
+    assert deaths.told(7.0) == []
+
+
+def test_last_words_are_quoted_of_a_process_that_ended_by_itself_with_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("KV 2.0 MiB\nRuntimeError: no\n")
+    assert how_it_ended("exited with 1", None, log) == "exited with 1: RuntimeError: no"
+    assert how_it_ended("killed by SIGABRT", None, log) == "killed by SIGABRT: RuntimeError: no"
+    assert how_it_ended("killed by SIGKILL", None, log) == "killed by SIGKILL"
+    assert how_it_ended("exited with 0", None, log) == "exited with 0"
+    assert how_it_ended("killed by SIGKILL", "rank 1 died", log) == "killed by SIGKILL: rank 1 died"
+
+
+class Failing:
+    """Failures of a run whose clock is set by hand."""
+
+    def __init__(self, root: Path, max_in_a_row: int) -> None:
+        self.now = 0.0
+        self.log = root / "rewards.log"
+        self.book = RewardFailures(
+            self.log, max_in_a_row=max_in_a_row, time_limit_s=10.0, clock=lambda: self.now
+        )
+
+    def judge(self, *reasons: Reason) -> None:
+        failures = [RewardFailure(function="f", row=3, reason=each, detail="E: no") for each in reasons]
+        self.book.judged(failures)
+        self.book.check()
+
+
+def test_a_batch_of_failures_in_a_row_ends_the_run_and_a_single_reward_begins_anew(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=3)
+    for _ in range(5):
+        run.judge("raised")
+        run.judge("not finite")
+        run.judge()
+    run.judge("raised")
+    run.judge("process died")
+    with pytest.raises(
+        RewardsFailed, match="3 trajectories in a row, the last one by reward f, raised: E: no"
+    ):
+        run.judge("raised")
+    assert run.book.total == {
+        "failed: reward f, raised": 7,
+        "failed: reward f, not finite": 5,
+        "failed: reward f, process died": 1,
+    }
+
+
+def test_a_function_that_always_hangs_is_given_up_long_before_a_batch_of_it(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=1000)
+    for _ in range(7):
+        run.now += 10.0
+        run.judge("time limit")
+    run.now += 10.0
+    with pytest.raises(RewardsFailed, match="8 calls of reward functions in a row gave no answer"):
+        run.judge("time limit")
+
+
+def test_many_calls_that_wait_for_one_short_outage_are_survived(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=1000)
+    for _ in range(2):
+        run.now += 10.0
+        for _ in range(64):
+            run.judge("time limit")
+    run.now += 10.0
+    run.judge()
+    run.judge("time limit")
+    assert run.book.total == {"failed: reward f, time limit": 129}
+
+
+def test_tracebacks_are_written_once_a_call_and_not_without_end(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=1000)
+    of_group = RewardFailure(function="g", row=1, reason="raised", detail="of the whole group")
+    for _ in range(4):
+        run.book.judged([of_group])
+    for _ in range(250):
+        run.book.judged([RewardFailure(function="f", row=3, reason="raised", detail="Traceback")])
+    run.book.close()
+    log = run.log.read_text()
+    assert (log.count("of the whole group"), log.count("Traceback")) == (1, 100)
+    assert "failed: reward f, raised: 250 times" in log
+    assert run.book.total["failed: reward g, raised"] == 4
+
+
 def test_a_full_disk_is_not_tried_again_and_named_with_the_way_back(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     unwritten = CheckpointError("cannot write step_00001")
@@ -185,6 +287,29 @@ def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSe
     metrics.write({"step": 2, "reward": None}, step=2)
     metrics.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup(), table(3, 0)))
+    failure = RewardFailure(function="f", row=0, reason="raised", detail="E")
+
+    def judge(tokens: float, *failures: RewardFailure) -> None:
+        logged = (Metric(name="tokens", value=tokens), Metric(name="step_time", value=7.0))
+        judgement = Judgement(trajectory=0, reward=None, values={}, failures=failures, metrics=logged)
+        metrics.judged(judgement)
+
+    judge(1.0, failure)
+    judge(4.0, failure)
+    metrics.trained(StepTrained(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    judge(8.0)
+    metrics.trained(StepTrained(batch=1, train_s=1.0, publish_s=0.0), 5.0)
+    metrics.close()
+    first, second = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert (first["tokens"], first["reward_failures"]) == (2.5, 2.0)
+    assert (second["tokens"], second["reward_failures"]) == (8.0, 0.0)
+    assert (second["step_time"], second["logged/step_time"]) == (2.0, 7.0), "the run's own names stay its own"
 
 
 class Silent:

@@ -7,7 +7,10 @@ from typing import Any, get_args
 import pytest
 
 from dora_rl.core.history import History
+from dora_rl.core.inputs import Scored
 from dora_rl.core.recipe import Control, ScheduleName
+from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.runtime.orchestrator.failing import RewardsFailed
 from dora_rl.runtime.orchestrator.plane import replay_live
 from dora_rl.runtime.run import run_live
 from dora_rl.runtime.setup import Devices, Evaluation
@@ -34,6 +37,23 @@ def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSet
     replayed = replay_live(root)
     assert replayed.difference is None
     assert replayed.num_inputs == sum(1 for _ in History(root / "events.jsonl"))
+
+
+@pytest.mark.timeout(120)
+def test_a_reward_that_always_raises_ends_the_run_with_its_traceback_in_a_log(make_setup: MakeSetup) -> None:
+    broken = RewardConfig(function=f"{Path(__file__).with_name('rewards.py')}:broken_reward")
+    setup = make_setup(scoring=ScoringConfig(rewards=(broken,), processes=1))
+    root = Path(setup.run_directory)
+    with pytest.raises(RewardsFailed, match=r"in a row.*broken_reward, raised: ZeroDivisionError") as ended:
+        run_live(setup)
+    assert str(root / "logs/rewards.log") in (ended.value.hint or "")
+    log = (root / "logs/rewards.log").read_text()
+    for words in ("about to divide", "failed: reward broken_reward, raised; row", "in broken_reward\n"):
+        assert words in log
+    scored = [event for event, _ in History(root / "events.jsonl") if isinstance(event, Scored)]
+    assert len(scored) >= setup.batch.trajectories
+    assert {event.failures[0].detail for event in scored} == {"ZeroDivisionError: division by zero"}
+    assert replay_live(root).difference is None
 
 
 @pytest.mark.slow

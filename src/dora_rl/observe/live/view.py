@@ -5,7 +5,6 @@ and draws from a thread of rich's. Lines go to stderr, because the result of a r
 """
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -41,7 +40,8 @@ class RunView:
         self._num_steps = num_steps
         self._tell = tell
         self._rewards_log = rewards_log
-        self._remarks: deque[str] = deque(maxlen=_SHOWN_REMARKS)
+        self._remarks: dict[str, str] = {}
+        """The latest about each worker and each kind of failure."""
         self._follower = Follower()
         self._lock = Lock()
         self._num_told = 0
@@ -52,7 +52,9 @@ class RunView:
         with self._lock:
             self._follower.watch(event, decisions)
             for remark in remarks(event, self._follower, self._rewards_log):
-                self._remarks.append(remark)
+                about = remark.partition(":")[0]
+                self._remarks.pop(about, None)
+                self._remarks[about] = remark
                 if self._tell is not None:
                     self._tell(remark)
             if self._tell is not None:
@@ -74,7 +76,7 @@ class RunView:
                 follower.evaluations,
                 num_steps=self._num_steps,
                 warnings=self._warnings(),
-                remarks=self._remarks,
+                remarks=list(self._remarks.values())[-_SHOWN_REMARKS:],
             )
 
     def _tell_steps(self, tell: Callable[[str], None]) -> None:

@@ -67,7 +67,7 @@ def _trouble_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         yield "rewards failed", f"{failure.count:,} by {failure.name}, the first time {failure.example}"
     for fault in state.faults:
         times = "1 time" if fault.count == 1 else f"{fault.count:,} times"
-        yield "workers died", f"{fault.worker} {times}, the last time {fault.last_reason}"
+        yield "workers died", f"{fault.worker}: {times}, the last time {fault.last_reason}"
     if state.num_replays:
         steps = "1 step" if state.num_replays == 1 else f"{state.num_replays:,} steps"
         differ = f"{state.num_different:,} values differ" if state.num_different else "no value differs"

@@ -94,5 +94,5 @@ class RewardFailures:
         kind = last.label.removeprefix("failed: ")
         return RewardsFailed(
             f"{what}, the last one by {kind}: {last.summary}",
-            hint=f"its traceback is in {self._log}: mend the function",
+            hint=f"see {self._log} and mend the function",
         )
