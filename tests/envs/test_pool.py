@@ -73,8 +73,9 @@ def test_what_a_function_prints_is_no_output(capfd: pytest.CaptureFixture[str]) 
 
 
 def test_what_a_function_prints_is_in_the_log_when_its_process_is_killed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     log = tmp_path / "rewards.log"
     with ScorerPool(scoring("spoken"), log=log) as pool:
         pool.submit(asked(0, item("x")))
