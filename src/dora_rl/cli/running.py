@@ -15,6 +15,8 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.observe.summary import show
 from dora_rl.observe.terminal import progress, say, stdout
 from dora_rl.observe.timeline import Timeline, Tracker
+from dora_rl.runtime.layout import LiveLayout
+from dora_rl.runtime.orchestrator.plane import replay_live
 from dora_rl.sim.recording import replay_history
 from dora_rl.sim.run import Result, simulate
 from dora_rl.sim.setup import complete, resolve
@@ -46,9 +48,14 @@ def run_one(
 
 
 def replay_log(path: Path) -> None:
-    """Say whether control decides again as it did; a difference is a failure."""
-    history = History(path)
-    found = replay_history(history)
+    """Say whether control decides again as it did; a difference is a failure.
+
+    The log of a simulation, or of a live run, or the directory of one.
+    """
+    live = LiveLayout(root=path if path.is_dir() else path.parent)
+    is_live = live.setup.exists() and path in (live.root, live.events)
+    history = History(live.events if is_live else path)
+    found = replay_live(live.root) if is_live else replay_history(history)
     if history.torn_line:
         say(f"{path} breaks off at line {history.torn_line}: the run did not end in order")
     if (d := found.difference) is None:

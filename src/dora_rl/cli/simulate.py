@@ -80,7 +80,7 @@ def simulate(
 
 
 @app.command()
-def replay(path: Annotated[Path, typer.Argument(help="An event log.")]) -> None:
+def replay(path: Annotated[Path, typer.Argument(help="An event log, or a run.")]) -> None:
     """Feed a recorded run through the control plane again: does it decide the same?"""
     from dora_rl.cli.running import replay_log
 
