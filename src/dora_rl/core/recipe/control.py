@@ -63,5 +63,5 @@ class Control(Section, frozen=True):
     """How often placement is looked at without another reason."""
     kv_watermark: Annotated[float, Meta(gt=0, le=1)] = 0.95
     """Requests start on an instance up to this share of its KV."""
-    silence_s: PositiveFloat = 60.0
+    silence_s: PositiveFloat = 15.0
     """An instance that says nothing for so long is taken for dead."""
