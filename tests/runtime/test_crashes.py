@@ -19,11 +19,12 @@ from dora_rl.core.history import History
 from dora_rl.core.inputs import Fault, InstanceJoined
 from dora_rl.core.recipe import Control
 from dora_rl.envs.config import DataConfig, RewardConfig, ScoringConfig, SourceConfig
+from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.orchestrator.deaths import WorkerDied
 from dora_rl.runtime.orchestrator.failing import RewardsFailed
 from dora_rl.runtime.orchestrator.plane import replay_live
 from dora_rl.runtime.run import run_live
-from dora_rl.runtime.setup import Devices, LiveSetup, Patience, write_setup
+from dora_rl.runtime.setup import Devices, Evaluation, LiveSetup, Patience, write_setup
 
 from .conftest import MakeSetup
 from .verdict import check_journal
@@ -57,6 +58,11 @@ def check(setup: LiveSetup) -> None:
     root = Path(setup.run_directory)
     check_journal(root)
     assert replay_live(root).difference is None
+    lines = [json.loads(line) for line in LiveLayout(root=root).metrics_log.read_text().splitlines()]
+    assert [line["step"] for line in lines if "step_time" in line] == list(range(1, setup.steps + 1))
+    evaluated = [line["step"] for line in lines if "eval/prompts" in line]
+    every = setup.evaluation.every_steps if setup.evaluation else setup.steps + 1
+    assert sorted(evaluated) == (list(range(0, setup.steps + 1, every)) if setup.evaluation else [])
 
 
 def final_weights(setup: LiveSetup) -> dict[str, Any]:
@@ -115,6 +121,21 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(make_setup: MakeSetu
             break
     if ended.returncode:
         ended = run(setup, [], is_first=False)
+    assert summary(ended)["is_complete"]
+    check(setup)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("schedule", ["partial", "dora"])
+def test_evaluations_go_on_though_instances_and_everything_die(make_setup: MakeSetup, schedule: str) -> None:
+    control = Control(schedule=schedule, max_staleness=2, rebalance_period_s=0.3, silence_s=20.0)
+    setup = make_setup(steps=8, control=control, evaluation=Evaluation(every_steps=1, prompts=8))
+    plan: Plan = [(40, KILL, "workers.instance"), (120, KILL, "workers.instance"), (200, KILL, "self")]
+    ended = run(setup, plan)
+    if ended.returncode:
+        assert ended.returncode == -9, ended.stderr[-2000:]
+        ended = run(setup, [(60, KILL, "workers.instance")], is_first=False)
     assert summary(ended)["is_complete"]
     check(setup)
 

@@ -56,6 +56,21 @@ def test_ctrl_c_writes_a_checkpoint_and_a_second_one_leaves_at_once_still_losing
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_ctrl_c_writes_a_checkpoint_though_a_step_has_begun_with_some_of_its_groups(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    command = begin(root, "checkpoints.every=50", "control.stream=true", is_json=False)
+    command.wait_for_step(3)
+    command.interrupt()
+    code, out, said = command.ended(within_s=60)
+    assert code == 130
+    assert "Traceback" not in said
+    assert f"model: {root}/checkpoints/step_{num_published(root):05}" in out
+    assert finished(resume(root), within_s=150)["is_complete"]
+    check_run(root)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_ctrl_c_before_the_run_began_leaves_nothing_behind(tmp_path: Path) -> None:
     command = begin(tmp_path / "run", is_json=False)

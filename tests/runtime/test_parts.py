@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from safetensors import SafetensorError
 
 from dora_rl.core.decisions import Lend, Start, Take
@@ -20,6 +21,7 @@ from dora_rl.envs.scoring.messages import Metric, Reason, RewardFailure
 from dora_rl.rollout.requests import Sampling
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.messages import (
+    AbandonStep,
     Begin,
     Broken,
     CheckpointWritten,
@@ -29,8 +31,6 @@ from dora_rl.runtime.messages import (
     TrainStep,
     WriteCheckpoint,
 )
-from dora_rl.runtime.orchestrator import instances as instances_module
-from dora_rl.runtime.orchestrator import training as training_module
 from dora_rl.runtime.orchestrator.batches import group_of
 from dora_rl.runtime.orchestrator.carrying import Carrying
 from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied, end_if_final, how_it_ended
@@ -312,6 +312,18 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
     assert (second["step_time"], second["logged/step_time"]) == (2.0, 7.0), "the run's own names stay its own"
 
 
+def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step":1,"at":4.0,"step_time":4.0}\n{"step":1,"at":5.0,"eval/prompts":8.0}\n')
+    metrics = Metrics(path, tmp_path / "board", make_plane(make_setup(), table(3, 0)), newest_version=1)
+    metrics.evaluated(1, 5.0, [1.0], [3])
+    word = StepTrained(batch=1, train_s=1.0, publish_s=0.1, metrics={}, num_different=None, is_replay=False)
+    metrics.trained(word, 7.5)
+    metrics.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["step"], line.get("step_time")) for line in lines] == [(1, 4.0), (1, None), (2, 3.5)]
+
+
 class Silent:
     """A process that is there and says nothing, and what it was told. Speaks Handle."""
 
@@ -322,6 +334,12 @@ class Silent:
     def send(self, message: Any) -> None:
         self.told.append(message)
 
+    def flush(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return -1
+
     def receive(self) -> list[Any]:
         return []
 
@@ -329,20 +347,18 @@ class Silent:
         return "killed by SIGKILL"
 
 
-def make_training(make_setup: MakeSetup, root: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+def make_training(make_setup: MakeSetup, root: Path) -> Training:
     """A trainer that says nothing by itself, ready, in a run where nothing happened yet."""
     setup, layout = make_setup(), LiveLayout(root=root)
-    monkeypatch.setattr(training_module, "LocalProcess", Silent)
     journal = Journal.create(layout.journal, setup.header())
-    training = Training(setup, layout, journal, Deaths(3, root / "book"), lambda take, groups: None)
+    deaths = Deaths(3, root / "book")
+    training = Training(setup, layout, journal, deaths, lambda take, groups: None, launch=Silent)
     training.is_ready = True
     return training
 
 
-def test_a_checkpoint_waits_until_the_journal_knows_the_step(
-    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = make_training(make_setup, tmp_path, monkeypatch)
+def test_a_checkpoint_waits_until_the_journal_knows_the_step(make_setup: MakeSetup, tmp_path: Path) -> None:
+    training = make_training(make_setup, tmp_path)
     training.take(Take(batch=0, groups=(), staleness=()))
     training.write_checkpoint()
     told: list[Any] = training.handle.told  # type: ignore[attr-defined]
@@ -352,10 +368,32 @@ def test_a_checkpoint_waits_until_the_journal_knows_the_step(
     assert training.is_checkpoint_due, "until it is written"
 
 
+def test_a_step_that_has_only_some_of_its_groups_is_forgotten_before_a_checkpoint(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    training = make_training(make_setup, tmp_path)
+    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
+    training._has_part = True
+    training.write_checkpoint()
+    assert not any(isinstance(word, WriteCheckpoint) for word in told)
+    assert training.abandon_part()
+    training.write_checkpoint()
+    assert [type(word) for word in told[-2:]] == [AbandonStep, WriteCheckpoint]
+
+
+def test_a_step_that_has_changed_the_weights_is_not_forgotten(make_setup: MakeSetup, tmp_path: Path) -> None:
+    setup = make_setup()
+    twice = replace(setup, batch=replace(setup.batch, updates=2))
+    training = make_training(lambda: twice, tmp_path)  # type: ignore[arg-type]
+    assert training.abandon_part(), "there is none"
+    training._has_part = True
+    assert not training.abandon_part()
+
+
 def test_the_next_checkpoint_waits_for_the_last_one_and_is_not_forgotten(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = make_training(make_setup, tmp_path, monkeypatch)
+    training = make_training(make_setup, tmp_path)
     told: list[Any] = training.handle.told  # type: ignore[attr-defined]
     training.write_checkpoint()
     training.take(Take(batch=0, groups=(), staleness=()))
@@ -373,7 +411,7 @@ def test_the_next_checkpoint_waits_for_the_last_one_and_is_not_forgotten(
 def test_a_trainer_that_died_over_a_checkpoint_is_asked_for_it_again(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = make_training(make_setup, tmp_path, monkeypatch)
+    training = make_training(make_setup, tmp_path)
     training.write_checkpoint()
     training._start()
     assert training.is_checkpoint_due
@@ -385,7 +423,7 @@ def test_a_trainer_that_died_over_a_checkpoint_is_asked_for_it_again(
 def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = make_training(make_setup, tmp_path, monkeypatch)
+    training = make_training(make_setup, tmp_path)
     training.is_ready = False
     training.retire(0)
     monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
@@ -394,11 +432,11 @@ def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(
 
 
 def test_an_instance_that_hangs_before_it_joins_is_started_again(
-    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_setup: MakeSetup, tmp_path: Path
 ) -> None:
     setup = make_setup(control=Control(silence_s=0.05))
-    monkeypatch.setattr(instances_module, "LocalProcess", Silent)
-    instances = Instances(setup, LiveLayout(root=tmp_path), Deaths(3, tmp_path / "book"), ())
+    deaths = Deaths(3, tmp_path / "book")
+    instances = Instances(setup, LiveLayout(root=tmp_path), deaths, (), launch=Silent)
     assert instances.lost() == []
     time.sleep(0.06)
     (lost,) = instances.lost()

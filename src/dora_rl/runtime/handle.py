@@ -1,6 +1,6 @@
 """A worker as its owner sees it: messages out, messages in, and whether it is still there.
 
-`Handle` is the seam; `LocalProcess` is a process of this machine behind a socket pair. Nothing
+`Handle` and `Launch` are the seam; `LocalProcess` is a process of this machine behind a socket pair. Nothing
 here blocks but `end`. A worker whose owner is gone ends itself, so nothing is left behind by a crash.
 """
 
@@ -51,8 +51,16 @@ class Handle(Protocol):
         ...
 
 
+class Launch(Protocol):
+    """Starts workers: as processes of this machine, or as actors of a cluster."""
+
+    def __call__(self, module: str, word: Any, *, log: Path, environment: Mapping[str, str]) -> Handle:
+        """A worker that runs a module of `runtime.workers`, speaks `word`s and is told what to begin with."""
+        ...
+
+
 class LocalProcess:
-    """A Python process of this machine. Speaks Handle."""
+    """A Python process of this machine. Speaks Handle; the class is a Launch."""
 
     def __init__(self, module: str, word: Any, *, log: Path, environment: Mapping[str, str]) -> None:
         self._pipe, theirs = socket.socketpair()

@@ -114,6 +114,10 @@ class AddGroup(Message, frozen=True):
     group: Group
 
 
+class AbandonStep(Message, frozen=True):
+    """Forget the groups that were added since the last step."""
+
+
 class TrainStep(Message, frozen=True):
     """Train on these groups, in this order, beside those that were added; then publish."""
 
@@ -131,7 +135,7 @@ class RetireVersion(Message, frozen=True):
     version: int
 
 
-TrainerCommand = Begin | Stop | AddGroup | TrainStep | WriteCheckpoint | RetireVersion
+TrainerCommand = Begin | Stop | AddGroup | AbandonStep | TrainStep | WriteCheckpoint | RetireVersion
 
 # --- said by any worker -------------------------------------------------------------------------
 

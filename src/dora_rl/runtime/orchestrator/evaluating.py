@@ -1,4 +1,8 @@
-"""Evaluations: held-out rows under every k-th version, reported when they are complete."""
+"""Evaluations: held-out rows under every k-th version, reported when they are complete.
+
+Under `partial` what was begun goes on under newer versions, as everything does: the evaluation keeps the
+number of the version that it was asked for.
+"""
 
 from collections.abc import Sequence
 
@@ -29,7 +33,7 @@ class Evaluating:
         self._metrics = metrics
         self._rounds: dict[int, _Round] = {}
         self._version_of: dict[int, int] = {}
-        """Of the trajectories that are generated for an evaluation."""
+        """The evaluation of each trajectory that is generated for one: the version it first started on."""
 
     @property
     def num_missing(self) -> int:
@@ -42,20 +46,20 @@ class Evaluating:
         self.begun(version, len(self._rows))
         return [EvaluationAsked(at=at, prompts=self._rows)]
 
-    def hear(self, told: Input, *, is_replay: bool = False) -> None:
+    def hear(self, told: Input) -> None:
         """Lengths and rewards, as control is told of them."""
         match told:
             case Ended(trajectory=key, tokens=tokens) if key in self._version_of:
                 self._rounds[self._version_of[key]].lengths.append(tokens)
             case Scored(trajectory=key, reward=reward) if key in self._version_of:
-                self._end(key, reward, None if is_replay else told.at)
+                self._end(key, reward, told.at)
 
-    def watch(self, decisions: Sequence[Decision], at: float | None) -> None:
+    def watch(self, decisions: Sequence[Decision], at: float) -> None:
         """Which trajectories belong to which version, and which came to nothing."""
         for decision in decisions:
             match decision:
                 case Start(evaluation=True):
-                    self._version_of[decision.trajectory] = decision.version
+                    self._version_of.setdefault(decision.trajectory, decision.version)
                 case Close():
                     for key in decision.members:
                         if key in self._version_of:
@@ -70,14 +74,14 @@ class Evaluating:
                     version = told.version
                 case EvaluationAsked():
                     self.begun(version, len(told.prompts))
-            self.hear(told, is_replay=True)
-            self.watch(decisions, None)
+            self.hear(told)
+            self.watch(decisions, told.at)
 
     def begun(self, version: int, num_prompts: int) -> None:
         """An evaluation of this version was asked for."""
         self._rounds[version] = _Round(num_missing=num_prompts)
 
-    def _end(self, trajectory: int, reward: float | None, at: float | None) -> None:
+    def _end(self, trajectory: int, reward: float | None, at: float) -> None:
         version = self._version_of.pop(trajectory)
         found = self._rounds[version]
         found.num_missing -= 1
@@ -85,5 +89,4 @@ class Evaluating:
             found.rewards.append(reward)
         if not found.num_missing:
             del self._rounds[version]
-            if at is not None:
-                self._metrics.evaluated(version, at, found.rewards, found.lengths)
+            self._metrics.evaluated(version, at, found.rewards, found.lengths)

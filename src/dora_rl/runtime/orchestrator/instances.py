@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.runtime import messages as say
-from dora_rl.runtime.handle import LocalProcess, torch_environment
+from dora_rl.runtime.handle import Handle, Launch, LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.orchestrator.deaths import Deaths, end_if_final, how_it_ended
 from dora_rl.runtime.setup import LiveSetup
@@ -30,7 +30,7 @@ class Post(Struct, kw_only=True):
     """One instance's process."""
 
     number: int
-    handle: LocalProcess
+    handle: Handle
     since: float
     """When its phase began."""
     heard_at: float
@@ -60,18 +60,25 @@ class Instances:
     """All of them, by number."""
 
     def __init__(
-        self, setup: LiveSetup, layout: LiveLayout, deaths: Deaths, stop_tokens: tuple[int, ...]
+        self,
+        setup: LiveSetup,
+        layout: LiveLayout,
+        deaths: Deaths,
+        stop_tokens: tuple[int, ...],
+        *,
+        launch: Launch = LocalProcess,
     ) -> None:
         self._setup = setup
         self._stop_tokens = stop_tokens
         self._layout = layout
         self._deaths = deaths
+        self._launch = launch
         self.posts: dict[int, Post] = {}
         for number in range(setup.devices.instances):
             self._start(number)
 
     def _start(self, number: int) -> None:
-        handle = LocalProcess(
+        handle = self._launch(
             "dora_rl.runtime.workers.instance",
             say.InstanceWord,
             log=self._log(number),

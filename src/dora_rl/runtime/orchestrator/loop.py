@@ -20,6 +20,7 @@ from dora_rl.control.schedules import make_schedule
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
 from dora_rl.runtime import messages as say
+from dora_rl.runtime.handle import Launch, LocalProcess
 from dora_rl.runtime.orchestrator.carrying import Carrying
 from dora_rl.runtime.orchestrator.deaths import Deaths, WorkerDied
 from dora_rl.runtime.orchestrator.evaluating import Evaluating
@@ -42,7 +43,9 @@ time from those who work on the same CPUs; a GPU stands still until somebody loo
 class Orchestrator:
     """One run, from where it stands to its end."""
 
-    def __init__(self, opened: Opened, watchers: tuple[Watcher, ...] = ()) -> None:
+    def __init__(
+        self, opened: Opened, watchers: tuple[Watcher, ...] = (), *, launch: Launch = LocalProcess
+    ) -> None:
         setup, layout, plane, prompts = opened.setup, opened.layout, opened.plane, opened.prompts
         self._setup = setup
         self._opened = opened
@@ -66,9 +69,9 @@ class Orchestrator:
         self._ticked_at = 0.0
         self._looked_at = 0.0
         self._is_leaving = False
-        self.training = Training(setup, layout, opened.journal, self.deaths, self.metrics.took)
+        self.training = Training(setup, layout, opened.journal, self.deaths, self.metrics.took, launch=launch)
         close(self.training.close)
-        self._instances = Instances(setup, layout, self.deaths, prompts.stop_tokens)
+        self._instances = Instances(setup, layout, self.deaths, prompts.stop_tokens, launch=launch)
         close(self._instances.close)
         self.scoring = Scoring(
             setup.scoring,
@@ -194,7 +197,7 @@ class Orchestrator:
             self.training.want_checkpoint()
         # Before anything of the next step is sent: a step in progress cannot be written.
         news.before.append(self.training.published)
-        news.after.append(lambda: self.metrics.trained(word, at))
+        self.metrics.trained(word, at)
         self.deaths.forgive()
 
     def _covered(self, word: say.CheckpointWritten) -> None:
@@ -242,9 +245,8 @@ class Orchestrator:
 
     @property
     def _is_worth_a_checkpoint(self) -> bool:
-        """A step that began with some of its groups cannot be written, and will be begun again."""
         has_news = self._plane.is_training or self._plane.window.newest > self._journal.covered_step
-        return has_news and not self.training.handed
+        return has_news and self.training.abandon_part()
 
     def _is_over(self) -> bool:
         if self.interrupts.count > 1:

@@ -21,12 +21,13 @@ class Metrics:
     """The metrics of a run: `metrics.jsonl`, and TensorBoard files where that is installed."""
 
     def __init__(self, path: Path, board: Path, plane: ControlPlane, *, newest_version: int = 0) -> None:
-        _cut(path, newest_version)
+        lines = _cut(path, newest_version)
         self._file = path.open("ab")
         self._board = _board(board)
         self._plane = plane
         self._marks = self._counters()
-        self._last_at = 0.0
+        self._last_at = max((line["at"] for line in lines if "step_time" in line), default=0.0)
+        self._evaluated = {line["step"] for line in lines if "eval/prompts" in line}
         self._taken: Values = {}
         self._num_failures = 0
         self._logged: dict[str, list[float]] = {}
@@ -54,7 +55,7 @@ class Metrics:
             self._taken[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
 
     def trained(self, word: StepTrained, at: float) -> None:
-        """A step was published."""
+        """A step was published: told before it is written down, and cut off again if it is not."""
         counters = self._counters()
         since = {name: value - self._marks[name] for name, value in counters.items()}
         window = self._plane.window
@@ -81,7 +82,10 @@ class Metrics:
         self.write({"step": word.batch + 1, "at": at, **values}, step=word.batch + 1)
 
     def evaluated(self, version: int, at: float, rewards: list[float], lengths: list[int]) -> None:
-        """All evaluations of a version are scored."""
+        """All evaluations of a version are scored; one that was told before a crash is not told again."""
+        if version in self._evaluated:
+            return
+        self._evaluated.add(version)
         values: Values = {
             "eval/reward": fmean(rewards) if rewards else None,
             "eval/mean_length": fmean(lengths) if lengths else None,
@@ -116,18 +120,19 @@ class Metrics:
         }
 
 
-def _cut(path: Path, newest_version: int) -> None:
-    """Leave out what a crash tore off, and steps that are not published."""
+def _cut(path: Path, newest_version: int) -> list[dict[str, Any]]:
+    """Leave out what a crash tore off, and steps that are not published; what is left."""
     if not path.exists():
-        return
-    kept = []
+        return []
+    kept: dict[bytes, dict[str, Any]] = {}
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            if line.endswith(b"\n") and msgspec.json.decode(line)["step"] <= newest_version:
-                kept.append(line)
+            if line.endswith(b"\n") and (read := msgspec.json.decode(line))["step"] <= newest_version:
+                kept[line] = read
         except msgspec.DecodeError:
             continue
     write_atomically(path, b"".join(kept))
+    return list(kept.values())
 
 
 def _board(directory: Path) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dora_rl.core.decisions import Hand, Take
 from dora_rl.runtime import messages as say
-from dora_rl.runtime.handle import LocalProcess, torch_environment
+from dora_rl.runtime.handle import Launch, LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.orchestrator.batches import group_of
 from dora_rl.runtime.orchestrator.deaths import Deaths, end_if_final, how_it_ended
@@ -35,12 +35,15 @@ class Training:
         journal: Journal,
         deaths: Deaths,
         took: Callable[[Take, Sequence[FinishedGroup]], None],
+        *,
+        launch: Launch = LocalProcess,
     ) -> None:
         self._setup = setup
         self._layout = layout
         self._journal = journal
         self._deaths = deaths
         self._took = took
+        self._launch = launch
         self.handed: list[Hand] = []
         """Groups of the batch that is not taken yet."""
         self.retired: list[int] = []
@@ -64,7 +67,7 @@ class Training:
         self._wants_checkpoint |= self._is_writing
         self._is_writing = False
         self._last_words: str | None = None
-        self.handle = LocalProcess(
+        self.handle = self._launch(
             "dora_rl.runtime.workers.trainer",
             say.TrainerWord,
             log=self._log,
@@ -122,6 +125,18 @@ class Training:
             self._wants_checkpoint, self._is_writing = False, True
             self._busy()
             self.handle.send(say.WriteCheckpoint())
+
+    def abandon_part(self) -> bool:
+        """Have a step forgotten that began with some of its groups, which will be sent again.
+
+        False where it may have changed the weights already.
+        """
+        if self._has_part and self._setup.batch.updates > 1:
+            return False
+        if self._has_part:
+            self.handle.send(say.AbandonStep())
+            self._has_part = False
+        return True
 
     def forgo_checkpoint(self) -> None:
         """Do without one that was not begun."""

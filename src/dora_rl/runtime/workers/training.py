@@ -61,6 +61,12 @@ class Steps:
         self._trainer.add([command.group])
         self._busy_s += time.monotonic() - began
 
+    def abandon(self, command: say.AbandonStep) -> None:
+        """Be as before the first group of a step."""
+        if self._added:
+            self._trainer.abandon_step()
+        self._added, self._busy_s = set(), 0.0
+
     def train(self, command: say.TrainStep) -> None:
         """Take in the rest of a step: then its updates are made, or on their way on the device."""
         began = time.monotonic()
@@ -110,6 +116,7 @@ class TrainerWorker:
         self._writing: Future[None] = self._writer.submit(steps.prepare_checkpoints)
         self._obey: dict[type, Callable[[Any], None]] = {
             say.AddGroup: steps.add,
+            say.AbandonStep: steps.abandon,
             say.TrainStep: self._train,
             say.WriteCheckpoint: self._checkpoint,
             say.RetireVersion: self._retire,
@@ -205,6 +212,8 @@ def follow(channel: Channel, setup: LiveSetup, rank: int) -> None:
         match command:
             case say.AddGroup():
                 steps.add(command)
+            case say.AbandonStep():
+                steps.abandon(command)
             case say.TrainStep():
                 steps.train(command)
                 steps.finish()
