@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,12 +127,28 @@ def test_a_mistake_is_a_sentence_and_a_hint(
     assert not (project / "runs").exists()
 
 
-def test_a_reward_that_does_not_import_is_named_with_its_line(dora: Dora, project: Path) -> None:
-    (project / "judge.py").write_text("import json\n\nimport no_such_module\n")
+@pytest.mark.parametrize(
+    ("code", "message", "hint"),
+    [
+        ("import no_such_module", "line 3: ModuleNotFoundError", "pip install no_such_module"),
+        ("def judge(:", "line 3: SyntaxError", "judge.py, line 3; `python "),
+        ("1 / 0", "line 3: ZeroDivisionError", "judge.py, line 3; `python "),
+        ("import sys; sys.exit(0)", "line 3: SystemExit: 0", "__main__"),
+    ],
+)
+def test_a_reward_that_does_not_import_is_named_with_its_line(
+    dora: Dora, project: Path, code: str, message: str, hint: str
+) -> None:
+    (project / "judge.py").write_text(f"import json\n\n{code}\n")
     called = dora("train", "recipe.yaml")
-    assert called.exit_code == 2
-    assert "judge.py, line 3: ModuleNotFoundError" in called.err
-    assert "Traceback" not in called.err
+    check(called, f"judge.py, {message}", hint)
+    assert ("pip install" in called.err) == ("no_such_module" in code)
+
+
+def test_a_model_without_a_tokenizer_is_said_to_have_none(dora: Dora, project: Path, model: Path) -> None:
+    for name in ("config.json", "model.safetensors", "generation_config.json"):
+        shutil.copy(model / name, project)
+    check(dora("train", "recipe.yaml", "--set", "model=."), "no tokenizer", "copy tokenizer.json")
 
 
 def test_a_reward_that_needs_another_column_is_an_error_before_the_run(dora: Dora, project: Path) -> None:
