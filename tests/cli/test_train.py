@@ -43,7 +43,7 @@ JUDGE = "def length(completions, solution, **columns):\n    return [float(len(c)
 @pytest.fixture(autouse=True)
 def _plan_here(monkeypatch: pytest.MonkeyPatch) -> None:
     # Importing torch once is enough.
-    monkeypatch.setattr(running, "aside", lambda job, *arguments: job(*arguments))
+    monkeypatch.setattr(running, "aside_telling", lambda job, *arguments: job(lambda doing: None, *arguments))
     torch.set_num_threads(1)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dora_rl.cli.training.aside import Doing, Tell
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.data import DataConfig
@@ -27,13 +28,14 @@ class Inputs(Record, frozen=True):
     mean_prompt_tokens: int
 
 
-def look_at(recipe: Recipe, model: Path) -> Inputs:
-    """Load, tokenize and check; the run itself does so again in a process of its own."""
+def look_at(recipe: Recipe, model: Path, tell: Tell) -> Inputs:
+    """Load, tokenize and check; the run itself does so again in processes of its own."""
     if recipe.data is None:
         raise ConfigError(
             "the recipe names no rows to train on",
             hint="set data.train.name to a task or a file: `dora init DIR`",
         )
+    tell(Doing(what=f"reading the rows of {recipe.data.train.name}"))
     data = load_data(recipe.data)
     rewards = recipe.rewards or (data.task.rewards if data.task is not None else ())
     if not rewards:
@@ -41,7 +43,8 @@ def look_at(recipe: Recipe, model: Path) -> Inputs:
             f"nothing judges the rows of '{recipe.data.train.name}'",
             hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
         )
-    _check_rewards(rewards, data.train)
+    _check_rewards(rewards, data.train, recipe.scoring.start_limit_s, tell)
+    tell(Doing(what="tokenizing the rows"))
     lengths = _prompt_lengths([*data.train, *data.held_out], model, recipe.data)
     return Inputs(
         data=recipe.data,
@@ -54,10 +57,25 @@ def look_at(recipe: Recipe, model: Path) -> Inputs:
     )
 
 
-def _check_rewards(rewards: tuple[RewardConfig, ...], rows: list[Row]) -> None:
-    functions = [load_function(reward) for reward in rewards]
+def _check_rewards(
+    rewards: tuple[RewardConfig, ...], rows: list[Row], start_limit_s: float, tell: Tell
+) -> None:
+    functions = []
+    for reward in rewards:
+        tell(_importing(reward, start_limit_s))
+        functions.append(load_function(reward))
     columns = dict.fromkeys(name for row in rows for name in row.columns)
     check_columns([Needs(function=each.label, columns=each.required) for each in functions], columns)
+
+
+def _importing(reward: RewardConfig, limit_s: float) -> Doing:
+    place = reward.function.rpartition(":")[0] or reward.function
+    shown = f"python {place}" if place.endswith(".py") else f"python -c 'import {place}'"
+    return Doing(
+        what=f"importing {place}",
+        limit=("scoring.start_limit_s", limit_s),
+        hint=f"`{shown}` shows what happens; what takes long or ends the process belongs into functions",
+    )
 
 
 def _prompt_lengths(rows: list[Row], model: Path, data: DataConfig) -> list[int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.cli.machine import Gpu, free_disk_bytes, gpus, memory_bytes, num_cores
+from dora_rl.cli.training.aside import Doing, Tell
 from dora_rl.cli.training.devices import placements
 from dora_rl.cli.training.disk import disk_entries
 from dora_rl.cli.training.inputs import Inputs, look_at
@@ -30,11 +31,13 @@ from dora_rl.runtime.setup import Devices, Evaluation, LiveSetup
 _GIB = 2**30
 
 
-def plan_run(recipe: Recipe, run_directory: str) -> RunPlan:
-    """Everything about the run that can be known before it starts."""
+def plan_run(recipe: Recipe, run_directory: str, tell: Tell = lambda doing: None) -> RunPlan:
+    """Everything about the run that can be known before it starts; says what it is doing."""
     process_bytes = _own_bytes()
+    tell(Doing(what=f"looking for the model '{recipe.model}'"))
     directory = model_directory(recipe)
-    model, inputs = read_config(directory / "config.json"), look_at(recipe, directory)
+    model, inputs = read_config(directory / "config.json"), look_at(recipe, directory, tell)
+    tell(Doing(what="working out who runs where"))
     found = gpus() if recipe.devices.kind != "cpu" else []
     failure: ConfigError | None = None
     for devices in placements(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from dora_rl.cli.training.aside import aside
+from dora_rl.cli.training.aside import Tell, aside_telling
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import plan_as_json, show_plan, summary_lines
 from dora_rl.core.errors import ConfigError
@@ -33,7 +33,7 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     recipe = resolve_recipe(name, assignments)
     layout = LiveLayout(root=Path(_run_directory(recipe, name)))
     with _interruptible(layout):
-        plan = aside(_planned, recipe, str(layout.root))
+        plan = aside_telling(_planned, recipe, str(layout.root))
     if is_dry:
         _print_plan(plan, as_json=as_json)
         return
@@ -47,11 +47,11 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     _finish(summary, as_json=as_json)
 
 
-def _planned(recipe: Recipe, directory: str) -> RunPlan:
+def _planned(tell: Tell, recipe: Recipe, directory: str) -> RunPlan:
     """Looked for where it runs: it comes with torch."""
     from dora_rl.cli.training.planning import plan_run
 
-    return plan_run(recipe, directory)
+    return plan_run(recipe, directory, tell)
 
 
 def go_on(root: Path, *, as_json: bool) -> None:
