@@ -1,4 +1,4 @@
-"""The process that plans a run, as `dora` starts it: what the user's code does there is named, and harmless."""
+"""The process that plans a run: what the user's code does there is named, and does no harm."""
 
 import json
 import os

@@ -43,7 +43,7 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     say(f"run directory: {layout.root}")
     title = f"{recipe.model}, {Path(name).stem}"
     with _interruptible(layout), _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
-        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
+        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], say)
     _finish(summary, as_json=as_json)
 
 
