@@ -102,6 +102,9 @@ class Orchestrator:
 
     def run(self) -> None:
         """To the end, or until interrupted."""
+        self._await_rewards()
+        if self.interrupts.count and not self._plane.is_done:
+            return
         self._scoring.check()
         self._recall()
         while not self._is_over():
@@ -109,6 +112,14 @@ class Orchestrator:
             self._heed_interrupts()
             self._act(self._look())
             self._check_progress()
+
+    def _await_rewards(self) -> None:
+        """Until the reward functions are imported, or somebody has seen enough."""
+        pool = self._scoring.pool
+        while not (pool.is_ready or self.interrupts.count):
+            pool_s = pool.wait_s()
+            wait_for([], [pool, self.interrupts], 1.0 if pool_s is None else min(1.0, pool_s))
+            pool.poll()
 
     def _wait(self) -> None:
         pace_s = _PACE_S if self._setup.devices.instance_device == "cpu" else _GPU_PACE_S
