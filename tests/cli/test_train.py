@@ -17,6 +17,7 @@ from dora_rl.cli.machine import Gpu
 from dora_rl.cli.training import planning, running
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import show_plan
+from dora_rl.core.errors import UserError
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Lognormal, Recipe
@@ -215,6 +216,71 @@ def test_a_dry_run_shows_recipe_devices_processes_memory_and_disk(dora: Dora, pr
     ):
         assert word in called.out, word
     assert not (project / "runs").exists()
+
+
+SKIPPING = ("--set", "data.max_prompt_tokens=2", "--set", "data.overlong_prompts=skip")
+
+
+def with_long_prompts(project: Path) -> None:
+    """Three of ten prompts, and one of four held-out ones, have more than two tokens."""
+    for name, number, num_long in (("rows", 10, 3), ("held_out", 4, 1)):
+        rows = [{"prompt": "long:" if i < num_long else "s:", "solution": "x"} for i in range(number)]
+        (project / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def test_prompts_that_are_too_long_are_left_out_of_the_plan_and_counted(dora: Dora, project: Path) -> None:
+    with_long_prompts(project)
+    sets = (*SKIPPING, "--set", "data.held_out.name=held_out.jsonl", "--set", "evaluation.every=1")
+    plan = json.loads(dora("train", "recipe.yaml", "--dry-run", "--json", *sets).out)
+    assert (plan["rows"], plan["held_out_rows"]) == (7, 3)
+    assert (plan["overlong_rows"], plan["overlong_held_out_rows"]) == (3, 1)
+    assert plan["recipe"]["task"]["rows"] == 7
+    shown = dora("train", "recipe.yaml", "--dry-run", *sets).out
+    assert "7 to train on, 3 held out" in shown
+    assert "3 of 10 prompts are longer than 2 tokens and were left out" in shown
+    assert "1 of 4 held-out prompts is longer than 2 tokens and was left out" in shown
+
+
+def test_held_out_prompts_that_are_all_too_long_are_an_error_before_the_run(
+    dora: Dora, project: Path
+) -> None:
+    with_long_prompts(project)
+    (project / "held_out.jsonl").write_text('{"prompt": "long:", "solution": "x"}\n')
+    sets = (*SKIPPING, "--set", "data.held_out.name=held_out.jsonl")
+    check(dora("train", "recipe.yaml", *sets), "1 of 1 prompts", "max_prompt_tokens")
+
+
+def test_a_start_says_who_runs_where_by_which_schedule_and_what_is_left_out(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_long_prompts(project)
+
+    def refuse(*arguments: Any) -> Any:
+        raise UserError("no further", hint="this is a test")
+
+    monkeypatch.setattr(running, "run_live", refuse)
+    called = dora("train", "recipe.yaml", *SKIPPING, "--set", "schedule=sync", "--set", "trackers=[]")
+    lines = called.err.splitlines()
+    assert lines[0].startswith("run directory: ")
+    assert lines[1].startswith("devices: 1 instance on cpu with ")
+    assert "trainer on cpu with " in lines[1]
+    assert lines[2] == "schedule: sync with S = 0, 2 steps of 2 groups of 2"
+    assert lines[3] == "3 of 10 prompts are longer than 2 tokens and were left out"
+    assert lines[4] == "error: no further"
+
+
+def test_a_run_without_tensorboard_says_where_its_metrics_go(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise UserError("no further", hint="this is a test")
+
+    monkeypatch.setattr(running, "run_live", refuse)
+    line = "TensorBoard is not installed: metrics go to metrics.jsonl alone"
+    assert line not in dora("train", "recipe.yaml").err
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    assert line in dora("train", "recipe.yaml").err
+    assert line not in dora("train", "recipe.yaml", "--set", "run.trackers=[]").err
 
 
 def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:

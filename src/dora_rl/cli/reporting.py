@@ -51,6 +51,8 @@ def _fields(run: RunFacts, page: Path) -> dict[str, object]:
         "bottleneck": bottleneck(run) if run.steps else None,
         "warnings": run.warnings,
         "outcomes": run.state.outcomes,
+        "overlong_prompts": run.num_overlong,
+        "overlong_held_out_prompts": run.num_overlong_held_out,
         "evaluations": run.evaluations,
         "step_facts": run.steps,
         "page": str(page),

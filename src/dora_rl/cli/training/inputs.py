@@ -10,10 +10,12 @@ from dora_rl.core.recipe.rewards import RewardConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data
-from dora_rl.envs.prompts import tokenize_rows
+from dora_rl.envs.prompts import PromptSet, tokenize_rows
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Needs
 from dora_rl.model.tokenizer import load_tokenizer
+
+_NONE = PromptSet(prompts=(), num_overlong=0)
 
 
 class Inputs(Record, frozen=True):
@@ -23,7 +25,10 @@ class Inputs(Record, frozen=True):
     rewards: tuple[RewardConfig, ...]
     max_new_tokens: int
     num_rows: int
+    """That are trained on: without those whose prompts are too long."""
     num_held_out: int
+    num_overlong: int
+    num_overlong_held_out: int
     longest_prompt_tokens: int
     mean_prompt_tokens: int
 
@@ -45,13 +50,19 @@ def look_at(recipe: Recipe, model: Path, tell: Tell) -> Inputs:
         )
     _check_rewards(rewards, data.train, recipe.scoring.start_limit_s, tell)
     tell(Doing(what="tokenizing the rows"))
-    lengths = _prompt_lengths([*data.train, *data.held_out], model, recipe.data)
+    tokenizer = load_tokenizer(model)
+    train = tokenize_rows(data.train, tokenizer, recipe.data)
+    # Apart, as the run does it: held-out rows that are all too long are an error as well.
+    held_out = tokenize_rows(data.held_out, tokenizer, recipe.data) if data.held_out else _NONE
+    lengths = [len(prompt.token_ids) for prompt in (*train.prompts, *held_out.prompts)]
     return Inputs(
         data=recipe.data,
         rewards=rewards,
         max_new_tokens=_max_new_tokens(recipe, data.task.max_new_tokens if data.task is not None else None),
-        num_rows=len(data.train),
-        num_held_out=len(data.held_out),
+        num_rows=len(train.prompts),
+        num_held_out=len(held_out.prompts),
+        num_overlong=train.num_overlong,
+        num_overlong_held_out=held_out.num_overlong,
         longest_prompt_tokens=max(lengths),
         mean_prompt_tokens=max(1, round(sum(lengths) / len(lengths))),
     )
@@ -76,11 +87,6 @@ def _importing(reward: RewardConfig, limit_s: float) -> Doing:
         limit=("scoring.start_limit_s", limit_s),
         hint=f"`{shown}` shows what happens; what takes long or ends the process belongs into functions",
     )
-
-
-def _prompt_lengths(rows: list[Row], model: Path, data: DataConfig) -> list[int]:
-    prompts = tokenize_rows(rows, load_tokenizer(model), data).prompts
-    return [len(prompt.token_ids) for prompt in prompts]
 
 
 def _max_new_tokens(recipe: Recipe, of_task: int | None) -> int:

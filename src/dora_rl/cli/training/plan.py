@@ -31,6 +31,9 @@ class RunPlan(Record, frozen=True):
     num_parameters: int
     num_rows: int
     num_held_out: int
+    num_overlong: int
+    """Rows to train on that are left out because their prompts are too long."""
+    num_overlong_held_out: int
     longest_prompt_tokens: int
     places: tuple[Place, ...]
     memory: tuple[Entry, ...]

@@ -79,6 +79,8 @@ class _Planner:
             num_parameters=num_parameters(self._model),
             num_rows=self._inputs.num_rows,
             num_held_out=self._inputs.num_held_out,
+            num_overlong=self._inputs.num_overlong,
+            num_overlong_held_out=self._inputs.num_overlong_held_out,
             longest_prompt_tokens=self._inputs.longest_prompt_tokens,
             places=tuple(Place(name=name, num_bytes=size) for name, size in self._places.items()),
             memory=tuple(self._entries),

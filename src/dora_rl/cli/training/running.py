@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import typer
 
 from dora_rl.cli.training.aside import Tell, aside_telling
 from dora_rl.cli.training.plan import RunPlan
-from dora_rl.cli.training.showing import plan_as_json, show_plan, summary_lines
+from dora_rl.cli.training.showing import plan_as_json, show_plan, start_lines, summary_lines
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.recipe import Recipe
@@ -41,6 +42,8 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
         say(f"warning: the run may write up to {plan.disk_bytes / 2**30:.1f} GiB, and "
             f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
     say(f"run directory: {layout.root}")
+    for line in start_lines(plan):
+        say(line)
     title = f"{recipe.model}, {Path(name).stem}"
     with _interruptible(layout), _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
         summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], say)
@@ -120,6 +123,8 @@ def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:
 
 
 def _trackers(layout: LiveLayout, recipe: Recipe) -> Trackers:
+    if "tensorboard" in recipe.run.trackers and find_spec("tensorboard") is None:
+        say("TensorBoard is not installed: metrics go to metrics.jsonl alone (pip install tensorboard)")
     metrics = MetricsTail(layout.metrics_log)
     # What a resumed run logged before is logged.
     metrics.read()

@@ -31,6 +31,8 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         yield "bottleneck", bottleneck(run)
     if run.state.outcomes:
         yield "left out", ", ".join(f"{number:,} {name}" for name, number in run.state.outcomes.items())
+    for text in run.overlong:
+        yield "too long", text
     if run.condition != "finished":
         yield "active groups", by_version(run.state.active_by_version)
 

@@ -36,7 +36,8 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
         train=train.prompts,
         held_out=held_out.prompts if held_out else (),
         stop_tokens=tuple(sorted(load_eos_ids(Path(setup.model)))),
-        num_overlong=train.num_overlong + (held_out.num_overlong if held_out else 0),
+        num_overlong=train.num_overlong,
+        num_overlong_held_out=held_out.num_overlong if held_out else 0,
     )
     check_lengths(table, setup)
     table.write(layout.prompts)
