@@ -17,7 +17,7 @@ from dora_rl.cli.machine import Gpu
 from dora_rl.cli.training import planning, running
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import show_plan
-from dora_rl.core.errors import UserError
+from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Lognormal, Recipe
@@ -326,13 +326,70 @@ def test_several_gpus_are_divided_and_those_that_do_both_pause(
     assert (devices.trainer_ranks, devices.instances) == (1, 2)
     assert [devices.pauses(number) for number in range(2)] == [False, True]
     assert plan.setup.engine.limits.num_host_blocks > 0, "requests of the one that pauses move with their KV"
-    assert {place.name for place in plan.places} == {"cuda:0", "cuda:1"}
-    assert {entry.place for entry in plan.memory if entry.what.startswith("trainer")} == {"cuda:1"}
+    assert {place.name for place in plan.places} == {"cuda:0", "cuda:1", "host"}
+    trained = {entry.place for entry in plan.memory if entry.what.startswith("trainer")}
+    assert trained == {"cuda:1", "host"}
     console = Console(record=True, width=200)
     show_plan(console, plan)
     assert "2 instances on cuda:0, cuda:1" in (shown := console.export_text())
     assert "trainer on cuda:1" in shown
     assert "instance 1 pauses while it trains" in shown
+
+
+def test_a_gpu_that_others_use_has_only_what_is_free(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 40 * 2**30
+    plan = planned_on(monkeypatch, Gpu(name="some", memory_bytes=size, free_bytes=size // 2))
+    assert plan.places[0].num_bytes == int(0.9 * size // 2)
+    for free_bytes, words in ((2**22, "on cuda:0, which has 0.0 GiB to use"), (2**26, "GiB are left for it")):
+        with pytest.raises(ConfigError, match=f"{words}, as others use (39.9|40.0) of the 40.0 GiB there"):
+            planned_on(monkeypatch, Gpu(name="some", memory_bytes=size, free_bytes=free_bytes))
+
+
+def test_a_machine_that_others_use_has_only_what_is_free(
+    project: Path, dora: Dora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "memory_bytes", lambda: 64 * 2**30)
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 2**27)
+    free = ("--set", "devices.memory_gib=null")
+    check(dora("train", "recipe.yaml", *free), "as others use 63.9 of the 64.0 GiB there", "lora")
+    assert dora("train", "recipe.yaml", "--dry-run").exit_code == 0, "what is asked for is taken at its word"
+
+
+def test_beside_gpus_the_host_holds_processes_and_a_copy_of_a_checkpoint(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(name="some", memory_bytes=40 * 2**30)
+    plan = planned_on(monkeypatch, gpu, sets=("trainer.serving_dtype=bfloat16",))
+    host = {entry.what: entry.num_bytes for entry in plan.memory if entry.place == "host"}
+    assert host["trainer: checkpoint put together"] == 14 * plan.num_parameters
+    assert "2 processes with torch" in host
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 2**20)
+    with pytest.raises(
+        ConfigError, match=r"of the host's memory, .* for checkpoints; 0.0 GiB are to be had"
+    ) as e:
+        planned_on(monkeypatch, gpu)
+    assert "trainer.lora" in str(e.value.hint)
+
+
+def test_requests_on_their_way_take_no_more_of_the_host_than_is_free(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [Gpu(name="some", memory_bytes=40 * 2**30)] * 2
+    sets = (
+        "devices.trainer_ranks=1",
+        "devices.instances=2",
+        "cluster.slots=512",
+        "response.max_new_tokens=400",
+    )
+
+    def host_blocks(free_bytes: int) -> int:
+        monkeypatch.setattr(planning, "free_memory_bytes", lambda: free_bytes)
+        return planned_on(monkeypatch, *gpus, sets=sets).setup.engine.limits.num_host_blocks
+
+    wanted = host_blocks(2**40)
+    plan = planned_on(monkeypatch, *gpus, sets=sets)
+    used = plan.used_bytes("host") - sum(e.num_bytes for e in plan.memory if e.what.endswith("on its way"))
+    assert 0 < host_blocks(int((used + 2**22) / 0.9)) < wanted
 
 
 def test_how_long_responses_usually_are_is_the_recipes_to_say(

@@ -16,7 +16,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from dora_rl.cli.machine import free_disk_bytes, gpus, memory_bytes, num_cores
+from dora_rl.cli.machine import free_disk_bytes, free_memory_bytes, gpus, memory_bytes, num_cores
 from dora_rl.core.record import Record
 from dora_rl.observe.terminal import stdout
 
@@ -98,7 +98,8 @@ def _needed(name: str) -> Check:
 def _devices() -> Iterator[Check]:
     found = [] if _installed("torch") is None else gpus()
     for index, gpu in enumerate(found):
-        yield Check(name=f"cuda:{index}", state="ok", text=f"{gpu.name}, {gpu.memory_bytes / _GIB:.0f} GiB")
+        size = f"{gpu.memory_bytes / _GIB:.0f} GiB, {gpu.usable_bytes / _GIB:.0f} GiB free"
+        yield Check(name=f"cuda:{index}", state="ok", text=f"{gpu.name}, {size}")
     if not found:
         cores = f"{num_cores()} CPU cores, no GPU that torch can use"
         hint = "small models train on CPUs; for GPUs install a CUDA build of torch and a driver"
@@ -112,8 +113,8 @@ def _devices() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    size = memory_bytes()
-    text = f"{size / _GIB:.1f} GiB"
+    size = free_memory_bytes()
+    text = f"{memory_bytes() / _GIB:.1f} GiB, {size / _GIB:.1f} GiB free"
     if size < 2 * _GIB:
         return Check(name="memory", state="note", text=text, hint="enough for `dora train demo` at most")
     return Check(name="memory", state="ok", text=text)

@@ -21,6 +21,8 @@ class Place(Record, frozen=True):
 
     name: str
     num_bytes: int
+    note: str = ""
+    """That others use some of it."""
 
 
 class RunPlan(Record, frozen=True):
