@@ -1,5 +1,6 @@
 """What `dora train` does: resolve, plan, run or go on, and say what came of it."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -46,7 +47,7 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
         say(line)
     title = f"{recipe.model}, {Path(name).stem}"
     with _interruptible(layout), _trackers(layout, recipe) as trackers, shown(title, recipe.steps) as view:
-        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], say)
+        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], _tell)
     _finish(summary, as_json=as_json)
 
 
@@ -71,6 +72,11 @@ def go_on(root: Path, *, as_json: bool) -> None:
     ):
         summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
+
+
+def _tell(text: str) -> None:
+    """While the screen is drawn: it stands in for stderr, and moves down for what is printed there."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
