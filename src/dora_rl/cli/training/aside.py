@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from rich.markup import escape
+
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.record import Record
 from dora_rl.observe.terminal import say
@@ -100,7 +102,7 @@ def _last_word(pipe: Connection, process: SpawnProcess) -> _Returned | _Raised:
                 raise _too_long(doing, *doing.limit)
             if waited_s > _TELL_AFTER_S and not is_told:
                 is_told = True
-                say(f"{doing.what} ...")
+                say(escape(f"{doing.what} ..."))
             continue
         try:
             # The process may be gone while something it started still holds the other end.

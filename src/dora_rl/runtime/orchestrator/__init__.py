@@ -7,5 +7,6 @@ training     the trainer's process: batches, replays, checkpoints
 scoring      ended trajectories become rewards                 evaluating held-out rows, now and then
 writing      journal, event log, watchers                      metrics    one line a step
 opening      a new run, or one to go on with                   plane      the control plane of a live run
-waiting      sockets, ticks and interrupts                     batches    journalled groups for the trainer
+preparing    rows and warm start, by a process of their own    batches    journalled groups for the trainer
+waiting      sockets, ticks and interrupts
 """
