@@ -103,9 +103,10 @@ class Orchestrator:
     def run(self) -> None:
         """To the end, or until interrupted."""
         self._await_rewards()
-        if self.interrupts.count and not self._plane.is_done:
+        if not self.interrupts.count:
+            self._scoring.check()
+        elif not self._plane.is_done:
             return
-        self._scoring.check()
         self._recall()
         while not self._is_over():
             self._wait()
