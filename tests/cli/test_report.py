@@ -12,6 +12,9 @@ from dora_rl.cli import checking
 from dora_rl.core.history import encode_event
 from dora_rl.core.inputs import Fault, Replayed, RewardFault, Scored
 from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.prompts import TokenizedPrompt
+from dora_rl.runtime.prompts import PromptTable
 
 Dora = Callable[..., Any]
 
@@ -114,3 +117,43 @@ def test_a_missing_package_is_named_with_its_cure_and_the_exit_code_says_so(
     assert by_name["transformers"]["state"] == by_name["torch"]["state"] == "missing"
     assert "pip install 'torch>=2.11,<2.14'" in by_name["torch"]["hint"]
     assert by_name["safetensors"]["state"] == "ok"
+
+
+def checks_by_name(dora: Dora) -> dict[str, Any]:
+    return {check["name"]: check for check in json.loads(dora("doctor", "--json").out)}
+
+
+def test_the_doctor_listens_on_loopback_and_says_what_to_fix_where_it_cannot(
+    dora: Dora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = checks_by_name(dora)
+    assert found["loopback"]["state"] == found["socket pairs"]["state"] == "ok"
+
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(checking.socket, "create_connection", refused)
+    found = checks_by_name(dora)
+    assert found["loopback"]["state"] == "note"
+    assert "Operation not permitted" in found["loopback"]["text"]
+    assert "devices.trainer_ranks" in found["loopback"]["hint"]
+    monkeypatch.setattr(checking.socket, "socketpair", refused)
+    called = dora("doctor")
+    assert called.exit_code == 1
+    assert "missing: socket pairs" in called.out
+
+
+def test_prompts_that_were_left_out_are_in_the_report(dora: Dora, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    dora("simulate", *SMALL, "--out", root)
+    prompt = TokenizedPrompt(row=Row(row=0, prompt="x", columns={}), token_ids=(1,))
+    table = PromptTable(
+        train=(prompt,) * 7, held_out=(prompt,), stop_tokens=(), num_overlong=3, num_overlong_held_out=2
+    )
+    table.write(root / "prompts.msgpack")
+    shown = dora("report", root).out
+    assert "3 of 10 prompts are longer than" in shown
+    assert "2 of 3 held-out prompts are longer than" in shown
+    assert "2 of 3 held-out prompts" in (root / "report.html").read_text()
+    fields = json.loads(dora("report", root, "--json").out)
+    assert (fields["overlong_prompts"], fields["overlong_held_out_prompts"]) == (3, 2)

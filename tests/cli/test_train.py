@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from dora_rl.cli.machine import Gpu
 from dora_rl.cli.training import planning, running
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import show_plan
+from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Lognormal, Recipe
@@ -42,7 +44,7 @@ JUDGE = "def length(completions, solution, **columns):\n    return [float(len(c)
 @pytest.fixture(autouse=True)
 def _plan_here(monkeypatch: pytest.MonkeyPatch) -> None:
     # Importing torch once is enough.
-    monkeypatch.setattr(running, "aside", lambda job, *arguments: job(*arguments))
+    monkeypatch.setattr(running, "aside_telling", lambda job, *arguments: job(lambda doing: None, *arguments))
     torch.set_num_threads(1)
 
 
@@ -126,12 +128,28 @@ def test_a_mistake_is_a_sentence_and_a_hint(
     assert not (project / "runs").exists()
 
 
-def test_a_reward_that_does_not_import_is_named_with_its_line(dora: Dora, project: Path) -> None:
-    (project / "judge.py").write_text("import json\n\nimport no_such_module\n")
+@pytest.mark.parametrize(
+    ("code", "message", "hint"),
+    [
+        ("import no_such_module", "line 3: ModuleNotFoundError", "pip install no_such_module"),
+        ("def judge(:", "line 3: SyntaxError", "judge.py, line 3; `python "),
+        ("1 / 0", "line 3: ZeroDivisionError", "judge.py, line 3; `python "),
+        ("import sys; sys.exit(0)", "line 3: SystemExit: 0", "__main__"),
+    ],
+)
+def test_a_reward_that_does_not_import_is_named_with_its_line(
+    dora: Dora, project: Path, code: str, message: str, hint: str
+) -> None:
+    (project / "judge.py").write_text(f"import json\n\n{code}\n")
     called = dora("train", "recipe.yaml")
-    assert called.exit_code == 2
-    assert "judge.py, line 3: ModuleNotFoundError" in called.err
-    assert "Traceback" not in called.err
+    check(called, f"judge.py, {message}", hint)
+    assert ("pip install" in called.err) == ("no_such_module" in code)
+
+
+def test_a_model_without_a_tokenizer_is_said_to_have_none(dora: Dora, project: Path, model: Path) -> None:
+    for name in ("config.json", "model.safetensors", "generation_config.json"):
+        shutil.copy(model / name, project)
+    check(dora("train", "recipe.yaml", "--set", "model=."), "no tokenizer", "copy tokenizer.json")
 
 
 def test_a_reward_that_needs_another_column_is_an_error_before_the_run(dora: Dora, project: Path) -> None:
@@ -200,6 +218,71 @@ def test_a_dry_run_shows_recipe_devices_processes_memory_and_disk(dora: Dora, pr
     assert not (project / "runs").exists()
 
 
+SKIPPING = ("--set", "data.max_prompt_tokens=2", "--set", "data.overlong_prompts=skip")
+
+
+def with_long_prompts(project: Path) -> None:
+    """Three of ten prompts, and one of four held-out ones, have more than two tokens."""
+    for name, number, num_long in (("rows", 10, 3), ("held_out", 4, 1)):
+        rows = [{"prompt": "long:" if i < num_long else "s:", "solution": "x"} for i in range(number)]
+        (project / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def test_prompts_that_are_too_long_are_left_out_of_the_plan_and_counted(dora: Dora, project: Path) -> None:
+    with_long_prompts(project)
+    sets = (*SKIPPING, "--set", "data.held_out.name=held_out.jsonl", "--set", "evaluation.every=1")
+    plan = json.loads(dora("train", "recipe.yaml", "--dry-run", "--json", *sets).out)
+    assert (plan["rows"], plan["held_out_rows"]) == (7, 3)
+    assert (plan["overlong_rows"], plan["overlong_held_out_rows"]) == (3, 1)
+    assert plan["recipe"]["task"]["rows"] == 7
+    shown = dora("train", "recipe.yaml", "--dry-run", *sets).out
+    assert "7 to train on, 3 held out" in shown
+    assert "3 of 10 prompts are longer than 2 tokens and were left out" in shown
+    assert "1 of 4 held-out prompts is longer than 2 tokens and was left out" in shown
+
+
+def test_held_out_prompts_that_are_all_too_long_are_an_error_before_the_run(
+    dora: Dora, project: Path
+) -> None:
+    with_long_prompts(project)
+    (project / "held_out.jsonl").write_text('{"prompt": "long:", "solution": "x"}\n')
+    sets = (*SKIPPING, "--set", "data.held_out.name=held_out.jsonl")
+    check(dora("train", "recipe.yaml", *sets), "1 of 1 prompts", "max_prompt_tokens")
+
+
+def test_a_start_says_who_runs_where_by_which_schedule_and_what_is_left_out(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_long_prompts(project)
+
+    def refuse(*arguments: Any) -> Any:
+        raise UserError("no further", hint="this is a test")
+
+    monkeypatch.setattr(running, "run_live", refuse)
+    called = dora("train", "recipe.yaml", *SKIPPING, "--set", "schedule=sync", "--set", "trackers=[]")
+    lines = called.err.splitlines()
+    assert lines[0].startswith("run directory: ")
+    assert lines[1].startswith("devices: 1 instance on cpu with ")
+    assert "trainer on cpu with " in lines[1]
+    assert lines[2] == "schedule: sync with S = 0, 2 steps of 2 groups of 2"
+    assert lines[3] == "3 of 10 prompts are longer than 2 tokens and were left out"
+    assert lines[4] == "error: no further"
+
+
+def test_a_run_without_tensorboard_says_where_its_metrics_go(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise UserError("no further", hint="this is a test")
+
+    monkeypatch.setattr(running, "run_live", refuse)
+    line = "TensorBoard is not installed: metrics go to metrics.jsonl alone"
+    assert line not in dora("train", "recipe.yaml").err
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    assert line in dora("train", "recipe.yaml").err
+    assert line not in dora("train", "recipe.yaml", "--set", "run.trackers=[]").err
+
+
 def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
     plan = json.loads(dora("train", "recipe.yaml", "--dry-run", "--json").out)
     parameters = plan["parameters"]
@@ -243,13 +326,70 @@ def test_several_gpus_are_divided_and_those_that_do_both_pause(
     assert (devices.trainer_ranks, devices.instances) == (1, 2)
     assert [devices.pauses(number) for number in range(2)] == [False, True]
     assert plan.setup.engine.limits.num_host_blocks > 0, "requests of the one that pauses move with their KV"
-    assert {place.name for place in plan.places} == {"cuda:0", "cuda:1"}
-    assert {entry.place for entry in plan.memory if entry.what.startswith("trainer")} == {"cuda:1"}
+    assert {place.name for place in plan.places} == {"cuda:0", "cuda:1", "host"}
+    trained = {entry.place for entry in plan.memory if entry.what.startswith("trainer")}
+    assert trained == {"cuda:1", "host"}
     console = Console(record=True, width=200)
     show_plan(console, plan)
     assert "2 instances on cuda:0, cuda:1" in (shown := console.export_text())
     assert "trainer on cuda:1" in shown
     assert "instance 1 pauses while it trains" in shown
+
+
+def test_a_gpu_that_others_use_has_only_what_is_free(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 40 * 2**30
+    plan = planned_on(monkeypatch, Gpu(name="some", memory_bytes=size, free_bytes=size // 2))
+    assert plan.places[0].num_bytes == int(0.9 * size // 2)
+    for free_bytes, words in ((2**22, "on cuda:0, which has 0.0 GiB to use"), (2**26, "GiB are left for it")):
+        with pytest.raises(ConfigError, match=f"{words}, as others use (39.9|40.0) of the 40.0 GiB there"):
+            planned_on(monkeypatch, Gpu(name="some", memory_bytes=size, free_bytes=free_bytes))
+
+
+def test_a_machine_that_others_use_has_only_what_is_free(
+    project: Path, dora: Dora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "memory_bytes", lambda: 64 * 2**30)
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 2**27)
+    free = ("--set", "devices.memory_gib=null")
+    check(dora("train", "recipe.yaml", *free), "as others use 63.9 of the 64.0 GiB there", "lora")
+    assert dora("train", "recipe.yaml", "--dry-run").exit_code == 0, "what is asked for is taken at its word"
+
+
+def test_beside_gpus_the_host_holds_processes_and_a_copy_of_a_checkpoint(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(name="some", memory_bytes=40 * 2**30)
+    plan = planned_on(monkeypatch, gpu, sets=("trainer.serving_dtype=bfloat16",))
+    host = {entry.what: entry.num_bytes for entry in plan.memory if entry.place == "host"}
+    assert host["trainer: checkpoint put together"] == 14 * plan.num_parameters
+    assert "2 processes with torch" in host
+    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 2**20)
+    with pytest.raises(
+        ConfigError, match=r"of the host's memory, .* for checkpoints; 0.0 GiB are to be had"
+    ) as e:
+        planned_on(monkeypatch, gpu)
+    assert "trainer.lora" in str(e.value.hint)
+
+
+def test_requests_on_their_way_take_no_more_of_the_host_than_is_free(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [Gpu(name="some", memory_bytes=40 * 2**30)] * 2
+    sets = (
+        "devices.trainer_ranks=1",
+        "devices.instances=2",
+        "cluster.slots=512",
+        "response.max_new_tokens=400",
+    )
+
+    def host_blocks(free_bytes: int) -> int:
+        monkeypatch.setattr(planning, "free_memory_bytes", lambda: free_bytes)
+        return planned_on(monkeypatch, *gpus, sets=sets).setup.engine.limits.num_host_blocks
+
+    wanted = host_blocks(2**40)
+    plan = planned_on(monkeypatch, *gpus, sets=sets)
+    used = plan.used_bytes("host") - sum(e.num_bytes for e in plan.memory if e.what.endswith("on its way"))
+    assert 0 < host_blocks(int((used + 2**22) / 0.9)) < wanted
 
 
 def test_how_long_responses_usually_are_is_the_recipes_to_say(

@@ -1,8 +1,11 @@
 """Every built-in task is seeded, keeps rows back, and its own solutions earn everything."""
 
+import importlib.util
 import json
 import re
 import string
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +164,46 @@ def test_a_wrong_task_is_a_sentence(name: str, options: dict[str, Any], words: s
         load_task(name, seed=0, options=options)
     assert error.value.hint is not None
     assert hint in error.value.hint
+
+
+def test_gsm8k_is_read_from_a_data_set_and_its_test_split_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load_dataset(name: str, subset: str | None, split: str) -> list[dict[str, str]]:
+        asked.append((name, subset, split))
+        return GSM8K[:15] if split == "train" else GSM8K[15:]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    task = load_task("gsm8k", seed=0, options={"path": "openai/gsm8k"})
+    assert (len(task.train), len(task.held_out)) == (15, 5)
+    assert asked == [("openai/gsm8k", "main", "train"), ("openai/gsm8k", "main", "test")]
+    asked.clear()
+    shared = load_task("gsm8k", seed=0, options={"path": "hf:mine", "subset": None, "held_out_share": 0.2})
+    assert (len(shared.train), len(shared.held_out)) == (12, 3)
+    load_task("gsm8k", seed=0, options={"path": str(tmp_path), "held_out_share": 0.2})
+    assert asked == [("mine", None, "train"), (str(tmp_path), None, "train")]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
+def test_gsm8k_is_read_from_a_directory_by_the_real_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, GSM8K[:15])))
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, GSM8K[15:])))
+    task = load_task("gsm8k", seed=0, options={"path": str(tmp_path)})
+    assert (len(task.train), len(task.held_out)) == (15, 5)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("gsm8k", "neither a file nor a data set"), ("none.jsonl", "there is no file")]
+)
+def test_gsm8k_from_nowhere_is_an_error_with_a_way_out(path: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as raised:
+        load_task("gsm8k", seed=0, options={"path": path})
+    assert raised.value.hint
 
 
 def test_a_file_that_is_not_gsm8k_is_refused(tmp_path: Path) -> None:

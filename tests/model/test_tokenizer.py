@@ -46,8 +46,11 @@ def test_a_saved_tokenizer_opens_as_the_same(tmp_path: Path) -> None:
 
 
 def test_without_files_there_is_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no tokenizer can be loaded"):
+    # A model of a known kind: transformers would make a tokenizer without words.
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    with pytest.raises(ModelError, match=r"no tokenizer can be loaded .* neither tokenizer.json") as raised:
         load_tokenizer(tmp_path)
+    assert "copy tokenizer.json" in str(raised.value.hint)
     with pytest.raises(ModelError, match="is not a directory"):
         load_tokenizer(tmp_path / "gpt2")
 
@@ -57,6 +60,7 @@ def test_code_that_comes_with_a_tokenizer_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')")
     settings = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(ModelError):
         load_tokenizer(tmp_path)
 

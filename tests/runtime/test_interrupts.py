@@ -81,3 +81,38 @@ def test_ctrl_c_before_the_run_began_leaves_nothing_behind(tmp_path: Path) -> No
     assert (code, said) == (130, "interrupted before the run began\n")
     assert not (tmp_path / "run").exists()
     assert not list(tmp_path.glob(".run*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_while_rewards_are_imported_ends_the_run_and_says_how_to_go_on(
+    tmp_path: Path, times: int
+) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import sys, time\n"
+        "if 'dora_rl.envs.scoring.worker' in sys.orig_argv:\n"
+        "    time.sleep(100)\n"
+        "def judge(completions, **columns):\n"
+        "    return [1.0 for _ in completions]\n"
+    )
+    root = tmp_path / "run"
+    command = begin(root, f"rewards=[{{function: '{slow}:judge'}}]", is_json=False)
+    command.wait_until(lambda: bool(command.workers("scoring.worker")))
+    time.sleep(1.0)
+    for _ in range(times):
+        command.interrupt()
+        time.sleep(0.05)
+    began = time.monotonic()
+    code, out, said = command.ended(within_s=60)
+    assert time.monotonic() - began < (30 if times == 1 else 10)
+    assert code == 130
+    assert f"go on with: dora train --resume {root}" in out
+    assert "Traceback" not in said
+    slow.write_text(slow.read_text().replace("100", "0"))
+    command = resume(root, is_json=False)
+    command.wait_for_step(1)
+    command.interrupt()
+    assert command.ended(within_s=60)[0] == 130
+    assert num_published(root) >= 1

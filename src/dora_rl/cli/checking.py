@@ -5,6 +5,7 @@ cannot start). Nothing is installed or changed.
 """
 
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -15,11 +16,13 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from dora_rl.cli.machine import free_disk_bytes, gpus, memory_bytes, num_cores
+from dora_rl.cli.machine import free_disk_bytes, free_memory_bytes, gpus, memory_bytes, num_cores
 from dora_rl.core.record import Record
 from dora_rl.observe.terminal import stdout
 
 _GIB = 2**30
+_TALK_S = 2.0
+"""For a byte to come through."""
 _NEEDED = {
     "torch": ((2, 11), (2, 14)),
     "transformers": ((5,), None),
@@ -53,7 +56,7 @@ class Check(Record, frozen=True):
 def check_machine() -> list[Check]:
     """Everything, needed things first."""
     needed = [_python(), *(_needed(name) for name in _NEEDED)]
-    return [*needed, *_devices(), _memory(), *_disks(), *map(_optional, _OPTIONAL)]
+    return [*needed, *_devices(), _memory(), *_disks(), *_sockets(), *map(_optional, _OPTIONAL)]
 
 
 def show(checks: Sequence[Check], *, as_json: bool) -> None:
@@ -95,7 +98,8 @@ def _needed(name: str) -> Check:
 def _devices() -> Iterator[Check]:
     found = [] if _installed("torch") is None else gpus()
     for index, gpu in enumerate(found):
-        yield Check(name=f"cuda:{index}", state="ok", text=f"{gpu.name}, {gpu.memory_bytes / _GIB:.0f} GiB")
+        size = f"{gpu.memory_bytes / _GIB:.0f} GiB, {gpu.usable_bytes / _GIB:.0f} GiB free"
+        yield Check(name=f"cuda:{index}", state="ok", text=f"{gpu.name}, {size}")
     if not found:
         cores = f"{num_cores()} CPU cores, no GPU that torch can use"
         hint = "small models train on CPUs; for GPUs install a CUDA build of torch and a driver"
@@ -109,8 +113,8 @@ def _devices() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    size = memory_bytes()
-    text = f"{size / _GIB:.1f} GiB"
+    size = free_memory_bytes()
+    text = f"{memory_bytes() / _GIB:.1f} GiB, {size / _GIB:.1f} GiB free"
     if size < 2 * _GIB:
         return Check(name="memory", state="note", text=text, hint="enough for `dora train demo` at most")
     return Check(name="memory", state="ok", text=text)
@@ -132,6 +136,41 @@ def _disks() -> Iterator[Check]:
         hint = "requests move between instances through it; in Docker use --shm-size or --ipc=host"
         text = f"{room / _GIB:.2f} GiB free in /dev/shm"
         yield Check(name="shared memory", state="note", text=text, hint=hint)
+
+
+def _sockets() -> Iterator[Check]:
+    """Processes talk through socket pairs; ranks of a trainer also through ports of loopback."""
+    try:
+        _talk(*socket.socketpair())
+    except OSError as error:
+        hint = "processes of a run talk through them: allow AF_UNIX sockets in this sandbox or container"
+        yield Check(name="socket pairs", state="missing", text=str(error), hint=hint)
+    else:
+        yield Check(name="socket pairs", state="ok", text="processes can talk")
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(_TALK_S)
+            with socket.create_connection(server.getsockname(), timeout=_TALK_S) as caller:
+                _talk(caller, server.accept()[0])
+    except OSError as error:
+        text = f"127.0.0.1 cannot be listened on or reached: {error}"
+        hint = (
+            "bring `lo` up and let the firewall or sandbox pass 127.0.0.1; "
+            "until then leave devices.trainer_ranks at 1"
+        )
+        yield Check(name="loopback", state="note", text=text, hint=hint)
+    else:
+        yield Check(
+            name="loopback", state="ok", text="127.0.0.1 can be listened on, for devices.trainer_ranks"
+        )
+
+
+def _talk(one: socket.socket, other: socket.socket) -> None:
+    with one, other:
+        other.settimeout(_TALK_S)
+        one.sendall(b"!")
+        if other.recv(1) != b"!":
+            raise OSError("nothing comes through")
 
 
 def _optional(name: str) -> Check:

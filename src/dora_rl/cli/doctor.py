@@ -8,7 +8,10 @@ import typer
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list and nothing else.")] = False,
 ) -> None:
-    """Check this machine: Python, packages, devices, memory, disk. Exit code 1 if something is missing."""
+    """Check this machine: Python, packages, devices, memory, disk, sockets.
+
+    Exit code 1 if something is missing.
+    """
     from dora_rl.cli.checking import check_machine, show
 
     checks = check_machine()

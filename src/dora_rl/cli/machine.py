@@ -1,4 +1,7 @@
-"""What this machine has: cores, memory, disk, GPUs. Limits of a container count as the machine's own."""
+"""What this machine has, and what of it is free: cores, memory, disk, GPUs.
+
+Limits of a container count as the machine's own. What holds nothing but copies of files is free.
+"""
 
 import os
 import shutil
@@ -7,7 +10,14 @@ from pathlib import Path
 from dora_rl.core.record import Record
 
 _CGROUP = Path("/sys/fs/cgroup")
-_MEMORY_FILES = ("memory.max", "memory/memory.limit_in_bytes")
+_PROC = Path("/proc")
+_MEMORY_FILES = {
+    "memory.max": ("memory.current", "memory.stat", ""),
+    "memory/memory.limit_in_bytes": ("memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
+}
+"""Of a container, by the file of its limit: what is in use, of what kinds, and how their names begin."""
+_GIVEN_BACK = ("active_file", "inactive_file", "slab_reclaimable")
+"""Kinds of memory in use that the kernel gives up when it is asked for."""
 
 
 class Gpu(Record, frozen=True):
@@ -15,6 +25,13 @@ class Gpu(Record, frozen=True):
 
     name: str
     memory_bytes: int
+    free_bytes: int | None = None
+    """What nobody uses; None where that is not known."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """What is free, as far as that is known."""
+        return self.memory_bytes if self.free_bytes is None else min(self.memory_bytes, self.free_bytes)
 
 
 def num_cores() -> int:
@@ -31,6 +48,23 @@ def memory_bytes(cgroup: Path = _CGROUP) -> int:
     return min([physical, *map(int, limits)])
 
 
+def free_memory_bytes(cgroup: Path = _CGROUP, proc: Path = _PROC) -> int:
+    """What is not in use, by the machine or by the container; all of it where that cannot be known.
+
+    What this very process has is free: it asks before a run, and is gone by then.
+    """
+    machine = _table(proc / "meminfo").get("MemAvailable:")
+    frees = [machine * 1024] if machine is not None else []
+    for limit_file, (used_file, kinds_file, prefix) in _MEMORY_FILES.items():
+        limit, used = _text(cgroup / limit_file), _text(cgroup / used_file)
+        if limit.isdigit() and used.isdigit():
+            kinds = _table(cgroup / kinds_file)
+            frees.append(int(limit) - int(used) + sum(kinds.get(prefix + kind, 0) for kind in _GIVEN_BACK))
+    own = 1024 * _table(proc / "self/status").get("RssAnon:", 0)
+    total = memory_bytes(cgroup)
+    return max(0, min([total, *(free + own for free in frees)]))
+
+
 def free_disk_bytes(path: Path) -> int:
     """Room where `path` is, or would be."""
     while not path.exists():
@@ -45,11 +79,30 @@ def gpus() -> list[Gpu]:
     if not torch.cuda.is_available():
         return []
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [Gpu(name=each.name, memory_bytes=each.total_memory) for each in found]
+    return [
+        Gpu(name=each.name, memory_bytes=each.total_memory, free_bytes=_free_gpu_bytes(index))
+        for index, each in enumerate(found)
+    ]
+
+
+def _free_gpu_bytes(index: int) -> int | None:
+    import torch
+
+    try:
+        return torch.cuda.mem_get_info(index)[0]
+    except RuntimeError:
+        # A device that takes no second process, or has no room for one.
+        return None
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines of a name and a number."""
+    lines = (line.split() for line in _text(path).splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""

@@ -55,6 +55,8 @@ def _fields(run: RunFacts, page: Path) -> dict[str, object]:
         "worker_deaths": run.state.faults,
         "num_replays": run.state.num_replays,
         "num_different": run.state.num_different,
+        "overlong_prompts": run.num_overlong,
+        "overlong_held_out_prompts": run.num_overlong_held_out,
         "evaluations": run.evaluations,
         "step_facts": run.steps,
         "page": str(page),

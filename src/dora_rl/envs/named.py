@@ -55,7 +55,7 @@ def _named_module(name: str) -> ModuleType:
                 f"there is no module '{name}'", hint="check the name, or give a path: file.py:object"
             ) from error
         raise _import_error(name, error) from error
-    except Exception as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise _import_error(name, error) from error
 
 
@@ -79,26 +79,42 @@ def _executed(spec: ModuleSpec, path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
         del sys.modules[spec.name]
         raise _import_error(str(path), error) from error
     return module
 
 
-def _import_error(name: str, error: Exception) -> UserError:
-    return UserError(f"{name} cannot be imported: {_where(error)}{type(error).__name__}: {error}")
+def _import_error(name: str, error: Exception | SystemExit) -> UserError:
+    where = _where(error)
+    told = f"{where}: {type(error).__name__}: {error}" if where else f"{type(error).__name__}: {error}"
+    return UserError(f"{name} cannot be imported: {told}", hint=_import_hint(name, error, where or name))
 
 
-def _where(error: Exception) -> str:
-    """`file, line n: ` of the innermost line of the user's own code."""
+def _import_hint(name: str, error: Exception | SystemExit, where: str) -> str:
+    """What to do about it, and where."""
+    shown = f"python {name}" if name.endswith(".py") else f"python -c 'import {name}'"
+    match error:
+        case ModuleNotFoundError(name=str(missing)):
+            package = missing.partition(".")[0]
+            return f"pip install {package}, or mend {where}, if '{missing}' is no package but a file of yours"
+        case SyntaxError():
+            return f"mend {where}; `{shown}` shows the place"
+        case SystemExit():
+            return f"it ends the process at {where}: have that under `if __name__ == '__main__':`"
+    return f"mend {where}; `{shown}` shows the whole traceback"
+
+
+def _where(error: Exception | SystemExit) -> str:
+    """`file, line n` of the innermost line of the user's own code."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: "
+        return f"{error.filename}, line {error.lineno}"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename != __file__ and "importlib" not in frame.filename
     ]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
 
 def _attribute(module: ModuleType, name: str, place: str) -> Any:

@@ -13,6 +13,10 @@ from dora_rl.model.hub_config import as_ids
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+"""One of them holds a tokenizer's words."""
+_FROM = "copy tokenizer.json and tokenizer_config.json from the model it was made from"
+
 
 def load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer, with its chat template where it has one."""
@@ -24,10 +28,16 @@ def load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
         raise ModelError(
             f"{directory} is not a directory", hint="a tokenizer is loaded from a model directory"
         )
+    if not any((directory / name).is_file() for name in _FILES):
+        # The library would make an empty one, to which no text has tokens.
+        raise ModelError(
+            f"no tokenizer can be loaded from {directory}: it has neither tokenizer.json nor a vocabulary",
+            hint=_FROM,
+        )
     try:
         return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"no tokenizer can be loaded from {directory}: {error}") from error
+        raise ModelError(f"no tokenizer can be loaded from {directory}: {error}", hint=_FROM) from error
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", directory: Path) -> None:

@@ -78,6 +78,13 @@ def all_clear(result: Result) -> str:
     return f"{trained}: none lost, none twice, none of more than one version, none older than allowed"
 
 
+def overlong(num_prompts: int, num_left_out: int, max_tokens: int | None, *, what: str = "prompts") -> str:
+    """`2 of 10 prompts are longer than 512 tokens and were left out`."""
+    verb, were = ("is", "was") if num_left_out == 1 else ("are", "were")
+    limit = "the limit" if max_tokens is None else f"{max_tokens:,} tokens"
+    return f"{num_left_out:,} of {num_prompts:,} {what} {verb} longer than {limit} and {were} left out"
+
+
 def count(number: int, noun: str) -> str:
     """`1 group`, `2 groups`, `2 processes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural(noun)}"

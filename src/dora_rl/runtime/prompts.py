@@ -24,7 +24,9 @@ class PromptTable(Record, frozen=True):
     stop_tokens: tuple[int, ...]
     """That end a completion of this model."""
     num_overlong: int = 0
-    """Rows left out because their prompts are too long."""
+    """Rows to train on that were left out because their prompts are too long."""
+    num_overlong_held_out: int = 0
+    """Held-out rows that were."""
 
     def __getitem__(self, row: int) -> TokenizedPrompt:
         num_train = len(self.train)
@@ -40,6 +42,20 @@ class PromptTable(Record, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> "PromptTable":
+        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+
+
+class PromptCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many prompts a run has, and how many were too long for it. Reads no row."""
+
+    train: list[msgspec.Raw]
+    held_out: list[msgspec.Raw]
+    num_overlong: int = 0
+    num_overlong_held_out: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> "PromptCounts":
+        """Of the table in a file."""
         return msgspec.msgpack.decode(path.read_bytes(), type=cls)
 
 

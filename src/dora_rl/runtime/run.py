@@ -10,6 +10,7 @@ from dora_rl.core.errors import DoraError, UserError
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.orchestrator.loop import Orchestrator
 from dora_rl.runtime.orchestrator.opening import Opened, open_again, open_new
+from dora_rl.runtime.orchestrator.preparing import Tell
 from dora_rl.runtime.orchestrator.writing import Watcher
 from dora_rl.runtime.setup import LiveSetup
 from dora_rl.runtime.summary import RunSummary
@@ -18,15 +19,19 @@ from dora_rl.store.durable import full_disk_named
 __all__ = ["Watcher", "resume_live", "run_live"]
 
 
-def run_live(setup: LiveSetup, watchers: Sequence[Watcher] = ()) -> RunSummary:
+def run_live(
+    setup: LiveSetup, watchers: Sequence[Watcher] = (), tell: Tell = lambda text: None
+) -> RunSummary:
     """Run a set-up to its end, or until it is interrupted, leaving everything in its run directory.
+
+    `tell` hears how far the preparations are, where they take long.
 
     The first SIGINT or SIGTERM lets the step in progress end, writes a checkpoint and returns; the second
     returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
     the run could not go on, with the reason; what is durable can be resumed.
     """
     with resumable(Path(setup.run_directory)):
-        return _run(open_new(setup), watchers)
+        return _run(open_new(setup, tell), watchers)
 
 
 def resume_live(run_directory: Path, watchers: Sequence[Watcher] = ()) -> RunSummary:

@@ -99,7 +99,7 @@ class Patience(Record, frozen=True):
     load_s: PositiveFloat = 300.0
     """For an instance to load a version."""
     step_s: PositiveFloat = 3600.0
-    """For the trainer to train, publish or write a checkpoint."""
+    """For the trainer to train, publish or write a checkpoint; for rows to be read, a warm start to move."""
     progress_s: PositiveFloat = 3600.0
     """For a trajectory to end or a step to be published: otherwise the run is stuck."""
     stop_s: PositiveFloat = 30.0

@@ -5,7 +5,7 @@ does it.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dora_rl.algorithms.config import AdvantageConfig, AlgorithmConfig, PolicyGradientConfig
 from dora_rl.core.recipe.live import WarmStart
@@ -19,15 +19,26 @@ Shown = tuple[tuple[int, ...], tuple[int, ...]]
 """A prompt and its answer."""
 
 
-def warm_started(decoder: Decoder, shown: Sequence[Shown], config: WarmStart, *, seed: int) -> Decoder:
-    """The decoder, which must be in float32 and is used up, after a few steps on rows drawn at random."""
+def warm_started(
+    decoder: Decoder,
+    shown: Sequence[Shown],
+    config: WarmStart,
+    *,
+    seed: int,
+    done: Callable[[int], None] = lambda steps: None,
+) -> Decoder:
+    """The decoder, which must be in float32 and is used up, after a few steps on rows drawn at random.
+
+    `done` hears after each how many there were.
+    """
     trainer = trainer_of(decoder, _trainer_config(config, seed))
     rng = random.Random(seed)
-    for _ in range(config.steps):
+    for step in range(config.steps):
         drawn = [shown[rng.randrange(len(shown))] for _ in range(config.rows)]
         members = [_member(prompt, answer, trainer.version) for prompt, answer in drawn]
         groups = tuple(Group(id=number, members=(member,)) for number, member in enumerate(members))
         trainer.train(TrainBatch(groups=groups))
+        done(step + 1)
     started = Decoder.empty(decoder.config)
     started.load_state_dict(trainer.served_tensors())
     return started

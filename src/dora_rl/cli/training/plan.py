@@ -21,6 +21,8 @@ class Place(Record, frozen=True):
 
     name: str
     num_bytes: int
+    note: str = ""
+    """That others use some of it."""
 
 
 class RunPlan(Record, frozen=True):
@@ -31,6 +33,9 @@ class RunPlan(Record, frozen=True):
     num_parameters: int
     num_rows: int
     num_held_out: int
+    num_overlong: int
+    """Rows to train on that are left out because their prompts are too long."""
+    num_overlong_held_out: int
     longest_prompt_tokens: int
     places: tuple[Place, ...]
     memory: tuple[Entry, ...]

@@ -1,15 +1,17 @@
 """What `dora train` does: resolve, plan, run or go on, and say what came of it."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 import typer
 
-from dora_rl.cli.training.aside import aside
+from dora_rl.cli.training.aside import Tell, aside_telling
 from dora_rl.cli.training.plan import RunPlan
-from dora_rl.cli.training.showing import plan_as_json, show_plan, summary_lines
+from dora_rl.cli.training.showing import plan_as_json, show_plan, start_lines, summary_lines
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.recipe import Recipe
@@ -33,7 +35,7 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     recipe = resolve_recipe(name, assignments)
     layout = LiveLayout(root=Path(_run_directory(recipe, name)))
     with _interruptible(layout):
-        plan = aside(_planned, recipe, str(layout.root))
+        plan = aside_telling(_planned, recipe, str(layout.root))
     if is_dry:
         _print_plan(plan, as_json=as_json)
         return
@@ -41,21 +43,23 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
         say(f"warning: the run may write up to {plan.disk_bytes / 2**30:.1f} GiB, and "
             f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
     say(f"run directory: {layout.root}")
+    for line in start_lines(plan):
+        say(line)
     title = f"{recipe.model}, {Path(name).stem}"
     with (
         _interruptible(layout),
         _trackers(layout, recipe) as trackers,
         shown(title, recipe.steps, rewards_log=str(layout.rewards_log)) as view,
     ):
-        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch])
+        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], _tell)
     _finish(summary, as_json=as_json)
 
 
-def _planned(recipe: Recipe, directory: str) -> RunPlan:
+def _planned(tell: Tell, recipe: Recipe, directory: str) -> RunPlan:
     """Looked for where it runs: it comes with torch."""
     from dora_rl.cli.training.planning import plan_run
 
-    return plan_run(recipe, directory)
+    return plan_run(recipe, directory, tell)
 
 
 def go_on(root: Path, *, as_json: bool) -> None:
@@ -72,6 +76,11 @@ def go_on(root: Path, *, as_json: bool) -> None:
     ):
         summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)
+
+
+def _tell(text: str) -> None:
+    """While the screen is drawn: it stands in for stderr, and moves down for what is printed there."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -124,6 +133,8 @@ def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:
 
 
 def _trackers(layout: LiveLayout, recipe: Recipe) -> Trackers:
+    if "tensorboard" in recipe.run.trackers and find_spec("tensorboard") is None:
+        say("TensorBoard is not installed: metrics go to metrics.jsonl alone (pip install tensorboard)")
     metrics = MetricsTail(layout.metrics_log)
     # What a resumed run logged before is logged.
     metrics.read()

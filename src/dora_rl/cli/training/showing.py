@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from dora_rl.cli.training.plan import RunPlan
+from dora_rl.control.schedules import make_schedule
 from dora_rl.core.loading import to_dict
 from dora_rl.observe.live.words import duration
 from dora_rl.observe.tables import table
-from dora_rl.observe.words import count
+from dora_rl.observe.words import count, overlong
 from dora_rl.runtime.setup import Devices
 from dora_rl.runtime.summary import RunSummary
 
@@ -36,6 +37,8 @@ def plan_as_json(plan: RunPlan) -> str:
         "parameters": plan.num_parameters,
         "rows": plan.num_rows,
         "held_out_rows": plan.num_held_out,
+        "overlong_rows": plan.num_overlong,
+        "overlong_held_out_rows": plan.num_overlong_held_out,
         "max_new_tokens": plan.setup.max_new_tokens,
         "devices": devices,
         "processes": _processes(plan),
@@ -46,6 +49,27 @@ def plan_as_json(plan: RunPlan) -> str:
         "free_disk_bytes": plan.free_disk_bytes,
     }
     return msgspec.json.format(msgspec.json.encode(fields)).decode()
+
+
+def overlong_lines(plan: RunPlan) -> Iterator[str]:
+    """What is not in the run, where anything is not."""
+    limit = plan.setup.data.max_prompt_tokens
+    for what, num_left_out, num_kept in (
+        ("prompts", plan.num_overlong, plan.num_rows),
+        ("held-out prompts", plan.num_overlong_held_out, plan.num_held_out),
+    ):
+        if num_left_out:
+            yield overlong(num_left_out + num_kept, num_left_out, limit, what=what)
+
+
+def start_lines(plan: RunPlan) -> Iterator[str]:
+    """What somebody who starts a run wants to see of its plan."""
+    setup, batch = plan.setup, plan.setup.batch
+    max_staleness = make_schedule(setup.control, batch).max_staleness
+    steps = f"{count(setup.steps, 'step')} of {count(batch.groups, 'group')} of {batch.group_size}"
+    yield f"devices: {_devices(setup.devices)}"
+    yield f"schedule: {setup.control.schedule} with S = {max_staleness}, {steps}"
+    yield from overlong_lines(plan)
 
 
 def summary_lines(summary: RunSummary) -> Iterator[str]:
@@ -82,6 +106,8 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "run", setup.run_directory
     yield "model", f"{setup.model}, {plan.num_parameters:,} parameters, served in {setup.dtype}"
     yield "rows", f"{plan.num_rows:,} to train on{held_out}; {prompts}"
+    for text in overlong_lines(plan):
+        yield "left out", text
     yield "rewards", rewards
     yield "devices", _devices(setup.devices)
     yield "processes", ", ".join(count(number, what) for what, number in _processes(plan).items())

@@ -37,8 +37,13 @@ def size_engine(
     free_bytes: int,
     longest_prompt: int,
     max_new_tokens: int,
+    free_host_bytes: int | None = None,
+    note: str = "",
 ) -> Sized:
-    """The engine of one instance with `free_bytes` to itself; a ConfigError where nothing would fit."""
+    """The engine of one instance with `free_bytes` to itself; a ConfigError where nothing would fit.
+
+    `note` says why there is no more. Where the host's memory is apart, no more of it is taken than is free.
+    """
     positions = _positions(model, longest_prompt, max_new_tokens)
     config, backend = _smallest(recipe, device, positions), _backend(device)
     version = parameter_bytes(model, config.torch_dtype) + backend.prepared_bytes(model, config)
@@ -49,9 +54,11 @@ def size_engine(
     least = config.limits.blocks_for(positions)
     if num_blocks < least:
         needed = versions + workspace + (least + 1) * block
-        raise _too_little(needed, free_bytes, config.max_versions)
+        raise _too_little(needed, free_bytes, config.max_versions, note)
     # Requests that move between instances wait there.
     moving = num_blocks // 4 if num_instances > 1 else 0
+    if free_host_bytes is not None:
+        moving = min(moving, max(0, free_host_bytes) // block)
     asked = recipe.engine.host_kv_tokens
     num_host_blocks = moving if asked is None else asked // config.limits.block_size
     limits = replace(config.limits, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
@@ -126,9 +133,9 @@ def _backend(device: str) -> Backend:
     return CUDA
 
 
-def _too_little(needed: int, free: int, num_versions: int) -> ConfigError:
+def _too_little(needed: int, free: int, num_versions: int, note: str) -> ConfigError:
     return ConfigError(
         f"an engine with {num_versions} versions and one sequence of the greatest length needs "
-        f"{needed / _GIB:.2f} GiB; {max(0, free) / _GIB:.2f} GiB are left for it",
+        f"{needed / _GIB:.2f} GiB; {max(0, free) / _GIB:.2f} GiB are left for it{note}",
         hint="lower control.max_staleness, response.max_new_tokens or cluster.slots, or use a smaller model",
     )

@@ -68,6 +68,12 @@ def trainer_bytes(
     yield "activations", activation_bytes(model, config, longest_tokens), True
 
 
+def checkpoint_bytes(model: ModelConfig, config: TrainerConfig) -> int:
+    """A checkpoint put together in host memory: masters, moments, what is served, kept versions."""
+    version = item_bytes(config) * num_parameters(model)
+    return (_FLOAT + _MOMENTS) * num_trained(model, config) + (1 + config.kept_versions) * version
+
+
 def _own_bytes(model: ModelConfig, config: TrainerConfig) -> Iterator[tuple[str, int, bool]]:
     """Weights, gradients and moments where every rank has all of them."""
     total, trained, item = num_parameters(model), num_trained(model, config), item_bytes(config)

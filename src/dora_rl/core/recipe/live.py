@@ -26,7 +26,7 @@ class Devices(Section, frozen=True):
     trainer_threads: Positive | None = None
     """Threads of each rank of the trainer; left out, an even share on CPUs, one beside a GPU."""
     memory_gib: PositiveFloat | None = None
-    """Memory of one device, or of the machine where devices are CPUs; left out, what there is."""
+    """Memory of one device, or of the machine where devices are CPUs; left out, what is free."""
 
 
 class WarmStart(Section, frozen=True):

@@ -93,9 +93,14 @@ class ScorerPool:
                 results, self._results = self._results, []
                 return results
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a process has imported the functions."""
+        return any(desk.is_ready for desk in self._desks)
+
     def wait_ready(self, columns: Iterable[str] | None = None) -> None:
         """Wait until the functions are imported; given the rows' columns, check that they are enough."""
-        while not any(desk.is_ready for desk in self._desks):
+        while not self.is_ready:
             self._step(self._wait_limit_s())
         if columns is not None:
             check_columns(self._needs, columns)

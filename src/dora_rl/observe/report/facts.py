@@ -27,6 +27,10 @@ class RunFacts(Record, frozen=True, gc=True):
     is_on_cpus: bool
     """A live run whose instances have no GPU."""
     warnings: list[str]
+    overlong: tuple[str, ...] = ()
+    """Which prompts were left out because they are too long, in words."""
+    num_overlong: int = 0
+    num_overlong_held_out: int = 0
 
     @property
     def starved_s(self) -> float:

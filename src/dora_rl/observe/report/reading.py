@@ -2,20 +2,25 @@
 
 import fcntl
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from dora_rl.core.history import History
+from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.completions import read_completions
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.live.warnings import dead_run_warnings
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.timeline import Tracker
+from dora_rl.observe.words import overlong
+from dora_rl.runtime.prompts import PromptCounts
 from dora_rl.store.errors import RunError
 from dora_rl.store.run_directory import RunLayout
 
 METRICS, COMPLETIONS, SETUP = "metrics.jsonl", "completions.jsonl", "setup.json"
+PROMPTS = "prompts.msgpack"
 
 
 def read_run(root: Path) -> RunFacts:
@@ -41,7 +46,30 @@ def read_run(root: Path) -> RunFacts:
         timeline=tracker.timeline(),
         is_on_cpus=_is_on_cpus(root / SETUP),
         warnings=dead_run_warnings(follower.steps, state.outcomes, state.failures),
+        **_overlong(root / PROMPTS, history.recipe),
     )
+
+
+def _overlong(prompts: Path, recipe: Recipe) -> dict[str, Any]:
+    """What was left out of the run's prompts; a simulated run has none."""
+    try:
+        counts = PromptCounts.read(prompts)
+    except (OSError, msgspec.DecodeError):
+        return {}
+    limit = recipe.data.max_prompt_tokens if recipe.data is not None else None
+    parts = {
+        "prompts": (len(counts.train), counts.num_overlong),
+        "held-out prompts": (len(counts.held_out), counts.num_overlong_held_out),
+    }
+    return {
+        "overlong": tuple(
+            overlong(kept + left_out, left_out, limit, what=what)
+            for what, (kept, left_out) in parts.items()
+            if left_out
+        ),
+        "num_overlong": counts.num_overlong,
+        "num_overlong_held_out": counts.num_overlong_held_out,
+    }
 
 
 def _condition(layout: RunLayout, follower: Follower, *, is_torn: bool) -> str:

@@ -32,6 +32,8 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
     if run.state.outcomes:
         yield "left out", ", ".join(f"{number:,} {name}" for name, number in run.state.outcomes.items())
     yield from _trouble_lines(run)
+    for text in run.overlong:
+        yield "too long", text
     if run.condition != "finished":
         yield "active groups", by_version(run.state.active_by_version)
 

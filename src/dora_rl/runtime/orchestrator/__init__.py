@@ -8,5 +8,6 @@ scoring      ended trajectories become rewards                 evaluating held-o
 failing      rewards that failed, and when that is the end     deaths     of workers, and too many
 writing      journal, event log, watchers                      metrics    one line a step
 opening      a new run, or one to go on with                   plane      the control plane of a live run
-waiting      sockets, ticks and interrupts                     batches    journalled groups for the trainer
+preparing    rows and warm start, by a process of their own    batches    journalled groups for the trainer
+waiting      sockets, ticks and interrupts
 """

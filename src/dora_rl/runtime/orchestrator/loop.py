@@ -106,7 +106,11 @@ class Orchestrator:
 
     def run(self) -> None:
         """To the end, or until interrupted."""
-        self.scoring.check()
+        self._await_rewards()
+        if not self.interrupts.count:
+            self.scoring.check()
+        elif not self._plane.is_done:
+            return
         self._recall()
         try:
             while not self._is_over():
@@ -118,6 +122,14 @@ class Orchestrator:
             # The last death is in the event log too.
             self._scribe.decide(self.deaths.told(self.now), ())
             raise
+
+    def _await_rewards(self) -> None:
+        """Until the reward functions are imported, or somebody has seen enough."""
+        pool = self.scoring.pool
+        while not (pool.is_ready or self.interrupts.count):
+            pool_s = pool.wait_s()
+            wait_for([], [pool, self.interrupts], 1.0 if pool_s is None else min(1.0, pool_s))
+            pool.poll()
 
     def _wait(self) -> None:
         pace_s = _PACE_S if self._setup.devices.instance_device == "cpu" else _GPU_PACE_S

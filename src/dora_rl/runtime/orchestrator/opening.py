@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,11 +15,9 @@ from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
-from dora_rl.runtime import messages as say
-from dora_rl.runtime.handle import LocalProcess, torch_environment
 from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.orchestrator.deaths import end_if_final
 from dora_rl.runtime.orchestrator.plane import make_plane
+from dora_rl.runtime.orchestrator.preparing import Tell, make_prompts
 from dora_rl.runtime.prompts import PromptTable
 from dora_rl.runtime.setup import LiveSetup, read_setup, write_setup
 from dora_rl.store.journal import Journal
@@ -58,12 +55,12 @@ class Opened(Struct, kw_only=True):
         self.closing.close()
 
 
-def open_new(setup: LiveSetup) -> Opened:
-    """A new run; nothing is left behind if its rows cannot be read."""
+def open_new(setup: LiveSetup, tell: Tell = lambda text: None) -> Opened:
+    """A new run; nothing is left behind if its rows cannot be read. `tell` hears of what takes long."""
     with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
         header, root = setup.header(), Path(setup.run_directory)
         made = LiveLayout(root=Path(name))
-        _make_prompts(setup, made)
+        make_prompts(setup, made, tell)
         directory = closing.enter_context(
             RunDirectory.create(root, header, lambda partial: _fill(LiveLayout(root=partial), setup, made))
         )
@@ -163,27 +160,3 @@ def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set
     if isinstance(told, Ended | Scored):
         return bool(starts) or told.trajectory in evaluated
     return isinstance(told, EvaluationAsked | Published) or bool(starts) or not evaluated.isdisjoint(closes)
-
-
-def _make_prompts(setup: LiveSetup, layout: LiveLayout) -> None:
-    """In a process of its own: whoever tokenizes imports torch."""
-    worker = LocalProcess(
-        "dora_rl.runtime.workers.prompts",
-        say.PromptsWord,
-        log=layout.root / "prompts.log",
-        environment=torch_environment(1),
-    )
-    worker.send(say.Begin(setup=setup, store=str(layout.root)))
-    until = time.monotonic() + setup.patience.start_s
-    try:
-        while worker.is_alive and time.monotonic() < until:
-            for word in worker.receive():
-                if isinstance(word, say.Broken):
-                    end_if_final(word)
-                    raise DoraError(word.message, hint=word.hint)
-            time.sleep(0.01)
-    finally:
-        reason = worker.end(within_s=0.0)
-    if not layout.tokenizer.exists():
-        words = (layout.root / "prompts.log").read_text(errors="replace").strip().splitlines()
-        raise DoraError(f"the rows were not read: the process {reason}: {words[-1] if words else ''}")

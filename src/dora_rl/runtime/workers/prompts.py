@@ -3,7 +3,9 @@
 A process of its own because tokenizers come with torch. Writes into the directory it is told, and ends.
 """
 
+import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,8 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
         train=train.prompts,
         held_out=held_out.prompts if held_out else (),
         stop_tokens=tuple(sorted(load_eos_ids(Path(setup.model)))),
-        num_overlong=train.num_overlong + (held_out.num_overlong if held_out else 0),
+        num_overlong=train.num_overlong,
+        num_overlong_held_out=held_out.num_overlong if held_out else 0,
     )
     check_lengths(table, setup)
     table.write(layout.prompts)
@@ -42,13 +45,15 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
     return table
 
 
-def write_initial_model(setup: LiveSetup, warm_start: WarmStart, table: PromptTable, target: Path) -> None:
-    """The model after a supervised start on what the rows show."""
+def write_initial_model(
+    setup: LiveSetup, warm_start: WarmStart, table: PromptTable, target: Path, done: Callable[[int], None]
+) -> None:
+    """The model after a supervised start on what the rows show; `done` hears how many steps are."""
     directory = Path(setup.model)
     tokenizer = load_tokenizer(directory)
     shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in table.train]
     decoder = load_decoder(directory, dtype=torch.float32)
-    save_decoder(warm_started(decoder, shown, warm_start, seed=setup.seed), target)
+    save_decoder(warm_started(decoder, shown, warm_start, seed=setup.seed, done=done), target)
     save_tokenizer(tokenizer, target)
 
 
@@ -69,12 +74,25 @@ def main(fd: int) -> None:
     channel = Channel(fd, say.Begin)
     begin: say.Begin = channel.receive()
     with telling_why(channel):
-        with channel.kept_alive(begin.setup.patience.start_s):
-            setup, layout = begin.setup, LiveLayout(root=Path(begin.store))
-            table = write_prompts(setup, layout)
-            if setup.warm_start is not None:
-                write_initial_model(setup, setup.warm_start, table, layout.initial_model)
+        # Each piece has a limit of its own, which the owner keeps.
+        with channel.kept_alive(math.inf):
+            _prepare(channel, begin.setup, LiveLayout(root=Path(begin.store)))
         channel.send(say.PromptsWritten())
+
+
+def _prepare(channel: Channel, setup: LiveSetup, layout: LiveLayout) -> None:
+    limit_s = setup.patience.step_s
+    channel.send(say.Preparing(what="reading the rows", limit_s=limit_s))
+    table = write_prompts(setup, layout)
+    if (warm_start := setup.warm_start) is not None:
+
+        def done(steps: int) -> None:
+            channel.send(
+                say.Preparing(what="warm start", limit_s=limit_s, done=steps, total=warm_start.steps)
+            )
+
+        done(0)
+        write_initial_model(setup, warm_start, table, layout.initial_model, done)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""The process that plans a run: what the user's code does there is named, and does no harm."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dora_rl.model.tiny import save_tiny
+
+RECIPE = """
+model: {model}
+steps: 2
+batch: {{groups: 2, group_size: 2}}
+data: {{train: {{name: rows.jsonl}}}}
+rewards: [{{function: judge.py:length}}]
+response: {{max_new_tokens: 8}}
+trainer: {{serving_dtype: float32, micro_batch_tokens: 256}}
+cluster: {{slots: 8}}
+devices: {{kind: cpu, memory_gib: 8}}
+"""
+JUDGE = "def length(completions, **columns):\n    return [float(len(c)) for c in completions]\n"
+DORA = (sys.executable, "-c", "from dora_rl.cli.main import main; main()", "train", "recipe.yaml")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    save_tiny(directory)
+    return directory
+
+
+@pytest.fixture
+def project(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model))
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1:"}) + "\n")
+    return tmp_path
+
+
+def planned(project: Path, first_lines: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (project / "judge.py").write_text(f"{first_lines}\n{JUDGE}")
+    return subprocess.run([*DORA, *arguments], capture_output=True, text=True, check=False, timeout=55)
+
+
+@pytest.mark.parametrize(
+    ("first_lines", "message", "hint"),
+    [
+        ("import sys; sys.exit(0)", "judge.py, line 1: SystemExit: 0", "__main__"),
+        ("import os; os._exit(3)", "ended with exit code 3 while importing", "judge.py` shows"),
+        ("import os; os._exit(0)", "ended with exit code 0 while importing", "judge.py` shows"),
+        ("import time; time.sleep(1e6)", "judge.py took longer than scoring.start_limit_s = 2 s", "raise"),
+    ],
+)
+@pytest.mark.timeout(90)
+def test_a_reward_that_ends_or_holds_up_the_planning_is_named(
+    project: Path, first_lines: str, message: str, hint: str
+) -> None:
+    called = planned(project, first_lines, "--set", "scoring.start_limit_s=2")
+    assert called.returncode == 2, called.stderr
+    assert called.stdout == ""
+    error, rest = called.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert message in error
+    assert "judge.py" in error
+    assert rest.startswith("hint: ")
+    assert hint in rest
+    assert not (project / "runs").exists()
+
+
+@pytest.mark.timeout(90)
+def test_what_a_reward_prints_is_no_output_of_the_command(project: Path) -> None:
+    loud = "import os; print('hello'); os.write(1, b'you\\n')"
+    called = planned(project, loud, "--dry-run", "--json")
+    assert called.returncode == 0, called.stderr
+    assert json.loads(called.stdout)["rows"] == 1
+    assert sorted(called.stderr.split()) == ["hello", "you"]
+
+
+@pytest.mark.timeout(90)
+def test_the_planning_ends_when_its_owner_is_killed(project: Path) -> None:
+    (project / "judge.py").write_text(
+        "import os, pathlib, time\n"
+        "pathlib.Path('planner.tmp').write_text(str(os.getpid()))\n"
+        "os.rename('planner.tmp', 'planner')\n"
+        "time.sleep(1e6)\n"
+    )
+    with subprocess.Popen(DORA, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as owner:
+        try:
+            wait_until((project / "planner").exists)
+        finally:
+            owner.send_signal(signal.SIGKILL)
+    planner = int((project / "planner").read_text())
+    wait_until(lambda: not is_running(planner), limit_s=10.0)
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float = 60.0) -> None:
+    until = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < until, f"waited for {limit_s} s"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # One whose new parent does not wait for it stays in the table.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
