@@ -373,6 +373,17 @@ def test_an_evaluation_keeps_its_version_alive_until_it_ends() -> None:
     assert [retired.version for retired in bench.made(do.Retire)] == [0]
 
 
+def test_the_last_version_is_loaded_at_once_for_its_evaluation() -> None:
+    bench = Bench(max_staleness=0, steps=1)
+    bench.join(0)
+    bench.end(one(bench.tick(), do.Start))
+    bench.publish()
+    assert bench.plane.is_done
+    decisions = bench.tell(told.EvaluationAsked, prompts=(3,))
+    assert [load.version for load in only(decisions, do.Load)] == [1]
+    assert one(bench.tell(told.Loaded, instance=0, version=1), do.Start).evaluation
+
+
 def test_an_evaluation_that_fails_for_good_is_told() -> None:
     bench = Bench(max_staleness=0, environment_tries=1)
     bench.join(0)

@@ -188,6 +188,9 @@ class ControlPlane:
 
     def _evaluation_asked(self, event: told.EvaluationAsked) -> None:
         self._admission.evaluate(event.prompts)
+        if self.is_done:
+            # Nothing but this asks for the last version.
+            self._look_again()
 
     # --- placement ---
 
