@@ -60,6 +60,10 @@ def check(setup: LiveSetup) -> None:
     assert replay_live(root).difference is None
     lines = [json.loads(line) for line in LiveLayout(root=root).metrics_log.read_text().splitlines()]
     assert [line["step"] for line in lines if "step_time" in line] == list(range(1, setup.steps + 1))
+    for line in lines:
+        if "step_time" in line:
+            (mean,) = (value for name, value in line.items() if name.startswith("rewards/"))
+            assert mean == pytest.approx(line["reward"]), "of this step, not of another"
     evaluated = [line["step"] for line in lines if "eval/prompts" in line]
     every = setup.evaluation.every_steps if setup.evaluation else setup.steps + 1
     assert sorted(evaluated) == (list(range(0, setup.steps + 1, every)) if setup.evaluation else [])

@@ -28,7 +28,8 @@ class Metrics:
         self._marks = self._counters()
         self._last_at = max((line["at"] for line in lines if "step_time" in line), default=0.0)
         self._evaluated = {line["step"] for line in lines if "eval/prompts" in line}
-        self._taken: Values = {}
+        self._taken: dict[int, Values] = {}
+        """By batch: the next one may be taken before the last is published."""
         self._num_failures = 0
         self._logged: dict[str, list[float]] = {}
         """By reward functions, since the last step."""
@@ -50,9 +51,10 @@ class Metrics:
                 for name, value in member.values.items():
                     if value is not None:
                         named.setdefault(name, []).append(value)
-        self._taken = {f"rewards/{name}/mean": fmean(values) for name, values in named.items()}
+        values: Values = {f"rewards/{name}/mean": fmean(values) for name, values in named.items()}
         for staleness in range(max(take.staleness) + 1):
-            self._taken[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
+            values[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
+        self._taken[take.batch] = values
 
     def trained(self, word: StepTrained, at: float) -> None:
         """A step was published: told before it is written down, and cut off again if it is not."""
@@ -62,7 +64,7 @@ class Metrics:
         active = {f"active_groups/{version}": float(window.active(version)) for version in window.live()}
         values: Values = {
             **word.metrics,
-            **self._taken,
+            **self._taken.pop(word.batch, {}),
             **since,
             **active,
             "step_time": at - self._last_at,
@@ -76,7 +78,7 @@ class Metrics:
         for name, logged in self._logged.items():
             taken = name in values or name in ("step", "at")
             values[f"logged/{name}" if taken else name] = fmean(logged)
-        self._marks, self._last_at, self._taken = counters, at, {}
+        self._marks, self._last_at = counters, at
         self._num_failures, self._logged = 0, {}
         self.last = values
         self.write({"step": word.batch + 1, "at": at, **values}, step=word.batch + 1)

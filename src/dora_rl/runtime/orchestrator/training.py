@@ -212,6 +212,8 @@ class Training:
         for batch in self._journal.batches_after(ready.version):
             if batch.is_published or self.is_open:
                 self._train(self._again(batch))
+            if not batch.is_published:
+                self._took(_take_of(batch), batch.groups)
         if self._wants_checkpoint:
             self.write_checkpoint()
         if self.is_open:
@@ -244,3 +246,12 @@ class Training:
             return f"took more than {limit_s:g} s {'for a step' if self.is_ready else 'to start'}"
         silence_s = self._setup.control.silence_s
         return f"was silent for {silence_s:g} s" if now - self._heard_at > silence_s else None
+
+
+def _take_of(batch: TakenBatch) -> Take:
+    """As control decided it."""
+    return Take(
+        batch=batch.number,
+        groups=tuple(group.group for group in batch.groups),
+        staleness=tuple(batch.number - group.version for group in batch.groups),
+    )
