@@ -138,8 +138,11 @@ def test_held_out_rows_are_evaluations_and_no_step_of_training() -> None:
     story = Story()
     start = do.Start(instance=0, version=3, trajectory=7, group=9, epoch=0, row=0, member=0, attempt=0,
                      prompt_tokens=5, evaluation=True)  # fmt: skip
+    story.tell(told.Published(at=0.0, version=3, train_s=1.0))
     story.tell(told.EvaluationAsked(at=0.0, prompts=(0,)), [start])
+    assert story.follower.evaluated == []
     story.tell(told.Scored(at=1.0, trajectory=7, reward=0.75))
+    assert story.follower.evaluated == story.follower.evaluations
     (evaluation,) = story.follower.evaluations
     assert (evaluation.version, evaluation.num_scored, evaluation.reward) == (3, 1, 0.75)
     assert story.follower.steps == []
@@ -303,3 +306,35 @@ def test_where_nobody_watches_every_step_is_told_once_and_the_past_not_at_all() 
         view.watch(event, decisions)
     steps = [line.split()[1] for line in told_lines if line.startswith("step ")]
     assert steps == ["4/6", "5/6", "6/6"]
+
+
+def evaluation(version: int, rewards: Sequence[float | None]) -> list[tuple[Input, list[Decision]]]:
+    """A version is published and evaluated; a row without a reward is closed."""
+    keys = [1000 * version + i for i in range(len(rewards))]
+    starts: list[Decision] = [
+        do.Start(instance=0, version=version, trajectory=key, group=key, epoch=0, row=0, member=0, attempt=0,
+                 prompt_tokens=5, evaluation=True)
+        for key in keys
+    ]  # fmt: skip
+    ends: list[tuple[Input, list[Decision]]] = [
+        (told.Tick(at=2.0), [do.Close(group=key, members=(key,), outcome="failed: x")])
+        if reward is None
+        else (told.Scored(at=2.0, trajectory=key, reward=reward), [])
+        for key, reward in zip(keys, rewards, strict=True)
+    ]
+    asked: Input = told.EvaluationAsked(at=1.0, prompts=tuple(range(len(rewards))))
+    return [(told.Published(at=1.0, version=version, train_s=1.0), []), (asked, starts), *ends]
+
+
+def test_an_evaluation_is_told_once_and_when_all_its_rows_are_scored() -> None:
+    lines: list[str] = []
+    view = RunView("run", 6, lines.append)
+    view.watch(told.InstanceJoined(at=0.0, instance=0, spec=InstanceSpec(slots=8, kv_tokens=100)), [])
+    view.recall(evaluation(0, [1.0]))
+    *most, last = evaluation(2, [1.0, None, 0.5])
+    for event, decisions in most:
+        view.watch(event, decisions)
+    assert lines == []
+    view.watch(*last)
+    view.watch(told.Tick(at=3.0), [])
+    assert lines == ["held out: 0.750 after step 2, over 2 rows"]

@@ -5,14 +5,17 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
+from dora_rl.observe.live.facts import EvaluationFacts
 from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.report.page import write_page
 from dora_rl.observe.report.reading import read_run
+from dora_rl.observe.report.text import lines
 from dora_rl.sim.run import Result, simulate
 
 RECIPE = build(
@@ -113,3 +116,13 @@ def test_metrics_are_read_as_they_come_and_torn_lines_are_waited_for(tmp_path: P
         file.flush()
         assert tail.read() == [{"step": 1, "reward": 1.0}]
         assert tail.read() == []
+
+
+def test_held_out_rewards_are_shown_from_the_first_to_the_last(run: tuple[Path, Result]) -> None:
+    root, _ = run
+    many = [EvaluationFacts(version=10 * i, num_scored=4, reward=i / 100) for i in range(30)]
+    shown = dict(lines(replace(read_run(root), evaluations=many)))["held out"]
+    assert shown.startswith("0.000 (version 0), …, 0.250 (version 250), ")
+    assert shown.endswith("0.290 (version 290)")
+    few = dict(lines(replace(read_run(root), evaluations=many[:3])))["held out"]
+    assert few == "0.000 (version 0), 0.010 (version 10), 0.020 (version 20)"

@@ -152,7 +152,8 @@ def _finish(summary: RunSummary, *, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(summary)))
     else:
-        for line in summary_lines(summary):
+        metrics = MetricsTail(LiveLayout(root=Path(summary.run_directory)).metrics_log).read()
+        for line in summary_lines(summary, metrics):
             typer.echo(line)
     _report(Path(summary.run_directory), as_json=as_json)
     if not summary.is_complete:

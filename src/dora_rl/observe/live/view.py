@@ -19,7 +19,7 @@ from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
 from dora_rl.observe.live.warnings import dead_run_warnings
-from dora_rl.observe.live.words import step_line
+from dora_rl.observe.live.words import evaluation_line, step_line
 
 _SHOWN_REMARKS = 3
 
@@ -44,7 +44,7 @@ class RunView:
         """The latest about each worker and each kind of failure."""
         self._follower = Follower()
         self._lock = Lock()
-        self._num_told = 0
+        self._num_told = self._num_evaluations_told = 0
         self._warned: set[str] = set()
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
@@ -59,12 +59,14 @@ class RunView:
                     self._tell(remark)
             if self._tell is not None:
                 self._tell_steps(self._tell)
+                self._tell_evaluations(self._tell)
 
     def recall(self, past: Iterable[Event]) -> None:
         """Take note of what happened before, and tell nothing of it."""
         for event, decisions in past:
             self._follower.watch(event, decisions)
         self._num_told = len(self._follower.steps)
+        self._num_evaluations_told = len(self._follower.evaluated)
 
     def __rich__(self) -> RenderableType:
         with self._lock:
@@ -85,6 +87,12 @@ class RunView:
             tell(step_line(steps[: number + 1], num_steps=self._num_steps))
             self._warn(tell)
         self._num_told = len(steps)
+
+    def _tell_evaluations(self, tell: Callable[[str], None]) -> None:
+        evaluated = self._follower.evaluated
+        for facts in evaluated[self._num_evaluations_told :]:
+            tell(evaluation_line(facts))
+        self._num_evaluations_told = len(evaluated)
 
     def _warnings(self) -> list[str]:
         follower = self._follower

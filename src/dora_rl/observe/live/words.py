@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from dora_rl.observe.live.facts import State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
 
 _LATEST = 16
 """Steps that a rate is taken over: where groups finish in bursts, so do steps."""
@@ -27,6 +27,17 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
     if left:
         parts.append(f"{duration(left)} left")
     return "  ".join(parts)
+
+
+def evaluation_line(facts: EvaluationFacts) -> str:
+    """One evaluation in one line."""
+    rows = "1 row" if facts.num_scored == 1 else f"{facts.num_scored:,} rows"
+    return f"held out: {facts.reward:.3f} {after_step(facts.version)}, over {rows}"
+
+
+def after_step(version: int) -> str:
+    """When a version was there."""
+    return f"after step {version}" if version else "before the first step"
 
 
 def left_s(steps: Sequence[StepFacts], num_steps: int) -> float | None:

@@ -1,16 +1,18 @@
 """A run in words: labels and lines, for the terminal and the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
+from dora_rl.observe.live.facts import EvaluationFacts
 from dora_rl.observe.live.screen import curve
 from dora_rl.observe.live.words import by_version, duration, left_s
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.words import bottleneck
 
 _LABEL = 15
+_SHOWN_EVALUATIONS = 6
 
 
 def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
@@ -24,8 +26,7 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         rewards = [step.reward for step in run.steps if step.reward is not None]
         yield "reward", f"{first:.3f} at first, {last:.3f} at last  {curve(rewards)}"
     if run.evaluations:
-        shown = ", ".join(f"{each.reward:.3f} (version {each.version})" for each in run.evaluations[-5:])
-        yield "held out", shown
+        yield "held out", _held_out(run.evaluations)
     if run.steps:
         yield from _step_lines(run)
         yield "bottleneck", bottleneck(run)
@@ -45,6 +46,14 @@ def show(console: Console, run: RunFacts) -> None:
         console.print(f"  [dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
     for warning in run.warnings:
         console.print(f"  [red]{'warning':<{_LABEL}}[/]{escape(warning)}", highlight=False, soft_wrap=True)
+
+
+def _held_out(evaluations: Sequence[EvaluationFacts]) -> str:
+    """The first and the last ones."""
+    parts = [f"{each.reward:.3f} (version {each.version})" for each in evaluations]
+    if len(parts) > _SHOWN_EVALUATIONS:
+        parts[1 : 1 - _SHOWN_EVALUATIONS] = ["…"]
+    return ", ".join(parts)
 
 
 def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
