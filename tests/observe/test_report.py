@@ -126,3 +126,16 @@ def test_held_out_rewards_are_shown_from_the_first_to_the_last(run: tuple[Path, 
     assert shown.endswith("0.290 (version 290)")
     few = dict(lines(replace(read_run(root), evaluations=many[:3])))["held out"]
     assert few == "0.000 (version 0), 0.010 (version 10), 0.020 (version 20)"
+
+
+def test_the_last_metrics_are_those_of_training_and_the_last_evaluation_stands_beside_them(
+    run: tuple[Path, Result],
+) -> None:
+    root, _ = run
+    rows = [{"step": 4, "grad_norm": 0.4}, {"step": 5, "grad_norm": 0.5}, {"step": 5, "eval/reward": 0.75}]
+    (root / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write_page(read_run(root), root / "report.html").read_text()
+    last, evaluation = page[page.index("Last metrics") :].split("Last evaluation")
+    assert "grad_norm: 0.5" in last
+    assert "eval/reward" not in last
+    assert "eval/reward: 0.75" in evaluation

@@ -56,7 +56,8 @@ def _page(run: RunFacts) -> Iterator[str]:
     for title, svg in plots(run):
         yield f"<h2>{escape(title)}</h2>{svg}"
     yield from _completions(run.completions)
-    yield from _details("Last metrics", _last_metrics(run))
+    yield from _details("Last metrics", _last_metrics(run, is_evaluation=False))
+    yield from _details("Last evaluation", _last_metrics(run, is_evaluation=True))
     yield from _details("Recipe", to_yaml(run.recipe))
     yield "</body></html>"
 
@@ -103,10 +104,10 @@ def _colour(reward: float | None, span: tuple[float, float]) -> str:
     return "#" + "".join(f"{part:02X}" for part in mixed)
 
 
-def _last_metrics(run: RunFacts) -> str:
-    if not run.metrics:
-        return ""
-    return "\n".join(f"{name}: {value}" for name, value in run.metrics[-1].items())
+def _last_metrics(run: RunFacts, *, is_evaluation: bool) -> str:
+    """The last line of one kind: evaluations have lines of their own, and come when they are complete."""
+    found = [row for row in run.metrics if any(name.startswith("eval/") for name in row) == is_evaluation]
+    return "\n".join(f"{name}: {value}" for name, value in found[-1].items()) if found else ""
 
 
 def _details(title: str, text: str) -> Iterator[str]:
