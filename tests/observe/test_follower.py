@@ -15,11 +15,12 @@ from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.observe.live.facts import FailureFacts, FaultFacts, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import curve
 from dora_rl.observe.live.view import RunView
-from dora_rl.observe.live.warnings import dead_run_warnings
+from dora_rl.observe.live.warnings import Warner, dead_run_warnings, num_compared
 from dora_rl.observe.live.words import by_version, duration, left_s, step_line, tokens_per_s
 from dora_rl.sim.run import Result, simulate
 
@@ -196,7 +197,7 @@ def test_what_fails_is_told_at_once_and_often_repeated_less_and_less() -> None:
 
 def test_rewards_that_fail_are_not_said_not_to_apply() -> None:
     facts = FailureFacts(function="f", reason="raised", count=30, example="KeyError: 1")
-    warnings = dead_run_warnings([step(i, reward=None) for i in range(4)], {}, [facts])
+    warnings = dead_run_warnings([step(i, reward=None) for i in range(4)], {}, [facts], num_compared=4)
     assert not any("applied" in warning for warning in warnings)
     assert any("reward functions failed" in warning for warning in warnings)
     assert any("reward f, raised: 30 trajectories" in each and "KeyError: 1" in each for each in warnings)
@@ -217,12 +218,12 @@ def test_rewards_that_fail_are_not_said_not_to_apply() -> None:
 def test_a_dead_run_is_told_from_a_living_one(
     steps: list[StepFacts], outcomes: dict[str, int], words: str
 ) -> None:
-    assert any(words in warning for warning in dead_run_warnings(steps, outcomes))
+    assert any(words in warning for warning in dead_run_warnings(steps, outcomes, num_compared=4))
 
 
 def test_a_rising_reward_is_no_reason_to_worry() -> None:
-    assert dead_run_warnings([step(i, reward=0.1 + 0.02 * i) for i in range(20)], {}) == []
-    assert dead_run_warnings([], {}) == []
+    assert dead_run_warnings([step(i, reward=0.1 + 0.02 * i) for i in range(20)], {}, num_compared=4) == []
+    assert dead_run_warnings([], {}, num_compared=4) == []
 
 
 def test_words_say_figures_with_their_units() -> None:
@@ -260,7 +261,7 @@ def test_the_screen_shows_steps_groups_by_version_and_who_waits() -> None:
 
 
 def test_the_screen_shows_warnings_deaths_and_failures() -> None:
-    view = RunView("tiny, demo", 6, None)
+    view = RunView("tiny, demo", 6, None, num_compared=2)
     view.watch(told.InstanceJoined(at=0.0, instance=0, spec=InstanceSpec(slots=8, kv_tokens=100)), [])
     for number in range(3):
         for event, decisions in flat_step(number):
@@ -338,3 +339,33 @@ def test_an_evaluation_is_told_once_and_when_all_its_rows_are_scored() -> None:
     view.watch(*last)
     view.watch(told.Tick(at=3.0), [])
     assert lines == ["held out: 0.750 after step 2, over 2 rows"]
+
+
+def test_equal_rewards_are_a_warning_only_where_they_are_compared_in_groups() -> None:
+    equal = [step(i, zero_variance_share=1.0) for i in range(4)]
+    assert dead_run_warnings(equal, {}, num_compared=None) == []
+    (alone,) = dead_run_warnings(equal, {}, num_compared=1)
+    assert "one member" in alone
+    assert "all equal" not in alone
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"), [("grpo", 4), ("rloo", 4), ("reinforce++", None), ("ppo", None)]
+)
+def test_what_an_algorithm_compares_is_known_from_the_recipe(preset: str, expected: int | None) -> None:
+    assert num_compared(resolve_recipe("demo", ["batch.group_size=4", f"preset={preset}"])) == expected
+
+
+def test_a_warning_that_no_longer_holds_is_remembered_with_its_step() -> None:
+    follower, warner = Follower(), Warner(4)
+    for number in range(6):
+        follower.steps.append(step(number, zero_variance_share=0.9 if number < 3 else 0.0))
+        assert len(warner.new(follower)) == (number == 2)
+    (given,) = warner.all(follower)
+    assert (given.step, given.now) == (3, None)
+    assert given.text.startswith("90% of the groups of the last 3 steps")
+    follower.steps += [step(number, zero_variance_share=0.95) for number in range(6, 11)]
+    (again,) = warner.all(follower)
+    assert (again.step, again.text) == (given.step, given.text)
+    assert again.now is not None
+    assert again.now.startswith("95% of the groups of the last 5 steps")

@@ -2,13 +2,19 @@
 
 import fcntl
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from dora_rl.core import decisions as do
+from dora_rl.core import inputs as told
+from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import UserError
+from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import HistoryWriter
+from dora_rl.core.inputs import Input
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.facts import EvaluationFacts
@@ -139,3 +145,34 @@ def test_the_last_metrics_are_those_of_training_and_the_last_evaluation_stands_b
     assert "grad_norm: 0.5" in last
     assert "eval/reward" not in last
     assert "eval/reward: 0.75" in evaluation
+
+
+def test_a_warning_that_was_given_stays_in_the_report(tmp_path: Path) -> None:
+    root = tmp_path
+    with HistoryWriter(root / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([1.0, 1.0, 1.0], [0.0, 1.0] * 3):
+            log.watch(event, decisions)
+    facts = read_run(root)
+    assert [(each.step, each.now) for each in facts.warnings] == [(3, None)]
+    page = write_page(facts, root / "report.html").read_text()
+    assert "after step 3: in the last 3 steps the rewards of every group were all equal" in page
+
+
+def rewarded_steps(
+    equal: Sequence[float], unequal: Sequence[float]
+) -> Iterator[tuple[Input, list[Decision]]]:
+    """Steps of one group of two: first both rewards are as given, then they differ."""
+    spec = InstanceSpec(slots=8, kv_tokens=100)
+    yield told.InstanceJoined(at=0.0, instance=0, spec=spec), []
+    pairs = [(reward, reward) for reward in equal] + [(reward, reward + 1) for reward in unequal]
+    for number, rewards in enumerate(pairs):
+        starts: list[Decision] = [
+            do.Start(instance=0, version=0, trajectory=2 * number + i, group=number, epoch=0, row=0, member=i,
+                     attempt=0, prompt_tokens=5)
+            for i in range(2)
+        ]  # fmt: skip
+        yield told.Tick(at=number), [do.Admit(group=number, version=0, epoch=0, row=0), *starts]
+        for i, reward in enumerate(rewards):
+            yield told.Scored(at=number, trajectory=2 * number + i, reward=reward), []
+        yield told.Tick(at=number), [do.Take(batch=number, groups=(number,), staleness=(0,))]
+        yield told.Published(at=number + 1.0, version=number + 1, train_s=1.0), []

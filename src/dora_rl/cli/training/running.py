@@ -49,7 +49,7 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     with (
         _interruptible(layout),
         _trackers(layout, recipe) as trackers,
-        shown(title, recipe.steps, rewards_log=str(layout.rewards_log)) as view,
+        shown(title, recipe, rewards_log=str(layout.rewards_log)) as view,
     ):
         summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], _tell)
     _finish(summary, as_json=as_json)
@@ -72,7 +72,7 @@ def go_on(root: Path, *, as_json: bool) -> None:
     with (
         _interruptible(layout),
         _trackers(layout, recipe) as trackers,
-        shown(title, recipe.steps, past, rewards_log=str(layout.rewards_log)) as view,
+        shown(title, recipe, past, rewards_log=str(layout.rewards_log)) as view,
     ):
         summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
     _finish(summary, as_json=as_json)

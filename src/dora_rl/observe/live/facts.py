@@ -64,6 +64,17 @@ class FaultFacts(Record, frozen=True):
     last_reason: str
 
 
+class WarningFacts(Record, frozen=True):
+    """A reason why a run may not be worth going on with."""
+
+    step: int
+    """Train steps that were done when it was first given."""
+    text: str
+    """As it was given then."""
+    now: str | None
+    """The same with the latest figures, where it still holds."""
+
+
 class State(Record, frozen=True):
     """What goes on at one moment."""
 

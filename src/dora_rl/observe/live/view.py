@@ -4,7 +4,6 @@ A view hears inputs and decisions from the run's own loop, and must not hold it 
 and draws from a thread of rich's. Lines go to stderr, because the result of a run is what goes to stdout.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -15,10 +14,11 @@ from rich.live import Live
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
+from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
-from dora_rl.observe.live.warnings import dead_run_warnings
+from dora_rl.observe.live.warnings import Warner, num_compared
 from dora_rl.observe.live.words import evaluation_line, step_line
 
 _SHOWN_REMARKS = 3
@@ -35,6 +35,7 @@ class RunView:
         num_steps: int,
         tell: Callable[[str], None] | None,
         rewards_log: str = "logs/rewards.log",
+        num_compared: int | None = None,
     ) -> None:
         self._title = title
         self._num_steps = num_steps
@@ -45,7 +46,7 @@ class RunView:
         self._follower = Follower()
         self._lock = Lock()
         self._num_told = self._num_evaluations_told = 0
-        self._warned: set[str] = set()
+        self._warner = Warner(num_compared)
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         """In the form of a run's watcher."""
@@ -77,7 +78,7 @@ class RunView:
                 follower.steps,
                 follower.evaluations,
                 num_steps=self._num_steps,
-                warnings=self._warnings(),
+                warnings=self._warner.current(follower),
                 remarks=list(self._remarks.values())[-_SHOWN_REMARKS:],
             )
 
@@ -85,7 +86,8 @@ class RunView:
         steps = self._follower.steps
         for number in range(self._num_told, len(steps)):
             tell(step_line(steps[: number + 1], num_steps=self._num_steps))
-            self._warn(tell)
+            for warning in self._warner.new(self._follower):
+                tell(f"warning: {warning}")
         self._num_told = len(steps)
 
     def _tell_evaluations(self, tell: Callable[[str], None]) -> None:
@@ -94,26 +96,15 @@ class RunView:
             tell(evaluation_line(facts))
         self._num_evaluations_told = len(evaluated)
 
-    def _warnings(self) -> list[str]:
-        follower = self._follower
-        return dead_run_warnings(follower.steps, dict(follower.outcomes), list(follower.failures.values()))
-
-    def _warn(self, tell: Callable[[str], None]) -> None:
-        for warning in self._warnings():
-            # The figures in a warning change from step to step; the rest says which it is.
-            kind = re.sub(r"[\d.,%-]", "", warning)
-            if kind not in self._warned:
-                self._warned.add(kind)
-                tell(f"warning: {warning}")
-
 
 @contextmanager
 def shown(
-    title: str, num_steps: int, past: Iterable[Event] = (), *, rewards_log: str = "logs/rewards.log"
+    title: str, recipe: Recipe, past: Iterable[Event] = (), *, rewards_log: str = "logs/rewards.log"
 ) -> Iterator[Watcher]:
     """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run had done."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    view = RunView(title, num_steps, None if console.is_terminal else console.print, rewards_log)
+    tell = None if console.is_terminal else console.print
+    view = RunView(title, recipe.steps, tell, rewards_log, num_compared(recipe))
     view.recall(past)
     if not console.is_terminal:
         yield view.watch

@@ -9,7 +9,7 @@ from dora_rl.observe.live.completions import CompletedGroup, Completion
 from dora_rl.observe.live.words import number
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.plots import plots
-from dora_rl.observe.report.text import lines
+from dora_rl.observe.report.text import lines, warning_text
 
 _SHOWN_GROUPS = 3
 """Of the first steps and of the last ones."""
@@ -48,7 +48,7 @@ def _page(run: RunFacts) -> Iterator[str]:
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
     yield f"<style>{_STYLE}</style></head><body><h1>{name}</h1>"
     for warning in run.warnings:
-        yield f'<div class="warning">{escape(warning)}</div>'
+        yield f'<div class="warning">{escape(warning_text(warning))}</div>'
     yield '<table class="facts">'
     for label, text in lines(run):
         yield f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>"

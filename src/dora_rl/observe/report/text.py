@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from dora_rl.observe.live.facts import EvaluationFacts
+from dora_rl.observe.live.facts import EvaluationFacts, WarningFacts
 from dora_rl.observe.live.screen import curve
-from dora_rl.observe.live.words import by_version, duration, left_s
+from dora_rl.observe.live.words import after_step, by_version, duration, left_s
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.words import bottleneck
 
@@ -40,12 +40,21 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 def show(console: Console, run: RunFacts) -> None:
-    """Print it, warnings last: they are what should be seen."""
+    """Print it, warnings last, and of those what still holds: they are what should be seen."""
     console.print(f"[bold]{escape(run.directory)}[/]", highlight=False)
     for label, text in lines(run):
         console.print(f"  [dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
-    for warning in run.warnings:
-        console.print(f"  [red]{'warning':<{_LABEL}}[/]{escape(warning)}", highlight=False, soft_wrap=True)
+    for warning in sorted(run.warnings, key=lambda each: each.now is not None):
+        console.print(
+            f"  [red]{'warning':<{_LABEL}}[/]{escape(warning_text(warning))}", highlight=False, soft_wrap=True
+        )
+
+
+def warning_text(warning: WarningFacts) -> str:
+    """What holds as it is now, what is over as it was."""
+    if warning.now is None:
+        return f"{after_step(warning.step)}: {warning.text}"
+    return f"{warning.now} (first {after_step(warning.step)})"
 
 
 def _held_out(evaluations: Sequence[EvaluationFacts]) -> str:
