@@ -37,6 +37,7 @@ def test_a_report_as_json_is_one_object(dora: Dora, tmp_path: Path) -> None:
     dora("simulate", *SMALL, "--out", tmp_path / "run")
     fields = json.loads(dora("report", tmp_path / "run", "--json", "--out", tmp_path / "page.html").out)
     assert (fields["steps"], len(fields["step_facts"]), fields["page"]) == (4, 4, str(tmp_path / "page.html"))
+    assert [facts["step"] for facts in fields["step_facts"]] == [1, 2, 3, 4]
     assert not (tmp_path / "run" / "report.html").exists()
 
 

@@ -43,20 +43,21 @@ def followed() -> tuple[Follower, Result]:
 
 
 USUAL = StepFacts(
-    step=0, published_at=10.0, step_s=10.0, train_s=4.0, starved_s=3.0, window_s=0.0, generated_tokens=1000,
+    step=1, published_at=10.0, step_s=10.0, train_s=4.0, starved_s=3.0, window_s=0.0, generated_tokens=1000,
     reward=0.5, reward_std=0.1, zero_variance_share=0.0, mean_tokens=20.0, max_tokens=40, truncated_share=0.0,
     staleness_mean=1.0, staleness_max=2, num_trajectories=32,
 )  # fmt: skip
 
 
 def step(number: int, **changes: float | None) -> StepFacts:
-    return replace(USUAL, step=number, **changes)
+    """The first has number 0 and is step 1."""
+    return replace(USUAL, step=number + 1, **changes)
 
 
 def test_the_steps_of_a_simulated_run_are_those_of_its_result() -> None:
     follower, result = followed()
     steps = follower.steps
-    assert [facts.step for facts in steps] == list(range(6))
+    assert [facts.step for facts in steps] == list(range(1, 7))
     assert all(facts.num_trajectories == 32 for facts in steps)
     assert max(facts.staleness_max for facts in steps) == result.staleness_max
     assert fmean(facts.staleness_mean for facts in steps) == pytest.approx(result.staleness_mean)
@@ -105,7 +106,7 @@ def test_rewards_variance_and_waits_belong_to_the_step_that_took_them() -> None:
     story.group(2, [None, None], at=1.0)
     assert story.follower.state.active_by_version == {0: 3}
     story.tell(told.Tick(at=4.0), [do.Take(batch=0, groups=(0, 1), staleness=(0, 0))])
-    assert story.follower.state.trainer == "trains step 0"
+    assert story.follower.state.trainer == "trains step 1"
     story.tell(told.Published(at=6.0, version=1, train_s=2.0))
     (facts,) = story.follower.steps
     assert (facts.reward, facts.reward_std, facts.zero_variance_share) == (0.5, 0.25, 0.5)
@@ -238,7 +239,7 @@ def test_words_say_figures_with_their_units() -> None:
 
 def test_rates_are_of_the_latest_steps_and_not_of_the_start() -> None:
     bursts = [step(0, step_s=100.0), *(step(i, step_s=9.0 if i % 2 else 1.0) for i in range(1, 9))]
-    uneven = [replace(each, generated_tokens=0) if each.step % 2 else each for each in bursts]
+    uneven = [replace(each, generated_tokens=0) if each.step % 2 == 0 else each for each in bursts]
     assert left_s(bursts, 19) == pytest.approx(50.0)
     assert left_s(bursts[:1], 19) is None
     assert tokens_per_s(uneven) == pytest.approx(uneven[0].generated_tokens / 10)

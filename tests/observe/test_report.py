@@ -17,12 +17,15 @@ from dora_rl.core.history import HistoryWriter
 from dora_rl.core.inputs import Input
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
+from dora_rl.observe.live.completions import CompletionLog, read_completions
 from dora_rl.observe.live.facts import EvaluationFacts
 from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.report.page import write_page
 from dora_rl.observe.report.reading import read_run
 from dora_rl.observe.report.text import lines
 from dora_rl.sim.run import Result, simulate
+from dora_rl.store.journal import Journal
+from dora_rl.store.records import Completed, Progress, PromptTokens, Rewarded
 
 RECIPE = build(
     Recipe,
@@ -176,3 +179,36 @@ def rewarded_steps(
             yield told.Scored(at=number, trajectory=2 * number + i, reward=reward), []
         yield told.Tick(at=number), [do.Take(batch=number, groups=(number,), staleness=(0,))]
         yield told.Published(at=number + 1.0, version=number + 1, train_s=1.0), []
+
+
+def test_completions_of_older_runs_count_from_0_and_are_read_as_counted_from_1(tmp_path: Path) -> None:
+    path = tmp_path / "completions.jsonl"
+    for first in (0, 1):
+        path.write_text("".join(json.dumps({**GROUP, "step": first + i}) + "\n" for i in range(3)))
+        assert [group.step for group in read_completions(path)] == [1, 2, 3]
+    path.write_text('{"step": 0, "torn')
+    assert read_completions(path) == []
+    assert read_completions(tmp_path / "none.jsonl") == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_completions_go_on_counting_as_the_file_does(tmp_path: Path, first: int) -> None:
+    path = tmp_path / "completions.jsonl"
+    path.write_text(json.dumps({**GROUP, "step": first}) + "\n")
+    members = range(RECIPE.batch.group_size)
+    starts: list[Decision] = [
+        do.Start(instance=0, version=0, trajectory=i, group=0, epoch=0, row=0, member=i, attempt=0,
+                 prompt_tokens=1)
+        for i in members
+    ]  # fmt: skip
+    admitted = (told.Tick(at=0.0), [do.Admit(group=0, version=0, epoch=0, row=0), *starts])
+    with Journal.create(tmp_path / "journal", RECIPE) as journal:
+        journal.append([admitted], [PromptTokens(group=0, tokens=(7,))])
+        for i in members:
+            drawn = Progress(trajectory=i, attempt=0, start=0, tokens=(i,), version=0, logprobs=(0.0,))
+            ended = Completed(trajectory=i, attempt=0, num_tokens=1)
+            journal.append([], [drawn, ended, Rewarded(trajectory=i, attempt=0, reward=1.0)])
+    log = CompletionLog(path, journal=tmp_path / "journal", num_trajectories=4, decode=lambda: str)
+    log.watch(told.Tick(at=1.0), [do.Take(batch=1, groups=(0,), staleness=(1,))])
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [first, first + 1]
+    assert [group.step for group in read_completions(path)] == [1, 2]

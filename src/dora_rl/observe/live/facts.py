@@ -7,7 +7,7 @@ class StepFacts(Record, frozen=True):
     """One train step, once its version was published."""
 
     step: int
-    """The version it trained; it published the next one."""
+    """Counted from 1: the version it published."""
     published_at: float
     """Seconds of the run."""
     step_s: float

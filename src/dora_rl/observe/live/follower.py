@@ -237,7 +237,7 @@ class Follower:
         if self.is_over:
             return "done"
         if self._taken is not None:
-            return f"trains step {self._taken[0].batch}"
+            return f"trains step {self._taken[0].batch + 1}"
         return _WAITS.get(self._wait[0], self._wait[0]) if self._wait is not None else "starts"
 
     def _facts(self, take: do.Take, groups: list[_Group], train_s: float) -> StepFacts:
@@ -245,7 +245,7 @@ class Follower:
         by_group = [group.rewards for group in groups if group.rewards]
         rewards = [reward for own in by_group for reward in own]
         return StepFacts(
-            step=take.batch,
+            step=take.batch + 1,
             published_at=self._now,
             step_s=self._now - self._last_published_at,
             train_s=train_s,

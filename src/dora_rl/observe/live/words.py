@@ -13,7 +13,7 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
     """The last of these train steps in one line."""
     facts, left = steps[-1], left_s(steps, num_steps)
     parts = [
-        f"step {facts.step + 1}/{num_steps}",
+        f"step {facts.step}/{num_steps}",
         f"reward {number(facts.reward)}",
         f"tokens {facts.mean_tokens:.0f} (max {facts.max_tokens})",
         f"staleness {facts.staleness_mean:.2f} (max {facts.staleness_max})",
@@ -43,7 +43,7 @@ def after_step(version: int) -> str:
 def left_s(steps: Sequence[StepFacts], num_steps: int) -> float | None:
     """Time until the last step, by the latest ones; unknown after the first, which waited for the start."""
     latest = steps[1:][-_LATEST:]
-    remaining = num_steps - (steps[-1].step + 1) if steps else num_steps
+    remaining = num_steps - steps[-1].step if steps else num_steps
     return remaining * mean(step.step_s for step in latest) if latest and remaining > 0 else None
 
 

@@ -106,7 +106,7 @@ def _draw_trainer(axes: Axes, timeline: Timeline, band: tuple[float, float], win
     for span, (left, width) in _in_minutes(timeline.trained, window):
         axes.broken_barh([(left, width)], band, facecolor=_TRAINS, edgecolor="white", linewidth=1.0)
         if width > 0.03 * (window[1] - window[0]) / 60:
-            axes.text(left + width / 2, band[0] + band[1] / 2, f"step {span.what}", color="white",
+            axes.text(left + width / 2, band[0] + band[1] / 2, f"step {int(span.what) + 1}", color="white",
                       fontsize=8, ha="center", va="center")  # fmt: skip
     for span, bar in _in_minutes(timeline.waited, window):
         hatch = _HATCH[str(span.what)]

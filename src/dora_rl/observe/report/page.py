@@ -69,7 +69,7 @@ def _completions(groups: Sequence[CompletedGroup]) -> Iterator[str]:
     shown = [*groups[:_SHOWN_GROUPS], *groups[max(_SHOWN_GROUPS, len(groups) - _SHOWN_GROUPS) :]]
     span = _span(groups)
     for group in shown:
-        yield f'<div class="group"><div class="small">step {group.step + 1}, version {group.version}</div>'
+        yield f'<div class="group"><div class="small">step {group.step}, version {group.version}</div>'
         yield f'<div class="prompt">{escape(group.prompt[:_SHOWN_CHARACTERS])}</div><div class="members">'
         ordered = sorted(
             group.completions, key=lambda each: -(each.reward if each.reward is not None else -1e9)

@@ -40,7 +40,7 @@ def _rewards(run: RunFacts) -> Figure:
     axes = fig.subplots()
     plain(axes, x="train step", y="reward")
     scored = [step for step in run.steps if step.reward is not None]
-    at, means = [step.step + 1 for step in scored], [step.reward or 0.0 for step in scored]
+    at, means = [step.step for step in scored], [step.reward or 0.0 for step in scored]
     spread = [step.reward_std or 0.0 for step in scored]
     low = [mean - s for mean, s in zip(means, spread, strict=True)]
     high = [mean + s for mean, s in zip(means, spread, strict=True)]
@@ -57,7 +57,7 @@ def _rewards(run: RunFacts) -> Figure:
 def _workings(run: RunFacts) -> Figure:
     fig = figure(12, 3.0)
     lengths, staleness, time = fig.subplots(1, 3)
-    at = [step.step + 1 for step in run.steps]
+    at = [step.step for step in run.steps]
     _lines(
         lengths,
         at,
@@ -76,7 +76,7 @@ def _workings(run: RunFacts) -> Figure:
 
 
 def _stack(axes: Axes, steps: Sequence[StepFacts]) -> None:
-    at = [step.step + 1 for step in steps]
+    at = [step.step for step in steps]
     parts = {
         "trains": ([step.train_s for step in steps], GREY),
         "starved": ([step.starved_s for step in steps], ORANGE),
