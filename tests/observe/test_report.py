@@ -21,6 +21,7 @@ from dora_rl.observe.live.completions import CompletionLog, read_completions
 from dora_rl.observe.live.facts import EvaluationFacts
 from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.report.page import write_page
+from dora_rl.observe.report.plots import plots
 from dora_rl.observe.report.reading import read_run
 from dora_rl.observe.report.text import lines
 from dora_rl.sim.run import Result, simulate
@@ -212,3 +213,13 @@ def test_completions_go_on_counting_as_the_file_does(tmp_path: Path, first: int)
     log.watch(told.Tick(at=1.0), [do.Take(batch=1, groups=(0,), staleness=(1,))])
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [first, first + 1]
     assert [group.step for group in read_completions(path)] == [1, 2]
+
+
+def test_the_close_up_ends_with_the_last_step_and_not_with_what_came_after(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([], [0.0] * 20):
+            log.watch(event, decisions)
+        log.watch(told.Tick(at=900.0), [])
+    pictures = dict(plots(read_run(tmp_path)))
+    assert ">minutes (height" in pictures["Who generated which version when"]
+    assert ">seconds (height" in pictures["The last 8 steps"]

@@ -30,9 +30,10 @@ def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
     if columns:
         yield "Inside the trainer", _svg(_trainer(columns))
     if run.timeline.specs and run.timeline.end > 0:
-        yield "Who generated which version when", _svg(_timeline(run, 0.0))
+        yield "Who generated which version when", _svg(_timeline(run, 0.0, run.timeline.end))
         if len(run.timeline.published) > 2 * _CLOSE_UP:
-            yield f"The last {_CLOSE_UP} steps", _svg(_timeline(run, run.timeline.published[-_CLOSE_UP - 1]))
+            begin, end = run.timeline.published[-_CLOSE_UP - 1], run.timeline.published[-1]
+            yield f"The last {_CLOSE_UP} steps", _svg(_timeline(run, begin, end))
 
 
 def _rewards(run: RunFacts) -> Figure:
@@ -100,7 +101,7 @@ def _trainer(columns: dict[str, tuple[list[float], list[float]]]) -> Figure:
     return fig
 
 
-def _timeline(run: RunFacts, begin: float) -> Figure:
+def _timeline(run: RunFacts, begin: float, end: float) -> Figure:
     panel = Panel(
         title=run.recipe.control.schedule,
         gpus=run.gpus,
@@ -108,8 +109,7 @@ def _timeline(run: RunFacts, begin: float) -> Figure:
         begin=begin,
         unit="process" if run.is_on_cpus else "GPU",
     )
-    length_s = run.timeline.end - begin
-    return draw_timelines([panel], length_s, title="Instances, coloured by the version they generate")
+    return draw_timelines([panel], end - begin, title="Instances, coloured by the version they generate")
 
 
 def _columns(metrics: Sequence[Metrics]) -> dict[str, tuple[list[float], list[float]]]:
