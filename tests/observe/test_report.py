@@ -178,7 +178,7 @@ def rewarded_steps(
         yield told.Tick(at=number), [do.Admit(group=number, version=0, epoch=0, row=0), *starts]
         for i, reward in enumerate(rewards):
             yield told.Scored(at=number, trajectory=2 * number + i, reward=reward), []
-        yield told.Tick(at=number), [do.Take(batch=number, groups=(number,), staleness=(0,))]
+        yield told.Tick(at=number + 0.5), [do.Take(batch=number, groups=(number,), staleness=(0,))]
         yield told.Published(at=number + 1.0, version=number + 1, train_s=1.0), []
 
 
@@ -223,3 +223,13 @@ def test_the_close_up_ends_with_the_last_step_and_not_with_what_came_after(tmp_p
     pictures = dict(plots(read_run(tmp_path)))
     assert ">minutes (height" in pictures["Who generated which version when"]
     assert ">seconds (height" in pictures["The last 8 steps"]
+
+
+def test_the_report_of_a_run_on_cpus_does_not_ask_for_gpus(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([], [0.0] * 3):
+            log.watch(event, decisions)
+    assert "more rollout GPUs would help" in dict(lines(read_run(tmp_path)))["bottleneck"]
+    (tmp_path / "setup.json").write_text('{"devices": {"instance_device": "cpu"}}')
+    facts = read_run(tmp_path)
+    assert "more instances, on more cores, would help" in dict(lines(facts))["bottleneck"]

@@ -52,7 +52,7 @@ def _fields(run: RunFacts, page: Path | None) -> dict[str, object]:
         "instance_idle_fraction": run.instance_idle_fraction,
         "starved_s": run.starved_s,
         "window_stall_s": run.window_stall_s,
-        "bottleneck": bottleneck(run) if run.steps else None,
+        "bottleneck": bottleneck(run, is_on_cpus=run.is_on_cpus) if run.steps else None,
         "warnings": run.warnings,
         "outcomes": run.state.outcomes,
         "reward_failures": run.state.failures,

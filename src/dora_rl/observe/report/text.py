@@ -29,7 +29,7 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         yield "held out", _held_out(run.evaluations)
     if run.steps:
         yield from _step_lines(run)
-        yield "bottleneck", bottleneck(run)
+        yield "bottleneck", bottleneck(run, is_on_cpus=run.is_on_cpus)
     if run.state.outcomes:
         yield "left out", ", ".join(f"{number:,} {name}" for name, number in run.state.outcomes.items())
     yield from _trouble_lines(run)
