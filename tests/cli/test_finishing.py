@@ -31,3 +31,8 @@ def test_the_held_out_reward_is_said_from_the_first_evaluation_to_the_last(
     said = list(summary_lines(SUMMARY, rows))
     assert "reward of the last step: 0.500" in said
     assert [line for line in said if line.startswith("held-out")] == words
+
+
+def test_the_time_of_the_steps_is_told_from_that_of_the_command() -> None:
+    assert next(summary_lines(SUMMARY, (), 21.6)).startswith("finished: 40 steps in 6.4 s (21.6 s with prep")
+    assert next(summary_lines(SUMMARY)).startswith("finished: 40 steps in 6.4 s, 96 ")

@@ -73,9 +73,13 @@ def start_lines(plan: RunPlan) -> Iterator[str]:
     yield from overlong_lines(plan)
 
 
-def summary_lines(summary: RunSummary, metrics: Sequence[Metrics] = ()) -> Iterator[str]:
-    """How a run ended; `metrics` are all that it wrote."""
-    done = f"{summary.steps} steps in {duration(summary.elapsed_s)}"
+def summary_lines(
+    summary: RunSummary, metrics: Sequence[Metrics] = (), whole_s: float | None = None
+) -> Iterator[str]:
+    """How a run ended; `metrics` are all that it wrote, `whole_s` is from the command to now."""
+    done = f"{count(summary.steps, 'step')} in {duration(summary.elapsed_s)}"
+    if whole_s is not None:
+        done += f" ({duration(whole_s)} with preparations)"
     trained = f"{summary.trained_trajectories:,} trajectories trained on"
     yield f"{'finished' if summary.is_complete else 'interrupted'}: {done}, {trained}"
     reward = summary.last_metrics.get("reward")

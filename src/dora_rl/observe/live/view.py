@@ -19,7 +19,7 @@ from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
 from dora_rl.observe.live.warnings import Warner, num_compared
-from dora_rl.observe.live.words import evaluation_line, step_line
+from dora_rl.observe.live.words import after_step, evaluation_line, step_line
 
 _SHOWN_REMARKS = 3
 
@@ -69,6 +69,10 @@ class RunView:
         self._num_told = len(self._follower.steps)
         self._num_evaluations_told = len(self._follower.evaluated)
 
+    @property
+    def num_steps_done(self) -> int:
+        return self._follower.state.version
+
     def __rich__(self) -> RenderableType:
         with self._lock:
             follower = self._follower
@@ -99,13 +103,15 @@ class RunView:
 
 @contextmanager
 def shown(
-    title: str, recipe: Recipe, past: Iterable[Event] = (), *, rewards_log: str = "logs/rewards.log"
+    title: str, recipe: Recipe, past: Iterable[Event] | None = None, *, rewards_log: str = "logs/rewards.log"
 ) -> Iterator[Watcher]:
     """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run had done."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     tell = None if console.is_terminal else console.print
     view = RunView(title, recipe.steps, tell, rewards_log, num_compared(recipe))
-    view.recall(past)
+    if past is not None:
+        view.recall(past)
+        console.print(f"goes on {after_step(view.num_steps_done)} of {recipe.steps}")
     if not console.is_terminal:
         yield view.watch
         return

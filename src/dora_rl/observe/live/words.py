@@ -8,6 +8,9 @@ from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
 _LATEST = 16
 """Steps that a rate is taken over: where groups finish in bursts, so do steps."""
 
+_NOTHING = 0.005
+"""A share below that is shown as 0 %."""
+
 
 def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
     """The last of these train steps in one line."""
@@ -20,9 +23,9 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
         f"{tokens_per_s(steps):,.0f} tokens/s",
         f"{duration(facts.step_s)} a step, {duration(facts.train_s)} of it training",
     ]
-    if facts.zero_variance_share:
+    if facts.zero_variance_share >= _NOTHING:
         parts.insert(2, f"{facts.zero_variance_share:.0%} of groups without variance")
-    if facts.truncated_share:
+    if facts.truncated_share >= _NOTHING:
         parts.append(f"{facts.truncated_share:.0%} cut")
     if left:
         parts.append(f"{duration(left)} left")
