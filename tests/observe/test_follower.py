@@ -390,3 +390,6 @@ def test_a_line_leaves_out_what_rounds_to_nothing() -> None:
     few = step_line([step(0, truncated_share=0.004, zero_variance_share=0.004)], num_steps=10)
     assert "cut" not in few
     assert "variance" not in few
+    alike = [step(0, zero_variance_share=1.0)]
+    assert "100% of groups without variance" in step_line(alike, num_steps=10)
+    assert "variance" not in step_line(alike, num_steps=10, compares_groups=False)

@@ -46,6 +46,7 @@ class RunView:
         self._follower = Follower()
         self._lock = Lock()
         self._num_told = self._num_evaluations_told = 0
+        self._compares_groups = num_compared is not None
         self._warner = Warner(num_compared)
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
@@ -89,7 +90,10 @@ class RunView:
     def _tell_steps(self, tell: Callable[[str], None]) -> None:
         steps = self._follower.steps
         for number in range(self._num_told, len(steps)):
-            tell(step_line(steps[: number + 1], num_steps=self._num_steps))
+            line = step_line(
+                steps[: number + 1], num_steps=self._num_steps, compares_groups=self._compares_groups
+            )
+            tell(line)
             for warning in self._warner.new(self._follower):
                 tell(f"warning: {warning}")
         self._num_told = len(steps)

@@ -12,8 +12,8 @@ _NOTHING = 0.005
 """A share below that is shown as 0 %."""
 
 
-def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
-    """The last of these train steps in one line."""
+def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bool = True) -> str:
+    """The last of these train steps in one line; variance within groups where it means something."""
     facts, left = steps[-1], left_s(steps, num_steps)
     parts = [
         f"step {facts.step}/{num_steps}",
@@ -23,7 +23,7 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
         f"{tokens_per_s(steps):,.0f} tokens/s",
         f"{duration(facts.step_s)} a step, {duration(facts.train_s)} of it training",
     ]
-    if facts.zero_variance_share >= _NOTHING:
+    if compares_groups and facts.zero_variance_share >= _NOTHING:
         parts.insert(2, f"{facts.zero_variance_share:.0%} of groups without variance")
     if facts.truncated_share >= _NOTHING:
         parts.append(f"{facts.truncated_share:.0%} cut")
