@@ -13,6 +13,7 @@ setup: .venv/stamp
 
 demo: setup
 	$(BIN)/dora train demo
+	@echo "the command is $(BIN)/dora; for more: $(BIN)/dora --help"
 
 test: setup
 	$(BIN)/pytest -x -q -m "$(FAST)"

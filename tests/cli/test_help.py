@@ -67,7 +67,8 @@ def test_an_interrupt_exits_with_130() -> None:
         (
             ModuleNotFoundError("No module named 'torch'", name="torch"),
             2,
-            "error: this command needs torch, which is not installed\nhint: pip install 'dora-rl[train]'\n",
+            "error: this command needs torch, which is not installed\nhint: pip install 'dora-rl[train]', "
+            "or '.[train]' in a clone\n",
         ),
     ],
 )

@@ -37,7 +37,21 @@ def test_a_report_as_json_is_one_object(dora: Dora, tmp_path: Path) -> None:
     dora("simulate", *SMALL, "--out", tmp_path / "run")
     fields = json.loads(dora("report", tmp_path / "run", "--json", "--out", tmp_path / "page.html").out)
     assert (fields["steps"], len(fields["step_facts"]), fields["page"]) == (4, 4, str(tmp_path / "page.html"))
+    assert [facts["step"] for facts in fields["step_facts"]] == [1, 2, 3, 4]
     assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_where_the_page_cannot_be_written_the_summary_is_still_printed(dora: Dora, tmp_path: Path) -> None:
+    dora("simulate", *SMALL, "--out", tmp_path / "run")
+    nowhere = tmp_path / "none" / "page.html"
+    called = dora("report", tmp_path / "run", "--out", nowhere)
+    assert called.exit_code == 2
+    assert "bottleneck" in called.out
+    assert "wrote" not in called.out
+    assert called.err.splitlines()[0] == f"error: cannot write {nowhere}: No such file or directory"
+    called = dora("report", tmp_path / "run", "--out", nowhere, "--json")
+    assert called.exit_code == 2
+    assert json.loads(called.out)["page"] is None
 
 
 def test_a_report_names_what_failed_who_died_and_what_was_trained_again(dora: Dora, tmp_path: Path) -> None:

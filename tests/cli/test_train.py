@@ -472,7 +472,7 @@ def test_a_run_trains_reports_and_goes_no_further(project: Path) -> None:
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
     assert "Reward" in (root / "report.html").read_text()
     groups = [json.loads(line) for line in (root / "completions.jsonl").read_text().splitlines()]
-    assert {group["step"] for group in groups} == {0, 1}
+    assert {group["step"] for group in groups} == {1, 2}
     for group in groups:
         for member in group["completions"]:
             assert member["values"] == {"length": member["reward"]}

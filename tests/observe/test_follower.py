@@ -15,11 +15,12 @@ from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.observe.live.facts import FailureFacts, FaultFacts, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import curve
-from dora_rl.observe.live.view import RunView
-from dora_rl.observe.live.warnings import dead_run_warnings
+from dora_rl.observe.live.view import RunView, shown
+from dora_rl.observe.live.warnings import Warner, dead_run_warnings, num_compared
 from dora_rl.observe.live.words import by_version, duration, left_s, step_line, tokens_per_s
 from dora_rl.sim.run import Result, simulate
 
@@ -42,20 +43,21 @@ def followed() -> tuple[Follower, Result]:
 
 
 USUAL = StepFacts(
-    step=0, published_at=10.0, step_s=10.0, train_s=4.0, starved_s=3.0, window_s=0.0, generated_tokens=1000,
+    step=1, published_at=10.0, step_s=10.0, train_s=4.0, starved_s=3.0, window_s=0.0, generated_tokens=1000,
     reward=0.5, reward_std=0.1, zero_variance_share=0.0, mean_tokens=20.0, max_tokens=40, truncated_share=0.0,
     staleness_mean=1.0, staleness_max=2, num_trajectories=32,
 )  # fmt: skip
 
 
 def step(number: int, **changes: float | None) -> StepFacts:
-    return replace(USUAL, step=number, **changes)
+    """The first has number 0 and is step 1."""
+    return replace(USUAL, step=number + 1, **changes)
 
 
 def test_the_steps_of_a_simulated_run_are_those_of_its_result() -> None:
     follower, result = followed()
     steps = follower.steps
-    assert [facts.step for facts in steps] == list(range(6))
+    assert [facts.step for facts in steps] == list(range(1, 7))
     assert all(facts.num_trajectories == 32 for facts in steps)
     assert max(facts.staleness_max for facts in steps) == result.staleness_max
     assert fmean(facts.staleness_mean for facts in steps) == pytest.approx(result.staleness_mean)
@@ -104,7 +106,7 @@ def test_rewards_variance_and_waits_belong_to_the_step_that_took_them() -> None:
     story.group(2, [None, None], at=1.0)
     assert story.follower.state.active_by_version == {0: 3}
     story.tell(told.Tick(at=4.0), [do.Take(batch=0, groups=(0, 1), staleness=(0, 0))])
-    assert story.follower.state.trainer == "trains step 0"
+    assert story.follower.state.trainer == "trains step 1"
     story.tell(told.Published(at=6.0, version=1, train_s=2.0))
     (facts,) = story.follower.steps
     assert (facts.reward, facts.reward_std, facts.zero_variance_share) == (0.5, 0.25, 0.5)
@@ -138,8 +140,11 @@ def test_held_out_rows_are_evaluations_and_no_step_of_training() -> None:
     story = Story()
     start = do.Start(instance=0, version=3, trajectory=7, group=9, epoch=0, row=0, member=0, attempt=0,
                      prompt_tokens=5, evaluation=True)  # fmt: skip
+    story.tell(told.Published(at=0.0, version=3, train_s=1.0))
     story.tell(told.EvaluationAsked(at=0.0, prompts=(0,)), [start])
+    assert story.follower.evaluated == []
     story.tell(told.Scored(at=1.0, trajectory=7, reward=0.75))
+    assert story.follower.evaluated == story.follower.evaluations
     (evaluation,) = story.follower.evaluations
     assert (evaluation.version, evaluation.num_scored, evaluation.reward) == (3, 1, 0.75)
     assert story.follower.steps == []
@@ -193,7 +198,7 @@ def test_what_fails_is_told_at_once_and_often_repeated_less_and_less() -> None:
 
 def test_rewards_that_fail_are_not_said_not_to_apply() -> None:
     facts = FailureFacts(function="f", reason="raised", count=30, example="KeyError: 1")
-    warnings = dead_run_warnings([step(i, reward=None) for i in range(4)], {}, [facts])
+    warnings = dead_run_warnings([step(i, reward=None) for i in range(4)], {}, [facts], num_compared=4)
     assert not any("applied" in warning for warning in warnings)
     assert any("reward functions failed" in warning for warning in warnings)
     assert any("reward f, raised: 30 trajectories" in each and "KeyError: 1" in each for each in warnings)
@@ -214,12 +219,12 @@ def test_rewards_that_fail_are_not_said_not_to_apply() -> None:
 def test_a_dead_run_is_told_from_a_living_one(
     steps: list[StepFacts], outcomes: dict[str, int], words: str
 ) -> None:
-    assert any(words in warning for warning in dead_run_warnings(steps, outcomes))
+    assert any(words in warning for warning in dead_run_warnings(steps, outcomes, num_compared=4))
 
 
 def test_a_rising_reward_is_no_reason_to_worry() -> None:
-    assert dead_run_warnings([step(i, reward=0.1 + 0.02 * i) for i in range(20)], {}) == []
-    assert dead_run_warnings([], {}) == []
+    assert dead_run_warnings([step(i, reward=0.1 + 0.02 * i) for i in range(20)], {}, num_compared=4) == []
+    assert dead_run_warnings([], {}, num_compared=4) == []
 
 
 def test_words_say_figures_with_their_units() -> None:
@@ -234,7 +239,7 @@ def test_words_say_figures_with_their_units() -> None:
 
 def test_rates_are_of_the_latest_steps_and_not_of_the_start() -> None:
     bursts = [step(0, step_s=100.0), *(step(i, step_s=9.0 if i % 2 else 1.0) for i in range(1, 9))]
-    uneven = [replace(each, generated_tokens=0) if each.step % 2 else each for each in bursts]
+    uneven = [replace(each, generated_tokens=0) if each.step % 2 == 0 else each for each in bursts]
     assert left_s(bursts, 19) == pytest.approx(50.0)
     assert left_s(bursts[:1], 19) is None
     assert tokens_per_s(uneven) == pytest.approx(uneven[0].generated_tokens / 10)
@@ -257,7 +262,7 @@ def test_the_screen_shows_steps_groups_by_version_and_who_waits() -> None:
 
 
 def test_the_screen_shows_warnings_deaths_and_failures() -> None:
-    view = RunView("tiny, demo", 6, None)
+    view = RunView("tiny, demo", 6, None, num_compared=2)
     view.watch(told.InstanceJoined(at=0.0, instance=0, spec=InstanceSpec(slots=8, kv_tokens=100)), [])
     for number in range(3):
         for event, decisions in flat_step(number):
@@ -303,3 +308,88 @@ def test_where_nobody_watches_every_step_is_told_once_and_the_past_not_at_all() 
         view.watch(event, decisions)
     steps = [line.split()[1] for line in told_lines if line.startswith("step ")]
     assert steps == ["4/6", "5/6", "6/6"]
+
+
+def evaluation(version: int, rewards: Sequence[float | None]) -> list[tuple[Input, list[Decision]]]:
+    """A version is published and evaluated; a row without a reward is closed."""
+    keys = [1000 * version + i for i in range(len(rewards))]
+    starts: list[Decision] = [
+        do.Start(instance=0, version=version, trajectory=key, group=key, epoch=0, row=0, member=0, attempt=0,
+                 prompt_tokens=5, evaluation=True)
+        for key in keys
+    ]  # fmt: skip
+    ends: list[tuple[Input, list[Decision]]] = [
+        (told.Tick(at=2.0), [do.Close(group=key, members=(key,), outcome="failed: x")])
+        if reward is None
+        else (told.Scored(at=2.0, trajectory=key, reward=reward), [])
+        for key, reward in zip(keys, rewards, strict=True)
+    ]
+    asked: Input = told.EvaluationAsked(at=1.0, prompts=tuple(range(len(rewards))))
+    return [(told.Published(at=1.0, version=version, train_s=1.0), []), (asked, starts), *ends]
+
+
+def test_an_evaluation_is_told_once_and_when_all_its_rows_are_scored() -> None:
+    lines: list[str] = []
+    view = RunView("run", 6, lines.append)
+    view.watch(told.InstanceJoined(at=0.0, instance=0, spec=InstanceSpec(slots=8, kv_tokens=100)), [])
+    view.recall(evaluation(0, [1.0]))
+    *most, last = evaluation(2, [1.0, None, 0.5])
+    for event, decisions in most:
+        view.watch(event, decisions)
+    assert lines == []
+    view.watch(*last)
+    view.watch(told.Tick(at=3.0), [])
+    assert lines == ["held out: 0.750 after step 2, over 2 rows"]
+
+
+def test_equal_rewards_are_a_warning_only_where_they_are_compared_in_groups() -> None:
+    equal = [step(i, zero_variance_share=1.0) for i in range(4)]
+    assert dead_run_warnings(equal, {}, num_compared=None) == []
+    (alone,) = dead_run_warnings(equal, {}, num_compared=1)
+    assert "one member" in alone
+    assert "all equal" not in alone
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"), [("grpo", 4), ("rloo", 4), ("reinforce++", None), ("ppo", None)]
+)
+def test_what_an_algorithm_compares_is_known_from_the_recipe(preset: str, expected: int | None) -> None:
+    assert num_compared(resolve_recipe("demo", ["batch.group_size=4", f"preset={preset}"])) == expected
+
+
+def test_a_warning_that_no_longer_holds_is_remembered_with_its_step() -> None:
+    follower, warner = Follower(), Warner(4)
+    for number in range(6):
+        follower.steps.append(step(number, zero_variance_share=0.9 if number < 3 else 0.0))
+        assert len(warner.new(follower)) == (number == 2)
+    (given,) = warner.all(follower)
+    assert (given.step, given.now) == (3, None)
+    assert given.text.startswith("90% of the groups of the last 3 steps")
+    follower.steps += [step(number, zero_variance_share=0.95) for number in range(6, 11)]
+    (again,) = warner.all(follower)
+    assert (again.step, again.text) == (given.step, given.text)
+    assert again.now is not None
+    assert again.now.startswith("95% of the groups of the last 5 steps")
+
+
+def test_a_resumed_run_says_after_which_step_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    joined = told.InstanceJoined(at=0.0, instance=0, spec=InstanceSpec(slots=8, kv_tokens=100))
+    past: list[tuple[Input, list[Decision]]] = [(joined, []), *flat_step(0), *flat_step(1)]
+    for told_before, words in (
+        (past, ["goes on after step 2 of 6"]),
+        (past[:1], ["goes on before the first step of 6"]),
+        (None, []),
+    ):
+        with shown("run", RECIPE, told_before):
+            pass
+        assert capsys.readouterr().err.splitlines() == words
+
+
+def test_a_line_leaves_out_what_rounds_to_nothing() -> None:
+    assert "2% cut" in step_line([step(0, truncated_share=0.02)], num_steps=10)
+    few = step_line([step(0, truncated_share=0.004, zero_variance_share=0.004)], num_steps=10)
+    assert "cut" not in few
+    assert "variance" not in few
+    alike = [step(0, zero_variance_share=1.0)]
+    assert "100% of groups without variance" in step_line(alike, num_steps=10)
+    assert "variance" not in step_line(alike, num_steps=10, compares_groups=False)

@@ -2,18 +2,31 @@
 
 import fcntl
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from dora_rl.core import decisions as do
+from dora_rl.core import inputs as told
+from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import UserError
+from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import HistoryWriter
+from dora_rl.core.inputs import Input
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
+from dora_rl.observe.live.completions import CompletionLog, read_completions
+from dora_rl.observe.live.facts import EvaluationFacts
 from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.report.page import write_page
+from dora_rl.observe.report.plots import plots
 from dora_rl.observe.report.reading import read_run
+from dora_rl.observe.report.text import lines
 from dora_rl.sim.run import Result, simulate
+from dora_rl.store.journal import Journal
+from dora_rl.store.records import Completed, Progress, PromptTokens, Rewarded
 
 RECIPE = build(
     Recipe,
@@ -113,3 +126,110 @@ def test_metrics_are_read_as_they_come_and_torn_lines_are_waited_for(tmp_path: P
         file.flush()
         assert tail.read() == [{"step": 1, "reward": 1.0}]
         assert tail.read() == []
+
+
+def test_held_out_rewards_are_shown_from_the_first_to_the_last(run: tuple[Path, Result]) -> None:
+    root, _ = run
+    many = [EvaluationFacts(version=10 * i, num_scored=4, reward=i / 100) for i in range(30)]
+    shown = dict(lines(replace(read_run(root), evaluations=many)))["held out"]
+    assert shown.startswith("0.000 (version 0), …, 0.250 (version 250), ")
+    assert shown.endswith("0.290 (version 290)")
+    few = dict(lines(replace(read_run(root), evaluations=many[:3])))["held out"]
+    assert few == "0.000 (version 0), 0.010 (version 10), 0.020 (version 20)"
+
+
+def test_the_last_metrics_are_those_of_training_and_the_last_evaluation_stands_beside_them(
+    run: tuple[Path, Result],
+) -> None:
+    root, _ = run
+    rows = [{"step": 4, "grad_norm": 0.4}, {"step": 5, "grad_norm": 0.5}, {"step": 5, "eval/reward": 0.75}]
+    (root / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write_page(read_run(root), root / "report.html").read_text()
+    last, evaluation = page[page.index("Last metrics") :].split("Last evaluation")
+    assert "grad_norm: 0.5" in last
+    assert "eval/reward" not in last
+    assert "eval/reward: 0.75" in evaluation
+
+
+def test_a_warning_that_was_given_stays_in_the_report(tmp_path: Path) -> None:
+    root = tmp_path
+    with HistoryWriter(root / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([1.0, 1.0, 1.0], [0.0, 1.0] * 3):
+            log.watch(event, decisions)
+    facts = read_run(root)
+    assert [(each.step, each.now) for each in facts.warnings] == [(3, None)]
+    page = write_page(facts, root / "report.html").read_text()
+    assert "after step 3: in the last 3 steps the rewards of every group were all equal" in page
+
+
+def rewarded_steps(
+    equal: Sequence[float], unequal: Sequence[float]
+) -> Iterator[tuple[Input, list[Decision]]]:
+    """Steps of one group of two: first both rewards are as given, then they differ."""
+    spec = InstanceSpec(slots=8, kv_tokens=100)
+    yield told.InstanceJoined(at=0.0, instance=0, spec=spec), []
+    pairs = [(reward, reward) for reward in equal] + [(reward, reward + 1) for reward in unequal]
+    for number, rewards in enumerate(pairs):
+        starts: list[Decision] = [
+            do.Start(instance=0, version=0, trajectory=2 * number + i, group=number, epoch=0, row=0, member=i,
+                     attempt=0, prompt_tokens=5)
+            for i in range(2)
+        ]  # fmt: skip
+        yield told.Tick(at=number), [do.Admit(group=number, version=0, epoch=0, row=0), *starts]
+        for i, reward in enumerate(rewards):
+            yield told.Scored(at=number, trajectory=2 * number + i, reward=reward), []
+        yield told.Tick(at=number + 0.5), [do.Take(batch=number, groups=(number,), staleness=(0,))]
+        yield told.Published(at=number + 1.0, version=number + 1, train_s=1.0), []
+
+
+def test_completions_of_older_runs_count_from_0_and_are_read_as_counted_from_1(tmp_path: Path) -> None:
+    path = tmp_path / "completions.jsonl"
+    for first in (0, 1):
+        path.write_text("".join(json.dumps({**GROUP, "step": first + i}) + "\n" for i in range(3)))
+        assert [group.step for group in read_completions(path)] == [1, 2, 3]
+    path.write_text('{"step": 0, "torn')
+    assert read_completions(path) == []
+    assert read_completions(tmp_path / "none.jsonl") == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_completions_go_on_counting_as_the_file_does(tmp_path: Path, first: int) -> None:
+    path = tmp_path / "completions.jsonl"
+    path.write_text(json.dumps({**GROUP, "step": first}) + "\n")
+    members = range(RECIPE.batch.group_size)
+    starts: list[Decision] = [
+        do.Start(instance=0, version=0, trajectory=i, group=0, epoch=0, row=0, member=i, attempt=0,
+                 prompt_tokens=1)
+        for i in members
+    ]  # fmt: skip
+    admitted = (told.Tick(at=0.0), [do.Admit(group=0, version=0, epoch=0, row=0), *starts])
+    with Journal.create(tmp_path / "journal", RECIPE) as journal:
+        journal.append([admitted], [PromptTokens(group=0, tokens=(7,))])
+        for i in members:
+            drawn = Progress(trajectory=i, attempt=0, start=0, tokens=(i,), version=0, logprobs=(0.0,))
+            ended = Completed(trajectory=i, attempt=0, num_tokens=1)
+            journal.append([], [drawn, ended, Rewarded(trajectory=i, attempt=0, reward=1.0)])
+    log = CompletionLog(path, journal=tmp_path / "journal", num_trajectories=4, decode=lambda: str)
+    log.watch(told.Tick(at=1.0), [do.Take(batch=1, groups=(0,), staleness=(1,))])
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [first, first + 1]
+    assert [group.step for group in read_completions(path)] == [1, 2]
+
+
+def test_the_close_up_ends_with_the_last_step_and_not_with_what_came_after(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([], [0.0] * 20):
+            log.watch(event, decisions)
+        log.watch(told.Tick(at=900.0), [])
+    pictures = dict(plots(read_run(tmp_path)))
+    assert ">minutes (height" in pictures["Who generated which version when"]
+    assert ">seconds (height" in pictures["The last 8 steps"]
+
+
+def test_the_report_of_a_run_on_cpus_does_not_ask_for_gpus(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([], [0.0] * 3):
+            log.watch(event, decisions)
+    assert "more rollout GPUs would help" in dict(lines(read_run(tmp_path)))["bottleneck"]
+    (tmp_path / "setup.json").write_text('{"devices": {"instance_device": "cpu"}}')
+    facts = read_run(tmp_path)
+    assert "more instances, on more cores, would help" in dict(lines(facts))["bottleneck"]

@@ -4,11 +4,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from msgspec.structs import replace
 
 from dora_rl.core.history import History, HistoryWriter
 from dora_rl.observe.pictures.look import save
 from dora_rl.observe.pictures.timeline import Panel, draw_timelines
-from dora_rl.observe.timeline import Timeline, Tracker, read_timeline
+from dora_rl.observe.timeline import Span, Timeline, Tracker, read_timeline
 from dora_rl.sim.run import Result, simulate
 from dora_rl.sim.setup import complete, resolve
 
@@ -80,3 +82,25 @@ def test_a_timeline_becomes_a_picture(tmp_path: Path) -> None:
         panels.append(Panel(title=schedule, gpus=result.gpus, timeline=timeline, begin=timeline.published[0]))
     picture = save(draw_timelines(panels, 60.0, title="two schedules"), tmp_path / "deep" / "timeline.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("length_s", "unit"), [(60.0, "seconds"), (3600.0, "minutes")])
+@pytest.mark.parametrize("num_steps", [8, 25, 70])
+def test_the_steps_of_a_picture_have_labels_that_fit_and_times_in_a_fitting_unit(
+    length_s: float, unit: str, num_steps: int
+) -> None:
+    _, timeline = traced("rollout_gpus=4")
+    each = length_s / num_steps
+    spans = [Span(begin=i * each, end=(i + 1) * each, what=1000 + i) for i in range(num_steps)]
+    panel = Panel(title="x", gpus=12, timeline=replace(timeline, trained=spans, waited=[], published=[]))
+    fig = draw_timelines([panel], length_s, title="x")
+    (axes,) = fig.axes
+    renderer = FigureCanvasAgg(fig).get_renderer()
+    fig.draw(renderer)
+    boxes = [text.get_window_extent(renderer) for text in axes.texts if text.get_text()]
+    assert len(boxes) == (num_steps if num_steps < 40 else 0)
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert axes.get_xlabel().startswith(unit)
+    assert axes.get_xlim()[1] == pytest.approx(length_s if unit == "seconds" else length_s / 60)
+    if num_steps == 8:
+        assert axes.texts[0].get_text() == "step 1001", "batch 1000 is step 1001"

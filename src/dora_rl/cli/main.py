@@ -57,7 +57,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA_OF:
             raise
-        hint = f"pip install 'dora-rl[{EXTRA_OF[error.name]}]'"
+        extra = EXTRA_OF[error.name]
+        hint = f"pip install 'dora-rl[{extra}]', or '.[{extra}]' in a clone"
         _exit_with(UserError(f"this command needs {error.name}, which is not installed", hint=hint))
 
 

@@ -15,26 +15,30 @@ from dora_rl.observe.words import bottleneck
 
 
 def report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
-    """Print the summary and write the page beside the run."""
+    """Print the summary and write the page beside the run; without the page the summary is still printed."""
     run = read_run(root)
-    page = _write(run, out or root / "report.html")
+    page, failure = _written(run, out or root / "report.html")
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(_fields(run, page))))
-        return
-    show(stdout(), run)
-    typer.echo(f"wrote {page}")
+    else:
+        show(stdout(), run)
+    if failure is not None:
+        raise failure
+    if not as_json:
+        typer.echo(f"wrote {page}")
 
 
-def _write(run: RunFacts, path: Path) -> Path:
+def _written(run: RunFacts, path: Path) -> tuple[Path | None, UserError | None]:
+    """The page, or why there is none."""
     try:
-        return write_page(run, path)
+        return write_page(run, path), None
     except OSError as error:
-        raise UserError(
+        return None, UserError(
             f"cannot write {path}: {error.strerror}", hint="choose another place with --out"
-        ) from error
+        )
 
 
-def _fields(run: RunFacts, page: Path) -> dict[str, object]:
+def _fields(run: RunFacts, page: Path | None) -> dict[str, object]:
     first_and_last = run.mean_reward or (None, None)
     return {
         "directory": run.directory,
@@ -48,7 +52,7 @@ def _fields(run: RunFacts, page: Path) -> dict[str, object]:
         "instance_idle_fraction": run.instance_idle_fraction,
         "starved_s": run.starved_s,
         "window_stall_s": run.window_stall_s,
-        "bottleneck": bottleneck(run) if run.steps else None,
+        "bottleneck": bottleneck(run, is_on_cpus=run.is_on_cpus) if run.steps else None,
         "warnings": run.warnings,
         "outcomes": run.state.outcomes,
         "reward_failures": run.state.failures,
@@ -59,5 +63,5 @@ def _fields(run: RunFacts, page: Path) -> dict[str, object]:
         "overlong_held_out_prompts": run.num_overlong_held_out,
         "evaluations": run.evaluations,
         "step_facts": run.steps,
-        "page": str(page),
+        "page": str(page) if page else None,
     }

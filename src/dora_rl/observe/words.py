@@ -33,7 +33,7 @@ class Busy(Protocol):
     def starved_s(self) -> float: ...
 
 
-def bottleneck(result: Busy) -> str:
+def bottleneck(result: Busy, *, is_on_cpus: bool = False) -> str:
     """Who holds the step up, and what would help."""
     trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
     if trainer < _BUSY:
@@ -51,9 +51,10 @@ def bottleneck(result: Busy) -> str:
             "about to miss their deadline; a greater max_staleness would help"
         )
     if instances < 4 * _BUSY:
+        more = "more instances, on more cores," if is_on_cpus else "more rollout GPUs"
         return (
             f"generation: instances are busy {1 - instances:.0%} of the time and the trainer waits "
-            f"{trainer:.0%}; more rollout GPUs would help"
+            f"{trainer:.0%}; {more} would help"
         )
     return (
         f"waiting: the trainer idles {trainer:.0%} and the instances {instances:.0%} of the time; "

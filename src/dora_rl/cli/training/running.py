@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 import typer
@@ -32,6 +33,7 @@ INTERRUPTED = 130
 
 def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
     """Run a recipe, or only say what it would be."""
+    began = monotonic()
     recipe = resolve_recipe(name, assignments)
     layout = LiveLayout(root=Path(_run_directory(recipe, name)))
     with _interruptible(layout):
@@ -49,10 +51,10 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
     with (
         _interruptible(layout),
         _trackers(layout, recipe) as trackers,
-        shown(title, recipe.steps, rewards_log=str(layout.rewards_log)) as view,
+        shown(title, recipe, rewards_log=str(layout.rewards_log)) as view,
     ):
         summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], _tell)
-    _finish(summary, as_json=as_json)
+    _finish(summary, monotonic() - began, as_json=as_json)
 
 
 def _planned(tell: Tell, recipe: Recipe, directory: str) -> RunPlan:
@@ -67,15 +69,15 @@ def go_on(root: Path, *, as_json: bool) -> None:
     layout = LiveLayout(root=root)
     recipe = layout.read_recipe()
     _check_resumable(layout)
-    past = History(layout.events) if layout.events.is_file() else ()
+    past = History(layout.events) if layout.events.is_file() else None
     title = f"{recipe.model}, {root.name}"
     with (
         _interruptible(layout),
         _trackers(layout, recipe) as trackers,
-        shown(title, recipe.steps, past, rewards_log=str(layout.rewards_log)) as view,
+        shown(title, recipe, past, rewards_log=str(layout.rewards_log)) as view,
     ):
         summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
-    _finish(summary, as_json=as_json)
+    _finish(summary, None, as_json=as_json)
 
 
 def _tell(text: str) -> None:
@@ -148,11 +150,12 @@ def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
         show_plan(stdout(), plan)
 
 
-def _finish(summary: RunSummary, *, as_json: bool) -> None:
+def _finish(summary: RunSummary, whole_s: float | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(summary)))
     else:
-        for line in summary_lines(summary):
+        metrics = MetricsTail(LiveLayout(root=Path(summary.run_directory)).metrics_log).read()
+        for line in summary_lines(summary, metrics, whole_s):
             typer.echo(line)
     _report(Path(summary.run_directory), as_json=as_json)
     if not summary.is_complete:

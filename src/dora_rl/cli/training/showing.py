@@ -10,7 +10,8 @@ from rich.markup import escape
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.loading import to_dict
-from dora_rl.observe.live.words import duration
+from dora_rl.observe.live.metrics import Metrics
+from dora_rl.observe.live.words import after_step, duration
 from dora_rl.observe.tables import table
 from dora_rl.observe.words import count, overlong
 from dora_rl.runtime.setup import Devices
@@ -72,14 +73,19 @@ def start_lines(plan: RunPlan) -> Iterator[str]:
     yield from overlong_lines(plan)
 
 
-def summary_lines(summary: RunSummary) -> Iterator[str]:
-    """How a run ended."""
-    done = f"{summary.steps} steps in {duration(summary.elapsed_s)}"
+def summary_lines(
+    summary: RunSummary, metrics: Sequence[Metrics] = (), whole_s: float | None = None
+) -> Iterator[str]:
+    """How a run ended; `metrics` are all that it wrote, `whole_s` is from the command to now."""
+    done = f"{count(summary.steps, 'step')} in {duration(summary.elapsed_s)}"
+    if whole_s is not None:
+        done += f" ({duration(whole_s)} with preparations)"
     trained = f"{summary.trained_trajectories:,} trajectories trained on"
     yield f"{'finished' if summary.is_complete else 'interrupted'}: {done}, {trained}"
     reward = summary.last_metrics.get("reward")
     if reward is not None:
         yield f"reward of the last step: {reward:.3f}"
+    yield from _held_out(metrics, summary.steps)
     if summary.closed_trajectories:
         yield "left out: " + ", ".join(f"{n:,} {what}" for what, n in summary.closed_trajectories.items())
     if summary.reward_failures:
@@ -88,6 +94,23 @@ def summary_lines(summary: RunSummary) -> Iterator[str]:
         yield f"model: {summary.checkpoint}"
     if not summary.is_complete:
         yield f"go on with: dora train --resume {summary.run_directory}"
+
+
+def _held_out(metrics: Sequence[Metrics], num_steps: int) -> Iterator[str]:
+    """The first evaluation and the last."""
+    found = {int(step): float(reward) for row in metrics
+             if isinstance(step := row.get("step"), int | float)
+             and isinstance(reward := row.get("eval/reward"), int | float)}  # fmt: skip
+    if found:
+        ends = sorted({min(found), max(found)})
+        parts = (f"{found[step]:.3f} {_when(step, num_steps)}" for step in ends)
+        yield f"held-out reward: {', '.join(parts)}"
+
+
+def _when(step: int, num_steps: int) -> str:
+    if step in (0, num_steps):
+        return "after" if step else "before"
+    return after_step(step)
 
 
 def _resolved(plan: RunPlan) -> str:

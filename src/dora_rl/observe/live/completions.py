@@ -1,13 +1,15 @@
 """completions.jsonl: of every train step some groups as text, each completion beside its rewards.
 
 Written as a watcher of the run, at the moment a batch is taken: the journal then holds its tokens, and may
-drop them once a checkpoint covers the step.
+drop them once a checkpoint covers the step. Steps count from 1; a file that begins with step 0 is of an
+older run, counts from 0, and goes on so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dora_rl.core.decisions import Decision, Take
 from dora_rl.core.inputs import Input
@@ -33,6 +35,7 @@ class CompletedGroup(Record, frozen=True):
     """One line: a prompt and what the policy said to it."""
 
     step: int
+    """Counted from 1: the version that it published."""
     group: int
     version: int
     prompt: str
@@ -51,6 +54,7 @@ class CompletionLog:
         self._num_trajectories = num_trajectories
         self._make_decode = decode
         self._decode: Decode | None = None
+        self._first_step = _first_step(path)
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         for decision in decisions:
@@ -60,29 +64,41 @@ class CompletionLog:
     def _write(self, take: Take) -> None:
         self._decode = self._decode or self._make_decode()
         lines, room = [], self._num_trajectories
+        step = take.batch + self._first_step
         with Journal.open(self._journal) as journal:
             for number in take.groups:
                 if room <= 0:
                     break
                 group = journal.group(number)
                 room -= len(group.members)
-                lines.append(msgspec.json.encode(_completed(take.batch, group, self._decode)) + b"\n")
+                lines.append(msgspec.json.encode(_completed(step, group, self._decode)) + b"\n")
         with self._path.open("ab") as file:
             file.writelines(lines)
 
 
 def read_completions(path: Path) -> list[CompletedGroup]:
-    """Every whole line, the latest of those that a resumed run wrote twice."""
+    """Every whole line, the latest of those that a resumed run wrote twice; steps count from 1."""
+    found = {(group.step, group.group): group for group in _groups(path)}
+    if _first_step(path):
+        return list(found.values())
+    return [replace(group, step=group.step + 1) for group in found.values()]
+
+
+def _groups(path: Path) -> Iterator[CompletedGroup]:
     if not path.is_file():
-        return []
-    found: dict[tuple[int, int], CompletedGroup] = {}
-    for line in path.read_bytes().splitlines():
-        try:
-            group = msgspec.json.decode(line, type=CompletedGroup)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-        found[group.step, group.group] = group
-    return list(found.values())
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield msgspec.json.decode(line, type=CompletedGroup)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+
+
+def _first_step(path: Path) -> int:
+    """What the file counts from."""
+    first = next(_groups(path), None)
+    return 0 if first is not None and first.step == 0 else 1
 
 
 def load_decode(tokenizer: Path) -> Decode:

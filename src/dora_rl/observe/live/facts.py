@@ -7,7 +7,7 @@ class StepFacts(Record, frozen=True):
     """One train step, once its version was published."""
 
     step: int
-    """The version it trained; it published the next one."""
+    """Counted from 1: the version it published."""
     published_at: float
     """Seconds of the run."""
     step_s: float
@@ -62,6 +62,17 @@ class FaultFacts(Record, frozen=True):
     worker: str
     count: int
     last_reason: str
+
+
+class WarningFacts(Record, frozen=True):
+    """A reason why a run may not be worth going on with."""
+
+    step: int
+    """Train steps that were done when it was first given."""
+    text: str
+    """As it was given then."""
+    now: str | None
+    """The same with the latest figures, where it still holds."""
 
 
 class State(Record, frozen=True):

@@ -37,11 +37,19 @@ class _Group(Struct, kw_only=True):
         return [member.reward for member in self.members.values() if member.reward is not None]
 
 
+class _Evaluation(Struct, kw_only=True):
+    num_asked: int = 0
+    num_ended: int = 0
+    rewards: list[float] = field(default_factory=list)
+
+
 class Follower:
     """`watch` has the form of a run's watcher."""
 
     def __init__(self) -> None:
         self.steps: list[StepFacts] = []
+        self.evaluated: list[EvaluationFacts] = []
+        """Evaluations that are complete, as they came."""
         self.outcomes: Counter[str] = Counter()
         self.failures: dict[tuple[str, str], FailureFacts] = {}
         """Of reward functions, by name and kind."""
@@ -55,8 +63,9 @@ class Follower:
         self._tracker = Tracker(keeps_history=False)
         self._active: dict[int, _Group] = {}
         self._group_of: dict[int, int] = {}
-        self._evaluated: dict[int, int] = {}
-        self._scores: dict[int, list[float]] = {}
+        self._version_of: dict[int, int] = {}
+        """The version that each held-out trajectory was first started on."""
+        self._evaluations: dict[int, _Evaluation] = {}
         self._taken: tuple[do.Take, dict[int, _Group]] | None = None
         self._wait: tuple[str, float] | None = None
         self._waited_s: dict[str, float] = {}
@@ -65,6 +74,7 @@ class Follower:
         self._handlers: dict[type[Record], Callable[[Any], None]] = {
             told.Ended: self._ended,
             told.Scored: self._scored,
+            told.EvaluationAsked: self._asked,
             told.Published: self._published,
             told.StepLost: self._step_lost,
             told.Fault: self._fault,
@@ -103,8 +113,9 @@ class Follower:
     @property
     def evaluations(self) -> list[EvaluationFacts]:
         return [
-            EvaluationFacts(version=version, num_scored=len(scores), reward=fmean(scores))
-            for version, scores in sorted(self._scores.items())
+            _evaluation_facts(version, found)
+            for version, found in sorted(self._evaluations.items())
+            if found.rewards
         ]
 
     # --- trajectories ---
@@ -114,7 +125,7 @@ class Follower:
 
     def _started(self, decision: do.Start) -> None:
         if decision.evaluation:
-            self._evaluated[decision.trajectory] = decision.version
+            self._version_of.setdefault(decision.trajectory, decision.version)
         elif decision.group in self._active:
             self._group_of[decision.trajectory] = decision.group
             self._active[decision.group].members.setdefault(decision.trajectory, _Member())
@@ -127,10 +138,8 @@ class Follower:
     def _scored(self, event: told.Scored) -> None:
         for failure in event.failures:
             self._failed(failure)
-        version = self._evaluated.pop(event.trajectory, None)
-        if version is not None:
-            if event.reward is not None:
-                self._scores.setdefault(version, []).append(event.reward)
+        if event.trajectory in self._version_of:
+            self._evaluation_ended(event.trajectory, event.reward)
         elif (member := self._member(event.trajectory)) is not None:
             member.reward = event.reward
 
@@ -146,6 +155,8 @@ class Follower:
 
     def _closed(self, decision: do.Close) -> None:
         self.outcomes[decision.outcome] += len(decision.members)
+        for trajectory in self._version_of.keys() & set(decision.members):
+            self._evaluation_ended(trajectory, None)
         group = self._active.get(decision.group)
         if group is None:
             return
@@ -158,6 +169,20 @@ class Follower:
     def _member(self, trajectory: int) -> _Member | None:
         group = self._active.get(self._group_of.get(trajectory, -1))
         return None if group is None else group.members.get(trajectory)
+
+    # --- held-out rows ---
+
+    def _asked(self, event: told.EvaluationAsked) -> None:
+        self._evaluations[self._version] = _Evaluation(num_asked=len(event.prompts))
+
+    def _evaluation_ended(self, trajectory: int, reward: float | None) -> None:
+        version = self._version_of.pop(trajectory)
+        found = self._evaluations.setdefault(version, _Evaluation())
+        found.num_ended += 1
+        if reward is not None:
+            found.rewards.append(reward)
+        if found.num_ended == found.num_asked and found.rewards:
+            self.evaluated.append(_evaluation_facts(version, found))
 
     # --- workers ---
 
@@ -212,7 +237,7 @@ class Follower:
         if self.is_over:
             return "done"
         if self._taken is not None:
-            return f"trains step {self._taken[0].batch}"
+            return f"trains step {self._taken[0].batch + 1}"
         return _WAITS.get(self._wait[0], self._wait[0]) if self._wait is not None else "starts"
 
     def _facts(self, take: do.Take, groups: list[_Group], train_s: float) -> StepFacts:
@@ -220,7 +245,7 @@ class Follower:
         by_group = [group.rewards for group in groups if group.rewards]
         rewards = [reward for own in by_group for reward in own]
         return StepFacts(
-            step=take.batch,
+            step=take.batch + 1,
             published_at=self._now,
             step_s=self._now - self._last_published_at,
             train_s=train_s,
@@ -237,3 +262,7 @@ class Follower:
             staleness_max=max(take.staleness),
             num_trajectories=sum(len(group.members) for group in groups),
         )
+
+
+def _evaluation_facts(version: int, found: _Evaluation) -> EvaluationFacts:
+    return EvaluationFacts(version=version, num_scored=len(found.rewards), reward=fmean(found.rewards))

@@ -77,7 +77,7 @@ def _steps(steps: Sequence[StepFacts]) -> RenderableType:
     made = table("", *_COLUMNS)
     for end, facts in list(enumerate(steps, 1))[-_SHOWN_STEPS:]:
         made.add_row(
-            str(facts.step + 1),
+            str(facts.step),
             number(facts.reward),
             f"{facts.zero_variance_share:.0%}",
             f"{facts.mean_tokens:.0f}",

@@ -4,7 +4,6 @@ A view hears inputs and decisions from the run's own loop, and must not hold it 
 and draws from a thread of rich's. Lines go to stderr, because the result of a run is what goes to stdout.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -15,11 +14,12 @@ from rich.live import Live
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
+from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
-from dora_rl.observe.live.warnings import dead_run_warnings
-from dora_rl.observe.live.words import step_line
+from dora_rl.observe.live.warnings import Warner, num_compared
+from dora_rl.observe.live.words import after_step, evaluation_line, step_line
 
 _SHOWN_REMARKS = 3
 
@@ -35,6 +35,7 @@ class RunView:
         num_steps: int,
         tell: Callable[[str], None] | None,
         rewards_log: str = "logs/rewards.log",
+        num_compared: int | None = None,
     ) -> None:
         self._title = title
         self._num_steps = num_steps
@@ -44,8 +45,9 @@ class RunView:
         """The latest about each worker and each kind of failure."""
         self._follower = Follower()
         self._lock = Lock()
-        self._num_told = 0
-        self._warned: set[str] = set()
+        self._num_told = self._num_evaluations_told = 0
+        self._compares_groups = num_compared is not None
+        self._warner = Warner(num_compared)
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         """In the form of a run's watcher."""
@@ -59,12 +61,18 @@ class RunView:
                     self._tell(remark)
             if self._tell is not None:
                 self._tell_steps(self._tell)
+                self._tell_evaluations(self._tell)
 
     def recall(self, past: Iterable[Event]) -> None:
         """Take note of what happened before, and tell nothing of it."""
         for event, decisions in past:
             self._follower.watch(event, decisions)
         self._num_told = len(self._follower.steps)
+        self._num_evaluations_told = len(self._follower.evaluated)
+
+    @property
+    def num_steps_done(self) -> int:
+        return self._follower.state.version
 
     def __rich__(self) -> RenderableType:
         with self._lock:
@@ -75,38 +83,39 @@ class RunView:
                 follower.steps,
                 follower.evaluations,
                 num_steps=self._num_steps,
-                warnings=self._warnings(),
+                warnings=self._warner.current(follower),
                 remarks=list(self._remarks.values())[-_SHOWN_REMARKS:],
             )
 
     def _tell_steps(self, tell: Callable[[str], None]) -> None:
         steps = self._follower.steps
         for number in range(self._num_told, len(steps)):
-            tell(step_line(steps[: number + 1], num_steps=self._num_steps))
-            self._warn(tell)
+            line = step_line(
+                steps[: number + 1], num_steps=self._num_steps, compares_groups=self._compares_groups
+            )
+            tell(line)
+            for warning in self._warner.new(self._follower):
+                tell(f"warning: {warning}")
         self._num_told = len(steps)
 
-    def _warnings(self) -> list[str]:
-        follower = self._follower
-        return dead_run_warnings(follower.steps, dict(follower.outcomes), list(follower.failures.values()))
-
-    def _warn(self, tell: Callable[[str], None]) -> None:
-        for warning in self._warnings():
-            # The figures in a warning change from step to step; the rest says which it is.
-            kind = re.sub(r"[\d.,%-]", "", warning)
-            if kind not in self._warned:
-                self._warned.add(kind)
-                tell(f"warning: {warning}")
+    def _tell_evaluations(self, tell: Callable[[str], None]) -> None:
+        evaluated = self._follower.evaluated
+        for facts in evaluated[self._num_evaluations_told :]:
+            tell(evaluation_line(facts))
+        self._num_evaluations_told = len(evaluated)
 
 
 @contextmanager
 def shown(
-    title: str, num_steps: int, past: Iterable[Event] = (), *, rewards_log: str = "logs/rewards.log"
+    title: str, recipe: Recipe, past: Iterable[Event] | None = None, *, rewards_log: str = "logs/rewards.log"
 ) -> Iterator[Watcher]:
     """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run had done."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    view = RunView(title, num_steps, None if console.is_terminal else console.print, rewards_log)
-    view.recall(past)
+    tell = None if console.is_terminal else console.print
+    view = RunView(title, recipe.steps, tell, rewards_log, num_compared(recipe))
+    if past is not None:
+        view.recall(past)
+        console.print(f"goes on {after_step(view.num_steps_done)} of {recipe.steps}")
     if not console.is_terminal:
         yield view.watch
         return

@@ -3,36 +3,50 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from dora_rl.observe.live.facts import State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
 
 _LATEST = 16
 """Steps that a rate is taken over: where groups finish in bursts, so do steps."""
 
+_NOTHING = 0.005
+"""A share below that is shown as 0 %."""
 
-def step_line(steps: Sequence[StepFacts], *, num_steps: int) -> str:
-    """The last of these train steps in one line."""
+
+def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bool = True) -> str:
+    """The last of these train steps in one line; variance within groups where it means something."""
     facts, left = steps[-1], left_s(steps, num_steps)
     parts = [
-        f"step {facts.step + 1}/{num_steps}",
+        f"step {facts.step}/{num_steps}",
         f"reward {number(facts.reward)}",
         f"tokens {facts.mean_tokens:.0f} (max {facts.max_tokens})",
         f"staleness {facts.staleness_mean:.2f} (max {facts.staleness_max})",
         f"{tokens_per_s(steps):,.0f} tokens/s",
         f"{duration(facts.step_s)} a step, {duration(facts.train_s)} of it training",
     ]
-    if facts.zero_variance_share:
+    if compares_groups and facts.zero_variance_share >= _NOTHING:
         parts.insert(2, f"{facts.zero_variance_share:.0%} of groups without variance")
-    if facts.truncated_share:
+    if facts.truncated_share >= _NOTHING:
         parts.append(f"{facts.truncated_share:.0%} cut")
     if left:
         parts.append(f"{duration(left)} left")
     return "  ".join(parts)
 
 
+def evaluation_line(facts: EvaluationFacts) -> str:
+    """One evaluation in one line."""
+    rows = "1 row" if facts.num_scored == 1 else f"{facts.num_scored:,} rows"
+    return f"held out: {facts.reward:.3f} {after_step(facts.version)}, over {rows}"
+
+
+def after_step(version: int) -> str:
+    """When a version was there."""
+    return f"after step {version}" if version else "before the first step"
+
+
 def left_s(steps: Sequence[StepFacts], num_steps: int) -> float | None:
     """Time until the last step, by the latest ones; unknown after the first, which waited for the start."""
     latest = steps[1:][-_LATEST:]
-    remaining = num_steps - (steps[-1].step + 1) if steps else num_steps
+    remaining = num_steps - steps[-1].step if steps else num_steps
     return remaining * mean(step.step_s for step in latest) if latest and remaining > 0 else None
 
 

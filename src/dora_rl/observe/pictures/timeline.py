@@ -28,6 +28,11 @@ _HATCH = {"starved": "////", "window": "xxxx"}
 _STRIP = 0.07
 """Least height of the trainer, as a share of all devices."""
 
+_SHORT_S = 180.0
+"""Below that an axis is in seconds."""
+_WIDE, _NARROW = 0.06, 0.025
+"""Shares of the picture's width that hold `step 293`, and the number alone."""
+
 Image = NDArray[np.float64]
 Window = tuple[float, float]
 """Seconds of the run: from, to."""
@@ -60,7 +65,7 @@ def draw_timelines(panels: Sequence[Panel], length_s: float, *, title: str) -> F
     for axes, panel in zip(rows, panels, strict=True):
         _draw(axes, panel, (panel.begin, panel.begin + length_s))
     rows[-1].set_xlabel(
-        f"minutes (height is {plural(panels[-1].unit)}: what is white or hatched is wasted)",
+        f"{_unit(length_s)[0]} (height is {plural(panels[-1].unit)}: what is white or hatched is wasted)",
         fontsize=10,
         color=INK,
     )
@@ -69,16 +74,22 @@ def draw_timelines(panels: Sequence[Panel], length_s: float, *, title: str) -> F
     return fig
 
 
+def _unit(length_s: float) -> tuple[str, float]:
+    """What the axis counts, and how many seconds that is."""
+    return ("seconds", 1.0) if length_s < _SHORT_S else ("minutes", 60.0)
+
+
 def _draw(axes: Axes, panel: Panel, window: Window) -> None:
-    instances, minutes = panel.rollout_gpus, (window[1] - window[0]) / 60
+    length_s = window[1] - window[0]
+    instances, length = panel.rollout_gpus, length_s / _unit(length_s)[1]
     top = instances + panel.trainer_gpus
     plain(axes, title=panel.title)
     image = _image(panel.timeline, window)
-    axes.imshow(image, extent=(0, minutes, 0, instances), aspect="auto", origin="lower",
+    axes.imshow(image, extent=(0, length, 0, instances), aspect="auto", origin="lower",
                 interpolation="nearest")  # fmt: skip
     _separate(axes, panel.timeline)
     _draw_trainer(axes, panel.timeline, (instances, panel.trainer_gpus), window)
-    axes.set_xlim(0, minutes)
+    axes.set_xlim(0, length)
     axes.set_ylim(0, top)
     axes.set_yticks([instances / 2, instances + panel.trainer_gpus / 2], _labels(panel))
     axes.tick_params(axis="y", length=0)
@@ -103,24 +114,34 @@ def _separate(axes: Axes, timeline: Timeline) -> None:
 
 def _draw_trainer(axes: Axes, timeline: Timeline, band: tuple[float, float], window: Window) -> None:
     """Steps with their numbers, waits by reason, and a line where a version appears."""
-    for span, (left, width) in _in_minutes(timeline.trained, window):
+    _, unit_s = _unit(window[1] - window[0])
+    for span, (left, width) in _visible(timeline.trained, window, unit_s):
         axes.broken_barh([(left, width)], band, facecolor=_TRAINS, edgecolor="white", linewidth=1.0)
-        if width > 0.03 * (window[1] - window[0]) / 60:
-            axes.text(left + width / 2, band[0] + band[1] / 2, f"step {span.what}", color="white",
-                      fontsize=8, ha="center", va="center")  # fmt: skip
-    for span, bar in _in_minutes(timeline.waited, window):
+        label = _label(int(span.what) + 1, width * unit_s / (window[1] - window[0]))
+        axes.text(left + width / 2, band[0] + band[1] / 2, label, color="white", fontsize=8, ha="center",
+                  va="center")  # fmt: skip
+    for span, bar in _visible(timeline.waited, window, unit_s):
         hatch = _HATCH[str(span.what)]
         axes.broken_barh([bar], band, facecolor="white", edgecolor=RED, hatch=hatch, linewidth=0.0)
     for version, at in enumerate(timeline.published, start=1):
-        axes.axvline((at - window[0]) / 60, color=VERSIONS[version % len(VERSIONS)], linewidth=1.0)
+        axes.axvline((at - window[0]) / unit_s, color=VERSIONS[version % len(VERSIONS)], linewidth=1.0)
 
 
-def _in_minutes(spans: Sequence[Span], window: Window) -> Iterator[tuple[Span, tuple[float, float]]]:
-    """Each span that the window shows, with its visible beginning and length."""
+def _label(step: int, share: float) -> str:
+    """Of a step that has this share of the width: as much as fits."""
+    if share > _WIDE:
+        return f"step {step}"
+    return str(step) if share > _NARROW else ""
+
+
+def _visible(
+    spans: Sequence[Span], window: Window, unit_s: float
+) -> Iterator[tuple[Span, tuple[float, float]]]:
+    """Each span that the window shows, with its visible beginning and length on the axis."""
     for span in spans:
         begin, end = max(span.begin, window[0]), min(span.end, window[1])
         if begin < end:
-            yield span, ((begin - window[0]) / 60, (end - begin) / 60)
+            yield span, ((begin - window[0]) / unit_s, (end - begin) / unit_s)
 
 
 # --- the image of the instances -----------------------------------------------------------------

@@ -5,7 +5,7 @@ from statistics import fmean
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.live.completions import CompletedGroup
-from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts, WarningFacts
 from dora_rl.observe.live.metrics import Metrics
 from dora_rl.observe.timeline import Timeline
 
@@ -26,7 +26,8 @@ class RunFacts(Record, frozen=True, gc=True):
     timeline: Timeline
     is_on_cpus: bool
     """A live run whose instances have no GPU."""
-    warnings: list[str]
+    warnings: list[WarningFacts]
+    """All that were given, those that no longer hold too."""
     overlong: tuple[str, ...] = ()
     """Which prompts were left out because they are too long, in words."""
     num_overlong: int = 0

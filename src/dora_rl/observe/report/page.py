@@ -9,7 +9,7 @@ from dora_rl.observe.live.completions import CompletedGroup, Completion
 from dora_rl.observe.live.words import number
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.plots import plots
-from dora_rl.observe.report.text import lines
+from dora_rl.observe.report.text import lines, warning_text
 
 _SHOWN_GROUPS = 3
 """Of the first steps and of the last ones."""
@@ -48,7 +48,7 @@ def _page(run: RunFacts) -> Iterator[str]:
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
     yield f"<style>{_STYLE}</style></head><body><h1>{name}</h1>"
     for warning in run.warnings:
-        yield f'<div class="warning">{escape(warning)}</div>'
+        yield f'<div class="warning">{escape(warning_text(warning))}</div>'
     yield '<table class="facts">'
     for label, text in lines(run):
         yield f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>"
@@ -56,7 +56,8 @@ def _page(run: RunFacts) -> Iterator[str]:
     for title, svg in plots(run):
         yield f"<h2>{escape(title)}</h2>{svg}"
     yield from _completions(run.completions)
-    yield from _details("Last metrics", _last_metrics(run))
+    yield from _details("Last metrics", _last_metrics(run, is_evaluation=False))
+    yield from _details("Last evaluation", _last_metrics(run, is_evaluation=True))
     yield from _details("Recipe", to_yaml(run.recipe))
     yield "</body></html>"
 
@@ -68,7 +69,7 @@ def _completions(groups: Sequence[CompletedGroup]) -> Iterator[str]:
     shown = [*groups[:_SHOWN_GROUPS], *groups[max(_SHOWN_GROUPS, len(groups) - _SHOWN_GROUPS) :]]
     span = _span(groups)
     for group in shown:
-        yield f'<div class="group"><div class="small">step {group.step + 1}, version {group.version}</div>'
+        yield f'<div class="group"><div class="small">step {group.step}, version {group.version}</div>'
         yield f'<div class="prompt">{escape(group.prompt[:_SHOWN_CHARACTERS])}</div><div class="members">'
         ordered = sorted(
             group.completions, key=lambda each: -(each.reward if each.reward is not None else -1e9)
@@ -103,10 +104,10 @@ def _colour(reward: float | None, span: tuple[float, float]) -> str:
     return "#" + "".join(f"{part:02X}" for part in mixed)
 
 
-def _last_metrics(run: RunFacts) -> str:
-    if not run.metrics:
-        return ""
-    return "\n".join(f"{name}: {value}" for name, value in run.metrics[-1].items())
+def _last_metrics(run: RunFacts, *, is_evaluation: bool) -> str:
+    """The last line of one kind: evaluations have lines of their own, and come when they are complete."""
+    found = [row for row in run.metrics if any(name.startswith("eval/") for name in row) == is_evaluation]
+    return "\n".join(f"{name}: {value}" for name, value in found[-1].items()) if found else ""
 
 
 def _details(title: str, text: str) -> Iterator[str]:

@@ -30,9 +30,10 @@ def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
     if columns:
         yield "Inside the trainer", _svg(_trainer(columns))
     if run.timeline.specs and run.timeline.end > 0:
-        yield "Who generated which version when", _svg(_timeline(run, 0.0))
+        yield "Who generated which version when", _svg(_timeline(run, 0.0, run.timeline.end))
         if len(run.timeline.published) > 2 * _CLOSE_UP:
-            yield f"The last {_CLOSE_UP} steps", _svg(_timeline(run, run.timeline.published[-_CLOSE_UP - 1]))
+            begin, end = run.timeline.published[-_CLOSE_UP - 1], run.timeline.published[-1]
+            yield f"The last {_CLOSE_UP} steps", _svg(_timeline(run, begin, end))
 
 
 def _rewards(run: RunFacts) -> Figure:
@@ -40,7 +41,7 @@ def _rewards(run: RunFacts) -> Figure:
     axes = fig.subplots()
     plain(axes, x="train step", y="reward")
     scored = [step for step in run.steps if step.reward is not None]
-    at, means = [step.step + 1 for step in scored], [step.reward or 0.0 for step in scored]
+    at, means = [step.step for step in scored], [step.reward or 0.0 for step in scored]
     spread = [step.reward_std or 0.0 for step in scored]
     low = [mean - s for mean, s in zip(means, spread, strict=True)]
     high = [mean + s for mean, s in zip(means, spread, strict=True)]
@@ -57,7 +58,7 @@ def _rewards(run: RunFacts) -> Figure:
 def _workings(run: RunFacts) -> Figure:
     fig = figure(12, 3.0)
     lengths, staleness, time = fig.subplots(1, 3)
-    at = [step.step + 1 for step in run.steps]
+    at = [step.step for step in run.steps]
     _lines(
         lengths,
         at,
@@ -76,7 +77,7 @@ def _workings(run: RunFacts) -> Figure:
 
 
 def _stack(axes: Axes, steps: Sequence[StepFacts]) -> None:
-    at = [step.step + 1 for step in steps]
+    at = [step.step for step in steps]
     parts = {
         "trains": ([step.train_s for step in steps], GREY),
         "starved": ([step.starved_s for step in steps], ORANGE),
@@ -100,7 +101,7 @@ def _trainer(columns: dict[str, tuple[list[float], list[float]]]) -> Figure:
     return fig
 
 
-def _timeline(run: RunFacts, begin: float) -> Figure:
+def _timeline(run: RunFacts, begin: float, end: float) -> Figure:
     panel = Panel(
         title=run.recipe.control.schedule,
         gpus=run.gpus,
@@ -108,8 +109,7 @@ def _timeline(run: RunFacts, begin: float) -> Figure:
         begin=begin,
         unit="process" if run.is_on_cpus else "GPU",
     )
-    length_s = run.timeline.end - begin
-    return draw_timelines([panel], length_s, title="Instances, coloured by the version they generate")
+    return draw_timelines([panel], end - begin, title="Instances, coloured by the version they generate")
 
 
 def _columns(metrics: Sequence[Metrics]) -> dict[str, tuple[list[float], list[float]]]:

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from dora_rl.core.history import History
+from dora_rl.core.inputs import Published
 from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.completions import read_completions
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.metrics import MetricsTail
-from dora_rl.observe.live.warnings import dead_run_warnings
+from dora_rl.observe.live.warnings import Warner, num_compared
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.timeline import Tracker
 from dora_rl.observe.words import overlong
@@ -29,9 +30,12 @@ def read_run(root: Path) -> RunFacts:
     if not layout.events.is_file():
         raise RunError(f"{root} is no run directory", hint="give the directory that `dora train` named")
     history, follower, tracker = History(layout.events), Follower(), Tracker()
+    warner = Warner(num_compared(history.recipe))
     for event, decisions in history:
         follower.watch(event, decisions)
         tracker.watch(event, decisions)
+        if isinstance(event, Published):
+            warner.new(follower)
     state = follower.state
     return RunFacts(
         directory=str(root),
@@ -45,7 +49,7 @@ def read_run(root: Path) -> RunFacts:
         completions=read_completions(root / COMPLETIONS),
         timeline=tracker.timeline(),
         is_on_cpus=_is_on_cpus(root / SETUP),
-        warnings=dead_run_warnings(follower.steps, state.outcomes, state.failures),
+        warnings=warner.all(follower),
         **_overlong(root / PROMPTS, history.recipe),
     )
 

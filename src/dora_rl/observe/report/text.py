@@ -1,16 +1,18 @@
 """A run in words: labels and lines, for the terminal and the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
+from dora_rl.observe.live.facts import EvaluationFacts, WarningFacts
 from dora_rl.observe.live.screen import curve
-from dora_rl.observe.live.words import by_version, duration, left_s
+from dora_rl.observe.live.words import after_step, by_version, duration, left_s
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.words import bottleneck
 
 _LABEL = 15
+_SHOWN_EVALUATIONS = 6
 
 
 def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
@@ -24,11 +26,10 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         rewards = [step.reward for step in run.steps if step.reward is not None]
         yield "reward", f"{first:.3f} at first, {last:.3f} at last  {curve(rewards)}"
     if run.evaluations:
-        shown = ", ".join(f"{each.reward:.3f} (version {each.version})" for each in run.evaluations[-5:])
-        yield "held out", shown
+        yield "held out", _held_out(run.evaluations)
     if run.steps:
         yield from _step_lines(run)
-        yield "bottleneck", bottleneck(run)
+        yield "bottleneck", bottleneck(run, is_on_cpus=run.is_on_cpus)
     if run.state.outcomes:
         yield "left out", ", ".join(f"{number:,} {name}" for name, number in run.state.outcomes.items())
     yield from _trouble_lines(run)
@@ -39,12 +40,29 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 def show(console: Console, run: RunFacts) -> None:
-    """Print it, warnings last: they are what should be seen."""
+    """Print it, warnings last, and of those what still holds: they are what should be seen."""
     console.print(f"[bold]{escape(run.directory)}[/]", highlight=False)
     for label, text in lines(run):
         console.print(f"  [dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
-    for warning in run.warnings:
-        console.print(f"  [red]{'warning':<{_LABEL}}[/]{escape(warning)}", highlight=False, soft_wrap=True)
+    for warning in sorted(run.warnings, key=lambda each: each.now is not None):
+        console.print(
+            f"  [red]{'warning':<{_LABEL}}[/]{escape(warning_text(warning))}", highlight=False, soft_wrap=True
+        )
+
+
+def warning_text(warning: WarningFacts) -> str:
+    """What holds as it is now, what is over as it was."""
+    if warning.now is None:
+        return f"{after_step(warning.step)}: {warning.text}"
+    return f"{warning.now} (first {after_step(warning.step)})"
+
+
+def _held_out(evaluations: Sequence[EvaluationFacts]) -> str:
+    """The first and the last ones."""
+    parts = [f"{each.reward:.3f} (version {each.version})" for each in evaluations]
+    if len(parts) > _SHOWN_EVALUATIONS:
+        parts[1 : 1 - _SHOWN_EVALUATIONS] = ["…"]
+    return ", ".join(parts)
 
 
 def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
