@@ -78,7 +78,8 @@ def test_a_large_cluster_is_planned_on_an_equal_part_of_it() -> None:
 
 
 def test_a_plan_is_no_slower_than_its_neighbours_allow_for() -> None:
-    plan = make_plan(small("max_staleness=2"))
+    data = "data={train: {name: rows.jsonl, options: {split: x}}}"
+    plan = make_plan(small("max_staleness=2", data, "rewards=[{function: 'a.py:f', options: {x: 1}}]"))
     assert plan.recipe.control.max_staleness <= 2
     sync = next(option.result for option in plan.options if option.what == "schedule")
     assert plan.result.step_time_s < sync.step_time_s

@@ -89,7 +89,9 @@ def num_parts(recipe: Recipe) -> int:
 def _part_of(recipe: Recipe, parts: int) -> Recipe:
     c = recipe.cluster
     cluster = replace(c, gpus=c.gpus // parts, rollout_gpus=c.rollout_gpus and c.rollout_gpus // parts)
-    return replace(recipe, cluster=cluster, batch=replace(recipe.batch, groups=recipe.batch.groups // parts))
+    batch = replace(recipe.batch, groups=recipe.batch.groups // parts)
+    # What is trained on does not matter here, and its options would keep a recipe from being a key.
+    return replace(recipe, cluster=cluster, batch=batch, data=None, rewards=())
 
 
 def _finalists(ranked: Sequence[Candidate]) -> list[Candidate]:
