@@ -17,12 +17,16 @@ from dora_rl.cli.machine import Gpu
 from dora_rl.cli.training import planning, running
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import show_plan
+from dora_rl.control.fleet import Fleet, Instance
 from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Lognormal, Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.model.hub_config import read_config
 from dora_rl.model.tiny import save_tiny
+from dora_rl.rollout.native.paged import PagedCache
 
 Dora = Callable[..., Any]
 
@@ -390,6 +394,38 @@ def test_requests_on_their_way_take_no_more_of_the_host_than_is_free(
     plan = planned_on(monkeypatch, *gpus, sets=sets)
     used = plan.used_bytes("host") - sum(e.num_bytes for e in plan.memory if e.what.endswith("on its way"))
     assert 0 < host_blocks(int((used + 2**22) / 0.9)) < wanted
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [("cluster.slots=64",), ("cluster.slots=64", "response.max_new_tokens=100"), ("engine.block_size=16",)],
+)
+@pytest.mark.parametrize("num_gpus", [0, 1])
+def test_every_slot_can_be_used_by_the_longest_sequence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], num_gpus: int
+) -> None:
+    """By the engine's count, which is of whole blocks, and by control's rule for one more request."""
+    gpus = [Gpu(name="some", memory_bytes=40 * 2**30)] * num_gpus
+    kind = () if gpus else ("devices.kind=cpu",)
+    plan = planned_on(monkeypatch, *gpus, sets=(*kind, *sets))
+    limits = plan.setup.engine.limits
+    sequence = limits.blocks_for(limits.max_positions) * limits.block_size
+    others = limits.max_running - 1
+    spec = InstanceSpec(slots=limits.max_running, kv_tokens=limits.num_blocks * limits.block_size)
+    instance = Instance(instance=0, spec=spec, version=0, now=0.0)
+    instance.num_running = others
+    instance.report(0.0, 0.0, others * sequence)
+    assert Fleet(watermark=plan.recipe.control.kv_watermark).has_room(instance, sequence)
+    [kv] = [entry.num_bytes for entry in plan.memory if "KV of" in entry.what]
+    tokens = (limits.num_blocks + 1) * limits.block_size
+    assert kv == tokens * PagedCache.cell_bytes(
+        read_config(Path(plan.setup.model) / "config.json"), torch.float32
+    )
+
+
+def test_kv_that_is_asked_for_is_what_there_is(project: Path) -> None:
+    recipe = resolve_recipe("recipe.yaml", ["engine.kv_tokens=100"])
+    assert planning.plan_run(recipe, "runs/recipe-1").setup.engine.limits.num_blocks == 4
 
 
 def test_how_long_responses_usually_are_is_the_recipes_to_say(
