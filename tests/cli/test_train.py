@@ -106,6 +106,8 @@ def check(called: Any, message: str, hint: str = "") -> None:
         (["recipe.yaml", "--set", "devices.kind=cuda"], "no GPU", "dora doctor"),
         (["recipe.yaml", "--set", "devices.trainer_ranks=0"], "trainer_ranks", ">= 1"),
         (["recipe.yaml", "--set", "run.directory=."], "exists and is not empty", "--resume"),
+        (["recipe.yaml", "--set", "run.directory=judge.py"], "judge.py is a file", "run.directory="),
+        (["recipe.yaml", "--set", "run.directory=judge.py/x"], "judge.py is a file", "run.directory="),
         (["--resume", "nowhere"], "is no run directory", "path"),
         (
             ["recipe.yaml", "--set", "data.train.columns={prompt: promt}"],
@@ -171,6 +173,23 @@ def test_too_little_memory_for_the_engine_is_said_with_figures(dora: Dora, proje
     gib = (used - 0.9 * engine) / 0.9 / 2**30
     called = dora("train", "recipe.yaml", "--set", f"memory_gib={gib}", *large)
     check(called, "GiB are left for it", "max_staleness")
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DORA_CACHE", str(project / "judge.py"))
+    check(
+        dora("train", "recipe.yaml", "--set", "model=tiny"), "judge.py/models: Not a directory", "DORA_CACHE"
+    )
+
+
+def test_a_run_that_cannot_be_written_is_not_resumed(dora: Dora, project: Path) -> None:
+    root = a_run(project / "run")
+    (root / "setup.json").write_text("{}")
+    (root / "lock").unlink(missing_ok=True)
+    (root / "lock").mkdir()
+    check(dora("train", "--resume", str(root)), "cannot be written: Is a directory", "dora report")
 
 
 def test_arguments_that_contradict_each_other_are_a_usage_error(dora: Dora, project: Path) -> None:
@@ -485,6 +504,24 @@ def test_the_demo_resolves_on_any_machine(dora: Dora, project: Path) -> None:
     assert (Path(plan["model"]) / "model.safetensors").is_file()
     again = json.loads(dora("train", "demo", "--dry-run", "--json").out)
     assert again["model"] == plan["model"], "a built-in model is made once"
+
+
+def test_two_runs_of_a_recipe_plan_for_directories_of_their_own(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is started while the first plans; neither leaves anything where it does not begin."""
+    asked: list[str] = []
+
+    def planning_meets_another(job: object, recipe: Recipe, directory: str) -> RunPlan:
+        asked.append(Path(directory).name)
+        if len(asked) < 2:
+            assert dora("train", "recipe.yaml").exit_code == 2
+        raise UserError("no plan", hint="none")
+
+    monkeypatch.setattr(running, "aside_telling", planning_meets_another)
+    assert dora("train", "recipe.yaml").exit_code == 2
+    assert asked == ["recipe-1", "recipe-2"]
+    assert not (project / "runs").exists()
 
 
 # --- and then it runs ---
