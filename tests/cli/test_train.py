@@ -318,6 +318,35 @@ def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
     assert plan["run_directory"].endswith("runs/recipe-1")
 
 
+def test_every_trajectory_and_every_token_is_counted_on_the_disk(project: Path) -> None:
+    def sizes(*sets: str) -> dict[str, int]:
+        plan = planning.plan_run(resolve_recipe("recipe.yaml", sets), "runs/recipe-1")
+        return {entry.what: entry.num_bytes for entry in plan.disk}
+
+    short, long, wordy = sizes("steps=10"), sizes("steps=1010"), sizes("steps=10", "max_new_tokens=508")
+    # What real runs left behind, of a trajectory and of a token.
+    assert long["event log"] - short["event log"] > 1000 * 4 * 500
+    assert long["journal"] - short["journal"] > 1000 * 4 * 480
+    assert wordy["journal"] - short["journal"] > 10 * 4 * 500 * 10
+    assert long["records"] - short["records"] > 1000 * 6_200
+
+
+def test_a_disk_that_may_be_too_small_is_told_in_units_that_fit(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "free_disk_bytes", lambda path: 3_000_000)
+    monkeypatch.setattr(running, "run_live", raises(UserError("it would run now", hint="not here")))
+    called = dora("train", "recipe.yaml")
+    assert "MiB, and 2.9 MiB are free" in called.err
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def raising(*_: object) -> Any:
+        raise error
+
+    return raising
+
+
 def test_a_dry_run_counts_every_rank_of_the_trainer(dora: Dora, project: Path) -> None:
     sets = ("--set", "devices.trainer_ranks=2")
     shown = dora("train", "recipe.yaml", "--dry-run", *sets).out
@@ -541,6 +570,8 @@ def test_a_run_trains_reports_and_goes_no_further(project: Path) -> None:
     assert summary["is_complete"]
     assert summary["steps"] == 2
     assert summary["trained_trajectories"] == 8
+    plan = planning.plan_run(resolve_recipe("recipe.yaml"), "runs/recipe-2")
+    assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < plan.disk_bytes
     lines = [line for line in called.stderr.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
     assert "Reward" in (root / "report.html").read_text()

@@ -101,7 +101,15 @@ class _Planner:
             longest_prompt_tokens=self._inputs.longest_prompt_tokens,
             places=tuple(self._places.values()),
             memory=tuple(self._entries),
-            disk=tuple(disk_entries(self._model, setup, self._trainer, self._sequence_tokens)),
+            disk=tuple(
+                disk_entries(
+                    self._model,
+                    setup,
+                    self._trainer,
+                    self._sequence_tokens,
+                    self._inputs.num_rows + self._inputs.num_held_out,
+                )
+            ),
             free_disk_bytes=free_disk_bytes(Path(run_directory).absolute()),
         )
 

@@ -12,7 +12,7 @@ import typer
 
 from dora_rl.cli.training.aside import Tell, aside_telling
 from dora_rl.cli.training.plan import RunPlan
-from dora_rl.cli.training.showing import plan_as_json, show_plan, start_lines, summary_lines
+from dora_rl.cli.training.showing import in_units, plan_as_json, show_plan, start_lines, summary_lines
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.recipe import Recipe
@@ -49,8 +49,8 @@ def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool)
 
 def _run(plan: RunPlan, layout: LiveLayout, name: str) -> RunSummary:
     if plan.disk_bytes > plan.free_disk_bytes:
-        say(f"warning: the run may write up to {plan.disk_bytes / 2**30:.1f} GiB, and "
-            f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
+        say(f"warning: the run may write up to {in_units(plan.disk_bytes)}, and "
+            f"{in_units(plan.free_disk_bytes)} are free")  # fmt: skip
     say(f"run directory: {layout.root}")
     for line in start_lines(plan):
         say(line)
