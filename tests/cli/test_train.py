@@ -163,6 +163,19 @@ def test_a_reward_that_needs_another_column_is_an_error_before_the_run(dora: Dor
     check(dora("train", "recipe.yaml"), "needs a column 'solutions'", "did you mean 'solution'?")
 
 
+def test_a_column_that_some_rows_have_is_enough(dora: Dora, project: Path) -> None:
+    (project / "rows.jsonl").write_text('{"prompt": "a:"}\n{"prompt": "b:", "solution": "b"}\n')
+    assert dora("train", "recipe.yaml", "--dry-run").exit_code == 0
+
+
+def test_hints_do_not_ask_for_what_is_there(dora: Dora, project: Path) -> None:
+    (project / "rows.jsonl").write_text('{"prompt": "a:", "solution": "b"}\n')
+    share = ("--set", "data.held_out_share=0.1", "--set", "evaluation.every=2")
+    check(dora("train", "recipe.yaml", *share), "no rows are held out", "more than one row")
+    short = ("--set", "data.max_prompt_tokens=1", "--set", "data.overlong_prompts=skip")
+    check(dora("train", "recipe.yaml", *short), "1 of 1 prompts", "the shortest prompt has 2")
+
+
 def test_too_little_memory_for_the_engine_is_said_with_figures(dora: Dora, project: Path) -> None:
     # A large engine: what a process takes in itself varies by some MiB from one to the next.
     large = ("--set", "engine.step_tokens=400000")

@@ -231,9 +231,11 @@ class _Planner:
         if not asked.every:
             return None
         if not self._inputs.num_held_out:
+            is_shared = bool(self._inputs.data.held_out_share)
+            more = "give more than one row" if is_shared else "set data.held_out_share=0.1"
             raise ConfigError(
                 f"evaluation.every = {asked.every}, but no rows are held out",
-                hint="set data.held_out_share=0.1, name data.held_out, or set evaluation.every=0",
+                hint=f"{more}, name data.held_out, or set evaluation.every=0",
             )
         rows = min(asked.max_rows or self._inputs.num_held_out, self._inputs.num_held_out)
         sampling = Sampling(temperature=0.0) if asked.greedy else self._recipe.sampling
