@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from dora_rl.cli.training.aside import Tell, aside_telling
+from dora_rl.cli.training.devices import unused_cluster_keys
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import in_units, plan_as_json, show_plan, start_lines, summary_lines
 from dora_rl.core.errors import ConfigError
@@ -36,6 +37,8 @@ _ELSEWHERE = "choose another directory: --set run.directory=..."
 def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
     """Run a recipe, or only say what it would be."""
     recipe = resolve_recipe(name, assignments)
+    if unused := unused_cluster_keys(recipe.cluster):
+        say(f"warning: {unused}")
     with _run_directory(recipe, name, is_dry=is_dry) as root:
         layout = LiveLayout(root=root.absolute())
         with _interruptible(layout):
