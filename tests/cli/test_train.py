@@ -78,6 +78,7 @@ def check(called: Any, message: str, hint: str = "") -> None:
     assert message in error
     assert error.startswith("error: ")
     assert len(rest) == 1, called.err
+    assert len(rest[0]) < 300, "a hint is read at a glance"
     assert rest[0].startswith("hint: ")
     assert hint in rest[0]
 
@@ -108,6 +109,9 @@ def check(called: Any, message: str, hint: str = "") -> None:
         (["recipe.yaml", "--set", "run.directory=."], "exists and is not empty", "--resume"),
         (["recipe.yaml", "--set", "run.directory=judge.py"], "judge.py is a file", "run.directory="),
         (["recipe.yaml", "--set", "run.directory=judge.py/x"], "judge.py is a file", "run.directory="),
+        (["recipe.yaml", "--set", "S=0"], "unknown key 'S'", "did you mean 'control.max_staleness'?"),
+        (["recipe.yaml", "--set", "zzz=0"], "unknown key 'zzz'", "the nearest keys are"),
+        (["recipe.yaml", "--set", "rewards[0].weight=2"], "one entry of the list 'rewards'", "'rewards=["),
         (["--resume", "nowhere"], "is no run directory", "path"),
         (
             ["recipe.yaml", "--set", "data.train.columns={prompt: promt}"],
@@ -546,6 +550,14 @@ def test_the_demo_resolves_on_any_machine(dora: Dora, project: Path) -> None:
     assert (Path(plan["model"]) / "model.safetensors").is_file()
     again = json.loads(dora("train", "demo", "--dry-run", "--json").out)
     assert again["model"] == plan["model"], "a built-in model is made once"
+
+
+def test_what_only_the_simulator_reads_is_said_to_change_nothing(dora: Dora, project: Path) -> None:
+    called = dora("train", "recipe.yaml", "--dry-run", "--set", "gpus=2")
+    assert called.exit_code == 0
+    [warning] = called.err.splitlines()
+    assert warning.startswith("warning: cluster.gpus is for `dora simulate`")
+    assert warning.endswith("set by devices.instances and devices.trainer_ranks")
 
 
 def test_two_runs_of_a_recipe_plan_for_directories_of_their_own(
