@@ -1,6 +1,7 @@
 """Whole runs: real processes, a tiny model, a few steps."""
 
 import json
+import stat
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,9 +35,14 @@ def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSet
     assert {path.name for path in (root / "checkpoints").iterdir()} == {"step_00002", "step_00003"}
     assert (root / "checkpoints/step_00003/model.safetensors").exists()
     assert (root / "finished.json").exists()
+    assert {mode_of(path) for path in root.rglob("*") if path.is_file()} == {mode_of(root / "recipe.yaml")}
     replayed = replay_live(root)
     assert replayed.difference is None
     assert replayed.num_inputs == sum(1 for _ in History(root / "events.jsonl"))
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.timeout(120)
