@@ -17,12 +17,16 @@ from dora_rl.cli.machine import Gpu
 from dora_rl.cli.training import planning, running
 from dora_rl.cli.training.plan import RunPlan
 from dora_rl.cli.training.showing import show_plan
+from dora_rl.control.fleet import Fleet, Instance
 from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Lognormal, Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.model.hub_config import read_config
 from dora_rl.model.tiny import save_tiny
+from dora_rl.rollout.native.paged import PagedCache
 
 Dora = Callable[..., Any]
 
@@ -74,6 +78,7 @@ def check(called: Any, message: str, hint: str = "") -> None:
     assert message in error
     assert error.startswith("error: ")
     assert len(rest) == 1, called.err
+    assert len(rest[0]) < 300, "a hint is read at a glance"
     assert rest[0].startswith("hint: ")
     assert hint in rest[0]
 
@@ -102,6 +107,11 @@ def check(called: Any, message: str, hint: str = "") -> None:
         (["recipe.yaml", "--set", "devices.kind=cuda"], "no GPU", "dora doctor"),
         (["recipe.yaml", "--set", "devices.trainer_ranks=0"], "trainer_ranks", ">= 1"),
         (["recipe.yaml", "--set", "run.directory=."], "exists and is not empty", "--resume"),
+        (["recipe.yaml", "--set", "run.directory=judge.py"], "judge.py is a file", "run.directory="),
+        (["recipe.yaml", "--set", "run.directory=judge.py/x"], "judge.py is a file", "run.directory="),
+        (["recipe.yaml", "--set", "S=0"], "unknown key 'S'", "did you mean 'control.max_staleness'?"),
+        (["recipe.yaml", "--set", "zzz=0"], "unknown key 'zzz'", "the nearest keys are"),
+        (["recipe.yaml", "--set", "rewards[0].weight=2"], "one entry of the list 'rewards'", "'rewards=["),
         (["--resume", "nowhere"], "is no run directory", "path"),
         (
             ["recipe.yaml", "--set", "data.train.columns={prompt: promt}"],
@@ -157,6 +167,19 @@ def test_a_reward_that_needs_another_column_is_an_error_before_the_run(dora: Dor
     check(dora("train", "recipe.yaml"), "needs a column 'solutions'", "did you mean 'solution'?")
 
 
+def test_a_column_that_some_rows_have_is_enough(dora: Dora, project: Path) -> None:
+    (project / "rows.jsonl").write_text('{"prompt": "a:"}\n{"prompt": "b:", "solution": "b"}\n')
+    assert dora("train", "recipe.yaml", "--dry-run").exit_code == 0
+
+
+def test_hints_do_not_ask_for_what_is_there(dora: Dora, project: Path) -> None:
+    (project / "rows.jsonl").write_text('{"prompt": "a:", "solution": "b"}\n')
+    share = ("--set", "data.held_out_share=0.1", "--set", "evaluation.every=2")
+    check(dora("train", "recipe.yaml", *share), "no rows are held out", "more than one row")
+    short = ("--set", "data.max_prompt_tokens=1", "--set", "data.overlong_prompts=skip")
+    check(dora("train", "recipe.yaml", *short), "1 of 1 prompts", "the shortest prompt has 2")
+
+
 def test_too_little_memory_for_the_engine_is_said_with_figures(dora: Dora, project: Path) -> None:
     # A large engine: what a process takes in itself varies by some MiB from one to the next.
     large = ("--set", "engine.step_tokens=400000")
@@ -167,6 +190,23 @@ def test_too_little_memory_for_the_engine_is_said_with_figures(dora: Dora, proje
     gib = (used - 0.9 * engine) / 0.9 / 2**30
     called = dora("train", "recipe.yaml", "--set", f"memory_gib={gib}", *large)
     check(called, "GiB are left for it", "max_staleness")
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DORA_CACHE", str(project / "judge.py"))
+    check(
+        dora("train", "recipe.yaml", "--set", "model=tiny"), "judge.py/models: Not a directory", "DORA_CACHE"
+    )
+
+
+def test_a_run_that_cannot_be_written_is_not_resumed(dora: Dora, project: Path) -> None:
+    root = a_run(project / "run")
+    (root / "setup.json").write_text("{}")
+    (root / "lock").unlink(missing_ok=True)
+    (root / "lock").mkdir()
+    check(dora("train", "--resume", str(root)), "cannot be written: Is a directory", "dora report")
 
 
 def test_arguments_that_contradict_each_other_are_a_usage_error(dora: Dora, project: Path) -> None:
@@ -295,6 +335,35 @@ def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
     assert plan["run_directory"].endswith("runs/recipe-1")
 
 
+def test_every_trajectory_and_every_token_is_counted_on_the_disk(project: Path) -> None:
+    def sizes(*sets: str) -> dict[str, int]:
+        plan = planning.plan_run(resolve_recipe("recipe.yaml", sets), "runs/recipe-1")
+        return {entry.what: entry.num_bytes for entry in plan.disk}
+
+    short, long, wordy = sizes("steps=10"), sizes("steps=1010"), sizes("steps=10", "max_new_tokens=508")
+    # What real runs left behind, of a trajectory and of a token.
+    assert long["event log"] - short["event log"] > 1000 * 4 * 500
+    assert long["journal"] - short["journal"] > 1000 * 4 * 480
+    assert wordy["journal"] - short["journal"] > 10 * 4 * 500 * 10
+    assert long["records"] - short["records"] > 1000 * 6_200
+
+
+def test_a_disk_that_may_be_too_small_is_told_in_units_that_fit(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "free_disk_bytes", lambda path: 3_000_000)
+    monkeypatch.setattr(running, "run_live", raises(UserError("it would run now", hint="not here")))
+    called = dora("train", "recipe.yaml")
+    assert "MiB, and 2.9 MiB are free" in called.err
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def raising(*_: object) -> Any:
+        raise error
+
+    return raising
+
+
 def test_a_dry_run_counts_every_rank_of_the_trainer(dora: Dora, project: Path) -> None:
     sets = ("--set", "devices.trainer_ranks=2")
     shown = dora("train", "recipe.yaml", "--dry-run", *sets).out
@@ -392,6 +461,38 @@ def test_requests_on_their_way_take_no_more_of_the_host_than_is_free(
     assert 0 < host_blocks(int((used + 2**22) / 0.9)) < wanted
 
 
+@pytest.mark.parametrize(
+    "sets",
+    [("cluster.slots=64",), ("cluster.slots=64", "response.max_new_tokens=100"), ("engine.block_size=16",)],
+)
+@pytest.mark.parametrize("num_gpus", [0, 1])
+def test_every_slot_can_be_used_by_the_longest_sequence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], num_gpus: int
+) -> None:
+    """By the engine's count, which is of whole blocks, and by control's rule for one more request."""
+    gpus = [Gpu(name="some", memory_bytes=40 * 2**30)] * num_gpus
+    kind = () if gpus else ("devices.kind=cpu",)
+    plan = planned_on(monkeypatch, *gpus, sets=(*kind, *sets))
+    limits = plan.setup.engine.limits
+    sequence = limits.blocks_for(limits.max_positions) * limits.block_size
+    others = limits.max_running - 1
+    spec = InstanceSpec(slots=limits.max_running, kv_tokens=limits.num_blocks * limits.block_size)
+    instance = Instance(instance=0, spec=spec, version=0, now=0.0)
+    instance.num_running = others
+    instance.report(0.0, 0.0, others * sequence)
+    assert Fleet(watermark=plan.recipe.control.kv_watermark).has_room(instance, sequence)
+    [kv] = [entry.num_bytes for entry in plan.memory if "KV of" in entry.what]
+    tokens = (limits.num_blocks + 1) * limits.block_size
+    assert kv == tokens * PagedCache.cell_bytes(
+        read_config(Path(plan.setup.model) / "config.json"), torch.float32
+    )
+
+
+def test_kv_that_is_asked_for_is_what_there_is(project: Path) -> None:
+    recipe = resolve_recipe("recipe.yaml", ["engine.kv_tokens=100"])
+    assert planning.plan_run(recipe, "runs/recipe-1").setup.engine.limits.num_blocks == 4
+
+
 def test_how_long_responses_usually_are_is_the_recipes_to_say(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +552,32 @@ def test_the_demo_resolves_on_any_machine(dora: Dora, project: Path) -> None:
     assert again["model"] == plan["model"], "a built-in model is made once"
 
 
+def test_what_only_the_simulator_reads_is_said_to_change_nothing(dora: Dora, project: Path) -> None:
+    called = dora("train", "recipe.yaml", "--dry-run", "--set", "gpus=2")
+    assert called.exit_code == 0
+    [warning] = called.err.splitlines()
+    assert warning.startswith("warning: cluster.gpus is for `dora simulate`")
+    assert warning.endswith("set by devices.instances and devices.trainer_ranks")
+
+
+def test_two_runs_of_a_recipe_plan_for_directories_of_their_own(
+    dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is started while the first plans; neither leaves anything where it does not begin."""
+    asked: list[str] = []
+
+    def planning_meets_another(job: object, recipe: Recipe, directory: str) -> RunPlan:
+        asked.append(Path(directory).name)
+        if len(asked) < 2:
+            assert dora("train", "recipe.yaml").exit_code == 2
+        raise UserError("no plan", hint="none")
+
+    monkeypatch.setattr(running, "aside_telling", planning_meets_another)
+    assert dora("train", "recipe.yaml").exit_code == 2
+    assert asked == ["recipe-1", "recipe-2"]
+    assert not (project / "runs").exists()
+
+
 # --- and then it runs ---
 
 
@@ -468,6 +595,8 @@ def test_a_run_trains_reports_and_goes_no_further(project: Path) -> None:
     assert summary["is_complete"]
     assert summary["steps"] == 2
     assert summary["trained_trajectories"] == 8
+    plan = planning.plan_run(resolve_recipe("recipe.yaml"), "runs/recipe-2")
+    assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < plan.disk_bytes
     lines = [line for line in called.stderr.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
     assert "Reward" in (root / "report.html").read_text()

@@ -54,6 +54,27 @@ def test_a_falling_rate_ends_with_the_run_unless_it_says_when(tmp_path: Path) ->
     assert resolved(tmp_path, "", "learning_rate_schedule.kind=linear", "steps=5").optimizer.schedule
 
 
+@pytest.mark.parametrize("text", ["rewards: [judge.py:length, {function: exact_match, weight: 2}]", ""])
+def test_a_reward_may_be_the_name_of_its_function(tmp_path: Path, text: str) -> None:
+    (tmp_path / "judge.py").touch()
+    recipe = resolved(
+        tmp_path, text, *(() if text else ("rewards=[judge.py:length, {function: exact_match, weight: 2}]",))
+    )
+    assert [(reward.label, reward.weight) for reward in recipe.rewards] == [
+        ("length", 1.0),
+        ("exact_match", 2.0),
+    ]
+    assert [reward.label for reward in resolved(tmp_path, "rewards: judge.py:length").rewards] == ["length"]
+
+
+def test_a_group_of_one_keeps_one_member_unless_the_user_wants_more(tmp_path: Path) -> None:
+    assert resolved(tmp_path, "", "group_size=1").control.min_members == 1
+    assert resolved(tmp_path, "batch: {group_size: 1}\ncontrol: {refill: false}").control.min_members == 1
+    assert resolved(tmp_path, "", "group_size=2").control.min_members == 2
+    with pytest.raises(ConfigError, match="min_members = 3 is above"):
+        resolved(tmp_path, "", "group_size=1", "min_members=3")
+
+
 def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
     recipe = resolved(tmp_path, "algorithm: dapo\ndata: {train: {name: count}}\ntrainer: {lora: {rank: 4}}")
     again = tmp_path / "again.yaml"

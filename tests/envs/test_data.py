@@ -163,6 +163,22 @@ def test_damage_is_named_by_its_line(tmp_path: Path) -> None:
         load_rows(source(path, columns={}), seed=0)
 
 
+def test_a_column_that_only_some_rows_have_is_none_for_the_others(tmp_path: Path) -> None:
+    """Also for held-out rows of another file: a reward is called with the same names everywhere."""
+    (tmp_path / "a.jsonl").write_text('{"q": "1"}\n{"q": "2", "x": 7, "y": 8}\n')
+    (tmp_path / "b.jsonl").write_text('{"q": "3", "w": 9}\n')
+    train, held = (
+        SourceConfig(name=str(tmp_path / name), columns={"prompt": "q", **more})
+        for name, more in (("a.jsonl", {"z": "y"}), ("b.jsonl", {}))
+    )
+    data = load_data(DataConfig(train=train, held_out=held))
+    assert [row.columns for row in data.train] == [
+        {"x": None, "z": None, "w": None},
+        {"x": 7, "z": 8, "w": None},
+    ]
+    assert [row.columns for row in data.held_out] == [{"x": None, "z": None, "w": 9}]
+
+
 def test_renamed_columns_leave_their_old_names() -> None:
     (row,) = read_rows([{"a": "p", "b": 1, "c": 2}], {"prompt": "a", "c": "b"}, "here")
     assert (row.prompt, row.columns) == ("p", {"c": 1})

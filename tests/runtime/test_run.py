@@ -1,18 +1,21 @@
 """Whole runs: real processes, a tiny model, a few steps."""
 
 import json
+import os
+import signal
+import stat
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from dora_rl.core.history import History
-from dora_rl.core.inputs import Scored
+from dora_rl.core.inputs import Input, Published, Scored
 from dora_rl.core.recipe import Control, ScheduleName
 from dora_rl.envs.config import RewardConfig, ScoringConfig
 from dora_rl.runtime.orchestrator.failing import RewardsFailed
 from dora_rl.runtime.orchestrator.plane import replay_live
-from dora_rl.runtime.run import run_live
+from dora_rl.runtime.run import resume_live, run_live
 from dora_rl.runtime.setup import Devices, Evaluation
 
 from .conftest import MakeSetup
@@ -34,9 +37,35 @@ def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSet
     assert {path.name for path in (root / "checkpoints").iterdir()} == {"step_00002", "step_00003"}
     assert (root / "checkpoints/step_00003/model.safetensors").exists()
     assert (root / "finished.json").exists()
+    assert {mode_of(path) for path in root.rglob("*") if path.is_file()} == {mode_of(root / "recipe.yaml")}
     replayed = replay_live(root)
     assert replayed.difference is None
     assert replayed.num_inputs == sum(1 for _ in History(root / "events.jsonl"))
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.timeout(120)
+def test_a_run_left_after_its_last_step_and_before_its_checkpoint_is_not_complete(
+    make_setup: MakeSetup,
+) -> None:
+    setup = make_setup(checkpoint_every_steps=100)
+
+    def leave(event: Input, _: object) -> None:
+        if isinstance(event, Published) and event.version == setup.steps:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    summary = run_live(setup, [leave])
+    root = Path(setup.run_directory)
+    assert (summary.steps, summary.is_complete, summary.checkpoint) == (setup.steps, False, None)
+    assert not (root / "finished.json").exists()
+    summary = resume_live(root)
+    assert summary.is_complete
+    assert summary.checkpoint == str(root / "checkpoints/step_00003")
+    check_journal(root)
 
 
 @pytest.mark.timeout(120)

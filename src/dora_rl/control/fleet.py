@@ -13,7 +13,7 @@ from enum import Enum
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.core.fleet import InstanceSpec
 
-_GROWTH = 64
+GROWTH_TOKENS = 64
 """Tokens of KV kept free for each running request: all of them grow while a new one starts."""
 
 
@@ -255,7 +255,7 @@ class Fleet:
             return False
         if instance.is_idle:
             return True  # Whatever fits nowhere else fits here.
-        needed = instance.kv_tokens + tokens + _GROWTH * instance.num_running
+        needed = instance.kv_tokens + tokens + GROWTH_TOKENS * instance.num_running
         return needed <= self._watermark * instance.spec.kv_capacity(len(instance.lanes))
 
     def check(self) -> None:

@@ -22,6 +22,11 @@ from dora_rl.core.errors import ConfigError
 T = TypeVar("T", bound=msgspec.Struct)
 Tree = dict[str, Any]
 
+_MOST_LISTED = 30
+"""Keys of a section that are all shown."""
+_ENTRY = re.compile(r"(.+?)(?:\[\d+\]|\.\d+)(?:\..*)?$")
+"""A path into a list."""
+
 
 def load_yaml(path: Path) -> Tree:
     """The mapping in a YAML file; an empty file is an empty mapping."""
@@ -110,6 +115,11 @@ def _full_path(name: str, schema: inspect.Type) -> str:
         return name if name in matches else matches[0]
     if matches:
         raise ConfigError(f"key '{name}' is ambiguous", hint=f"write {_either(matches)}")
+    if entry := _ENTRY.match(name):
+        raise ConfigError(
+            f"'{name}': one entry of the list '{entry[1]}' cannot be set",
+            hint=f"give the whole list: --set '{entry[1]}=[FIRST, SECOND]'",
+        )
     raise ConfigError(f"unknown key '{name}'", hint=_nearest(name, paths))
 
 
@@ -254,9 +264,12 @@ def _no_such_choice(path: str, given: object, choices: Sequence[object]) -> Conf
 def _nearest(name: str, keys: Sequence[str]) -> str:
     """A hint with the keys probably meant, compared by their last word too: a path may be given short."""
     words = [*keys, *(key.rpartition(".")[2] for key in keys)]
-    near = get_close_matches(name, words, n=1) or get_close_matches(name.rpartition(".")[2], words, n=1)
-    if not near:
+    last = name.rpartition(".")[2]
+    near = get_close_matches(name, words, n=1) or get_close_matches(last, words, n=1)
+    if not near and len(keys) <= _MOST_LISTED:
         return f"known keys: {', '.join(keys)}"
+    if not near:
+        return f"the nearest keys are {', '.join(get_close_matches(last.lower(), keys, n=5, cutoff=0.0))}"
     return f"did you mean {_either(key for key in keys if f'.{key}'.endswith(f'.{near[0]}'))}?"
 
 

@@ -101,11 +101,15 @@ def _chat_ids(messages: Messages, row: int, tokenizer: Tokenizer, config: DataCo
 
 def _overlong(tokenized: list[TokenizedPrompt], num_overlong: int, config: DataConfig) -> UserError:
     longest = max(tokenized, key=lambda prompt: len(prompt.token_ids))
+    hint = "raise max_prompt_tokens, or leave such rows out with overlong_prompts: skip"
+    if config.overlong_prompts == "skip":
+        shortest = min(len(prompt.token_ids) for prompt in tokenized)
+        hint = f"none would be left: raise max_prompt_tokens; the shortest prompt has {shortest}"
     return UserError(
         f"{num_overlong} of {len(tokenized)} prompts have more than max_prompt_tokens = "
         f"{config.max_prompt_tokens} tokens; "
         f"the longest, row {longest.row.row}, has {len(longest.token_ids)}",
-        hint="raise max_prompt_tokens, or leave such rows out with overlong_prompts: skip",
+        hint=hint,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dora_rl.core.errors import ModelError
@@ -21,6 +20,7 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.hub_config import to_dtype, to_published
 from dora_rl.model.layout import pieces
 from dora_rl.model.shards import INDEX, WEIGHTS
+from dora_rl.model.tensor_files import save_tensors
 
 SHARD_BYTES = 5_000_000_000
 GENERATION_CONFIG = "generation_config.json"
@@ -67,7 +67,7 @@ def _write_weights(decoder: Decoder, directory: Path, shard_bytes: int) -> None:
     files = _file_names(len(shards))
     for file, shard in zip(files, shards, strict=True):
         tensors = {name: tensor.cpu() for name, tensor in shard}
-        save_file(tensors, directory / file, metadata={"format": "pt"})
+        save_tensors(tensors, directory / file, metadata={"format": "pt"})
     if len(shards) > 1:
         _write_json(directory / INDEX, _index(files, shards))
 

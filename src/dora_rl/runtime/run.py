@@ -74,7 +74,7 @@ def _summary(opened: Opened, orchestrator: Orchestrator) -> RunSummary:
     staleness = plane.meters.staleness
     return RunSummary(
         run_directory=str(opened.layout.root),
-        is_complete=plane.is_done,
+        is_complete=plane.is_done and opened.journal.covered_step >= opened.setup.steps,
         steps=plane.window.newest,
         elapsed_s=orchestrator.now,
         trained_trajectories=plane.ledger.num_committed,

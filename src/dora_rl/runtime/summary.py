@@ -8,7 +8,7 @@ class RunSummary(Record, frozen=True):
 
     run_directory: str
     is_complete: bool
-    """All steps are done; otherwise it was interrupted and can be resumed."""
+    """All steps are done and in a checkpoint; otherwise it was interrupted and can be resumed."""
     steps: int
     """Versions published, of this run and of what it resumed."""
     elapsed_s: float

@@ -15,7 +15,13 @@ class RunLock:
     """Held from its making until `release`."""
 
     def __init__(self, path: Path, directory: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise RunError(
+                f"run directory {directory} cannot be written: {error.strerror}",
+                hint="whoever runs needs to write there; `dora report` only reads",
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

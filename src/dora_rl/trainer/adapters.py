@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from dora_rl.core.errors import ModelError
+from dora_rl.model.tensor_files import save_tensors
 from dora_rl.trainer.lora import LoraWeights
 
 CONFIG, FACTORS = "adapter_config.json", "adapter_model.safetensors"
@@ -23,7 +24,7 @@ def save_adapter(weights: LoraWeights, directory: Path, *, base: str | None = No
         for name, master in weights.masters.items()
         if name in factors
     }
-    save_file(tensors, directory / FACTORS, metadata={"format": "pt"})
+    save_tensors(tensors, directory / FACTORS, metadata={"format": "pt"})
     settings: dict[str, object] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

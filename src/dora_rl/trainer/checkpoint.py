@@ -22,11 +22,12 @@ from typing import Any
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
+from dora_rl.model.tensor_files import save_tensors
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.optimizer import MOMENTS
 from dora_rl.trainer.trainer import Trainer
@@ -168,7 +169,7 @@ _AN_OLDER_ONE = "go back to an older checkpoint"
 
 def _write(snapshot: Snapshot, directory: Path) -> None:
     for name, tensors in snapshot.files.items():
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, directory / name)
+        save_tensors({key: tensor.contiguous() for key, tensor in tensors.items()}, directory / name)
     sealed = {name: _sealed(directory / name) for name in snapshot.files}
     header = msgspec.structs.replace(snapshot.header, files=sealed)
     content = msgspec.to_builtins(header)

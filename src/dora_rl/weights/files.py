@@ -18,6 +18,9 @@ _TEMPORARY = ".tmp"
 class Files:
     """The operations on a file system that must not go wrong halfway."""
 
+    mode = 0o666
+    """Of a new file, less what the user's umask takes away: like everything else in a run's directory."""
+
     def write(self, path: Path, chunks: Iterable[Data]) -> None:
         """Put a file in its place."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
@@ -33,7 +36,7 @@ class Files:
 
     def _fill(self, path: Path, chunks: Iterable[Data]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
+        with open(os.open(path, flags, self.mode), "wb", buffering=0) as file:
             for chunk in chunks:
                 self.append(file.fileno(), chunk)
             self.sync(file.fileno())
@@ -68,7 +71,9 @@ class Files:
 
 
 class VolatileFiles(Files):
-    """For memory, which no flush makes survive."""
+    """For memory, which no flush makes survive, and which is its user's alone."""
+
+    mode = 0o600
 
     def sync(self, descriptor: int) -> None:
         """Nothing to wait for."""

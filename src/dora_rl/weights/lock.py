@@ -10,8 +10,9 @@ from dora_rl.weights.errors import Busy, CannotWrite
 class Lock:
     """Held from the first `acquire` to `release`."""
 
-    def __init__(self, directory: Path, name: str = "lock") -> None:
+    def __init__(self, directory: Path, name: str = "lock", *, mode: int = 0o600) -> None:
         self._path = directory / name
+        self._mode = mode
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
@@ -20,7 +21,8 @@ class Lock:
             return False
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, self._mode)
         except OSError as error:
             raise CannotWrite(f"cannot open {self._path}: {error.strerror}") from error
         try:

@@ -65,7 +65,7 @@ class Store:
         self._policy = policy or AnchorPolicy()
         self._files = files or Files()
         self._shelf = Shelf(directory)
-        self._lock = Lock(directory)
+        self._lock = Lock(directory, mode=self._files.mode)
         self._newest: _Newest | None = None
 
     @property

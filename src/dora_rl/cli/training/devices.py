@@ -6,12 +6,34 @@ from msgspec.structs import replace
 
 from dora_rl.cli.machine import Gpu
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe import Cluster, Recipe
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.costs.shapes import Shape
 from dora_rl.model.config import ModelConfig
 from dora_rl.runtime.setup import Devices
 from dora_rl.sim.plan.machine import Division, Machine, divisions
+
+_INSTEAD = {
+    "gpu": "devices.kind",
+    "gpus": "devices.instances and devices.trainer_ranks",
+    "gpus_per_node": None,
+    "rollout_gpus": "devices.instances",
+    "elastic_gpus": "devices.elastic",
+    "tensor_parallel": None,
+}
+"""What only the simulator and the planner read of `cluster`, and what says the like to a live run."""
+
+
+def unused_cluster_keys(cluster: Cluster) -> str | None:
+    """A sentence about what was set and changes nothing here; None where nothing was."""
+    asked = [key for key in _INSTEAD if getattr(cluster, key) != getattr(Cluster(), key)]
+    if not asked:
+        return None
+    names = ", ".join(f"cluster.{key}" for key in asked)
+    instead = dict.fromkeys(words for key in asked if (words := _INSTEAD[key]))
+    where = f"; who runs where is set by {', '.join(instead)}" if instead else ""
+    verb = "is" if len(asked) == 1 else "are"
+    return f"{names} {verb} for `dora simulate` and `dora plan`, and not used by training{where}"
 
 
 def placements(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_cores: int) -> Iterator[Devices]:

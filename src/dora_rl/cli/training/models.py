@@ -54,6 +54,17 @@ def _made(name: str, save: Callable[[Path], None]) -> Path:
     directory = cache_directory() / "models" / name
     if directory.is_dir():
         return directory
+    try:
+        _make(directory, name, save)
+    except OSError as error:
+        raise ModelError(
+            f"the model '{name}' cannot be written to {directory.parent}: {error.strerror}",
+            hint="set DORA_CACHE to a directory that can be written",
+        ) from error
+    return directory
+
+
+def _make(directory: Path, name: str, save: Callable[[Path], None]) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
         made = Path(temporary) / name
@@ -64,7 +75,6 @@ def _made(name: str, save: Callable[[Path], None]) -> Path:
             # Another run was faster, and made the same.
             if not directory.is_dir():
                 raise
-    return directory
 
 
 def _save_tiny(directory: Path, seed: int) -> None:

@@ -101,7 +101,15 @@ class _Planner:
             longest_prompt_tokens=self._inputs.longest_prompt_tokens,
             places=tuple(self._places.values()),
             memory=tuple(self._entries),
-            disk=tuple(disk_entries(self._model, setup, self._trainer, self._sequence_tokens)),
+            disk=tuple(
+                disk_entries(
+                    self._model,
+                    setup,
+                    self._trainer,
+                    self._sequence_tokens,
+                    self._inputs.num_rows + self._inputs.num_held_out,
+                )
+            ),
             free_disk_bytes=free_disk_bytes(Path(run_directory).absolute()),
         )
 
@@ -223,9 +231,11 @@ class _Planner:
         if not asked.every:
             return None
         if not self._inputs.num_held_out:
+            is_shared = bool(self._inputs.data.held_out_share)
+            more = "give more than one row" if is_shared else "set data.held_out_share=0.1"
             raise ConfigError(
                 f"evaluation.every = {asked.every}, but no rows are held out",
-                hint="set data.held_out_share=0.1, name data.held_out, or set evaluation.every=0",
+                hint=f"{more}, name data.held_out, or set evaluation.every=0",
             )
         rows = min(asked.max_rows or self._inputs.num_held_out, self._inputs.num_held_out)
         sampling = Sampling(temperature=0.0) if asked.greedy else self._recipe.sampling

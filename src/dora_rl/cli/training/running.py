@@ -1,5 +1,6 @@
 """What `dora train` does: resolve, plan, run or go on, and say what came of it."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ import msgspec
 import typer
 
 from dora_rl.cli.training.aside import Tell, aside_telling
+from dora_rl.cli.training.devices import unused_cluster_keys
 from dora_rl.cli.training.plan import RunPlan
-from dora_rl.cli.training.showing import plan_as_json, show_plan, start_lines, summary_lines
+from dora_rl.cli.training.showing import in_units, plan_as_json, show_plan, start_lines, summary_lines
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.recipe import Recipe
@@ -26,35 +28,45 @@ from dora_rl.observe.terminal import say, stdout
 from dora_rl.runtime.layout import LiveLayout
 from dora_rl.runtime.run import Watcher, resume_live, run_live
 from dora_rl.runtime.summary import RunSummary
+from dora_rl.store.claim import claimed, next_free
 from dora_rl.store.errors import RunError
 
 INTERRUPTED = 130
+_ELSEWHERE = "choose another directory: --set run.directory=..."
 
 
 def start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
     """Run a recipe, or only say what it would be."""
     began = monotonic()
     recipe = resolve_recipe(name, assignments)
-    layout = LiveLayout(root=Path(_run_directory(recipe, name)))
-    with _interruptible(layout):
-        plan = aside_telling(_planned, recipe, str(layout.root))
-    if is_dry:
-        _print_plan(plan, as_json=as_json)
-        return
+    if unused := unused_cluster_keys(recipe.cluster):
+        say(f"warning: {unused}")
+    with _run_directory(recipe, name, is_dry=is_dry) as root:
+        layout = LiveLayout(root=root.absolute())
+        with _interruptible(layout):
+            plan = aside_telling(_planned, recipe, str(layout.root))
+        if is_dry:
+            _print_plan(plan, as_json=as_json)
+            return
+        summary = _run(plan, layout, name)
+    _finish(summary, monotonic() - began, as_json=as_json)
+
+
+def _run(plan: RunPlan, layout: LiveLayout, name: str) -> RunSummary:
     if plan.disk_bytes > plan.free_disk_bytes:
-        say(f"warning: the run may write up to {plan.disk_bytes / 2**30:.1f} GiB, and "
-            f"{plan.free_disk_bytes / 2**30:.1f} GiB are free")  # fmt: skip
+        say(f"warning: the run may write up to {in_units(plan.disk_bytes)}, and "
+            f"{in_units(plan.free_disk_bytes)} are free")  # fmt: skip
     say(f"run directory: {layout.root}")
     for line in start_lines(plan):
         say(line)
+    recipe = plan.recipe
     title = f"{recipe.model}, {Path(name).stem}"
     with (
         _interruptible(layout),
         _trackers(layout, recipe) as trackers,
         shown(title, recipe, rewards_log=str(layout.rewards_log)) as view,
     ):
-        summary = run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], _tell)
-    _finish(summary, monotonic() - began, as_json=as_json)
+        return run_live(plan.setup, [view, _completions(layout, recipe), trackers.watch], _tell)
 
 
 def _planned(tell: Tell, recipe: Recipe, directory: str) -> RunPlan:
@@ -109,20 +121,44 @@ def _check_resumable(layout: LiveLayout) -> None:
         )
 
 
-def _run_directory(recipe: Recipe, name: str) -> str:
-    """The one that is asked for, else the next free number of this recipe."""
+@contextmanager
+def _run_directory(recipe: Recipe, name: str, *, is_dry: bool) -> Iterator[Path]:
+    """The one that is asked for, else the next free number of this recipe, which is this run's alone."""
+    place, stem = Path("runs"), Path(name).stem
     if recipe.run.directory is not None:
         path = Path(recipe.run.directory)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(
-                f"run.directory {path} exists and is not empty",
-                hint=f"resume the run in it with `dora train --resume {path}`, or choose another directory",
-            )
-        return str(path.absolute())
-    number = 1
-    while (path := Path("runs") / f"{Path(name).stem}-{number}").exists():
-        number += 1
-    return str(path.absolute())
+        _check_writable(path)
+        _check_free(path)
+        yield path
+    elif is_dry:
+        _check_writable(place)
+        yield next_free(place, stem)
+    else:
+        _check_writable(place)
+        with claimed(place, stem) as path:
+            yield path
+
+
+def _check_free(path: Path) -> None:
+    if path.is_dir() and any(path.iterdir()):
+        raise ConfigError(
+            f"run.directory {path} exists and is not empty",
+            hint=f"resume the run in it with `dora train --resume {path}`, or choose another directory",
+        )
+
+
+def _check_writable(path: Path) -> None:
+    """Before anything is planned; whoever writes there may still be refused."""
+    nearest = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise ConfigError(
+            f"run directory {path} cannot be made: {nearest} is a file",
+            hint=_ELSEWHERE,
+        )
+    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"run directory {path} cannot be made: {nearest} cannot be written", hint=_ELSEWHERE
+        )
 
 
 def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:

@@ -174,9 +174,9 @@ def _processes(plan: RunPlan) -> dict[str, int]:
 
 
 def _disk(plan: RunPlan) -> str:
-    parts = ", ".join(f"{entry.what} {_size(entry.num_bytes)}" for entry in plan.disk)
+    parts = ", ".join(f"{entry.what} {in_units(entry.num_bytes)}" for entry in plan.disk)
     short = "  NOT ENOUGH" if plan.disk_bytes > plan.free_disk_bytes else ""
-    return f"up to {_size(plan.disk_bytes)} ({parts}) of {_size(plan.free_disk_bytes)} free{short}"
+    return f"up to {in_units(plan.disk_bytes)} ({parts}) of {in_units(plan.free_disk_bytes)} free{short}"
 
 
 def _ledger(plan: RunPlan) -> object:
@@ -185,14 +185,15 @@ def _ledger(plan: RunPlan) -> object:
         limit = next((each.num_bytes for each in plan.places if each.name == place), None)
         for entry in plan.memory:
             if entry.place == place:
-                size = f"{'~ ' if entry.is_estimate else ''}{_size(entry.num_bytes)}"
+                size = f"{'~ ' if entry.is_estimate else ''}{in_units(entry.num_bytes)}"
                 made.add_row(place, entry.what, size)
-        of = f" of {_size(limit)}" if limit is not None else ""
-        made.add_row(place, "[bold]together[/]", f"[bold]{_size(plan.used_bytes(place))}{of}[/]")
+        of = f" of {in_units(limit)}" if limit is not None else ""
+        made.add_row(place, "[bold]together[/]", f"[bold]{in_units(plan.used_bytes(place))}{of}[/]")
     return made
 
 
-def _size(num_bytes: int) -> str:
+def in_units(num_bytes: int) -> str:
+    """For people."""
     if num_bytes < 2**20:
         return f"{num_bytes / 2**10:.1f} KiB"
     return f"{num_bytes / 2**20:,.1f} MiB" if num_bytes < 2**30 else f"{num_bytes / 2**30:,.2f} GiB"

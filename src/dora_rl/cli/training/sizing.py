@@ -1,7 +1,10 @@
 """How large an engine may be: versions first, then as much KV as its slots can use and memory holds."""
 
+from math import ceil
+
 from msgspec.structs import replace
 
+from dora_rl.control.fleet import GROWTH_TOKENS
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
@@ -99,8 +102,16 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
 
 
 def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
-    """What is asked for, else the longest sequence in every slot."""
-    return limits.blocks_for(recipe.engine.kv_tokens or limits.max_running * limits.max_positions)
+    """What is asked for, else the longest sequence in every slot, in whole blocks as the engine gives them.
+
+    Control starts a request only where all that run may grow below its watermark, and counts the copies of
+    prompts' last blocks that are kept for their groups.
+    """
+    if recipe.engine.kv_tokens is not None:
+        return limits.blocks_for(recipe.engine.kv_tokens)
+    slot = limits.blocks_for(limits.max_positions) * limits.block_size + GROWTH_TOKENS
+    prompts = (recipe.control.max_staleness + 1) * recipe.batch.groups * limits.block_size
+    return limits.blocks_for(ceil((limits.max_running * slot + prompts) / recipe.control.kv_watermark))
 
 
 def max_versions(recipe: Recipe) -> int:

@@ -54,7 +54,8 @@ class Control(Section, frozen=True):
     filter_zero_variance: bool = False
     """Replace groups whose rewards are all equal."""
     min_members: Positive = 2
-    """A group goes on without its failed members while at least this many are left."""
+    """A group goes on without its failed members while at least this many are left; left out, one in a group
+    of one."""
     environment_tries: Positive = 3
     """How often a trajectory is tried when its environment fails."""
     evaluation_share: Share = 0.1

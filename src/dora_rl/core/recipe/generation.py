@@ -54,7 +54,8 @@ class EngineSettings(Section, frozen=True):
     """An instance, beside what `cluster` says: slots, versions, share of the memory."""
 
     kv_tokens: Positive | None = None
-    """Tokens of KV; left out, every slot has room for the longest sequence, memory permitting."""
+    """Tokens of KV; left out, every slot has room for the longest sequence, in whole blocks and with what
+    control keeps free, memory permitting."""
     host_kv_tokens: Count | None = None
     """Tokens of KV that may wait in host memory, without which they are computed again; left out, a quarter
     of the KV where requests can move between instances, else none."""

@@ -1,8 +1,9 @@
 """Files, names and overrides become one Recipe.
 
 A tree may say less than a Recipe: `algorithm` may be a preset's name, or a preset and what differs from it;
-a learning rate that falls may leave out when it has fallen. `expand` fills both in, so that the recipe a run
-leaves behind needs no preset to be read.
+a learning rate that falls may leave out when it has fallen; a reward may be the name of its function alone; a
+group of one keeps one member. `expand` fills these in, so that the recipe a run leaves behind needs no preset
+to be read.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.loading import Tree, build, load_yaml, override, to_dict
 from dora_rl.core.recipe.anchoring import anchored
 from dora_rl.core.recipe.presets import preset
@@ -18,10 +20,18 @@ from dora_rl.core.recipe.shipped import find_recipe
 from dora_rl.core.recipe.tree import Recipe
 
 _PRESET_KEYS = ("preset=", "algorithm.preset=")
+_LETTERS = {
+    "S": "control.max_staleness",
+    "R": "control.active_groups",
+    "B": "batch.groups",
+    "G": "batch.group_size",
+}
+"""What the documentation calls by a letter."""
 
 
 def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
     """The recipe in a file, or shipped under a name, with overrides; none is the defaults."""
+    _check_letters(assignments)
     path = find_recipe(name) if name is not None else None
     tree = with_preset_keys(load_yaml(path)) if path is not None else {}
     chosen = [text.partition("=")[2] for text in assignments if text.startswith(_PRESET_KEYS)]
@@ -34,6 +44,13 @@ def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
     return anchored(recipe, path.parent if path is not None else Path())
 
 
+def _check_letters(assignments: Sequence[str]) -> None:
+    for assignment in assignments:
+        letter = assignment.partition("=")[0]
+        if letter in _LETTERS:
+            raise ConfigError(f"unknown key '{letter}'", hint=f"did you mean '{_LETTERS[letter]}'?")
+
+
 def with_preset_keys(tree: Tree) -> Tree:
     """The tree with a named algorithm written as a mapping, so that overrides can add to it."""
     algorithm = tree.get("algorithm")
@@ -41,13 +58,13 @@ def with_preset_keys(tree: Tree) -> Tree:
 
 
 def expand(tree: Tree) -> Tree:
-    """The tree with its presets written out and its learning rate's end known."""
+    """The tree with its presets written out, and with what follows from the rest of it."""
     tree = with_preset_keys(tree)
     algorithm = tree.get("algorithm")
     if isinstance(algorithm, dict) and "preset" in algorithm:
         own = {key: value for key, value in algorithm.items() if key != "preset"}
         tree = tree | {"algorithm": laid_over(to_dict(preset(str(algorithm["preset"]))), own)}
-    return _with_total_updates(tree)
+    return _with_total_updates(_with_min_members(_with_rewards(tree)))
 
 
 def laid_over(base: Tree, top: Tree) -> Tree:
@@ -63,6 +80,25 @@ def laid_over(base: Tree, top: Tree) -> Tree:
 
 def _as_mapping(algorithm: Any) -> Any:
     return {"preset": algorithm} if isinstance(algorithm, str) else algorithm
+
+
+def _with_rewards(tree: Tree) -> Tree:
+    given = tree.get("rewards")
+    entries = [given] if isinstance(given, str) else given
+    if not isinstance(entries, list):
+        return tree
+    return tree | {"rewards": [{"function": entry} if isinstance(entry, str) else entry for entry in entries]}
+
+
+def _with_min_members(tree: Tree) -> Tree:
+    """Where nobody set it, no more than a group has."""
+    match tree:
+        case {"control": {"min_members": _}}:
+            return tree
+        case {"batch": {"group_size": 1}}:
+            control = tree.get("control") or {}
+            return tree | {"control": control | {"min_members": 1}} if isinstance(control, dict) else tree
+    return tree
 
 
 def _with_total_updates(tree: Tree) -> Tree:

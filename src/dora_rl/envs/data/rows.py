@@ -4,7 +4,7 @@ The number is the row's place in its source. Randomness is keyed by it, so leavi
 them changes no other row's draws.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -34,17 +34,30 @@ class Row(Record, frozen=True):
 
 def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> list[Row]:
     """Every row of a table, its columns renamed as `{new: old}` says."""
-    rows = [_row(number, raw, columns, source) for number, raw in enumerate(table)]
-    if not rows:
+    raws = list(table)
+    if not raws:
         raise UserError(f"{source} has no rows")
-    return rows
+    _check_renaming(raws, columns, source)
+    return [_row(number, raw, columns, source) for number, raw in enumerate(raws)]
+
+
+def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
+    """The same rows; a column that only some of them have is None for the others."""
+    names = dict.fromkeys(name for rows in parts for row in rows for name in row.columns)
+    for rows in parts:
+        yield [
+            row
+            if len(row.columns) == len(names)
+            else msgspec.structs.replace(row, columns=dict.fromkeys(names) | row.columns)
+            for row in rows
+        ]
 
 
 def _row(number: int, raw: Mapping[str, Any], columns: Mapping[str, str], source: str) -> Row:
     where = f"{source}, row {number}"
     if not isinstance(raw, Mapping):
         raise UserError(f"{where} is not a mapping of columns: {raw!r:.80}")
-    values = _renamed(raw, columns, where)
+    values = _renamed(raw, columns)
     if "prompt" not in values:
         known = [str(name) for name in raw]
         raise UserError(
@@ -61,17 +74,20 @@ def _row(number: int, raw: Mapping[str, Any], columns: Mapping[str, str], source
     return Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain)
 
 
-def _renamed(raw: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Any]:
+def _check_renaming(raws: list[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> None:
+    known = list(dict.fromkeys(str(name) for raw in raws if isinstance(raw, Mapping) for name in raw))
     for new, old in columns.items():
-        if old not in raw:
-            known = [str(name) for name in raw]
+        if old not in known:
             raise UserError(
-                f"{where} has no column '{old}' to read as '{new}'",
+                f"{source} has no column '{old}' to read as '{new}'",
                 hint=did_you_mean(old, known, "its columns"),
             )
+
+
+def _renamed(raw: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     taken = set(columns.values())
     kept = {str(name): value for name, value in raw.items() if name not in taken and name not in columns}
-    return kept | {new: raw[old] for new, old in columns.items()}
+    return kept | {new: raw[old] for new, old in columns.items() if old in raw}
 
 
 def _plain(value: Any, where: str) -> Any:

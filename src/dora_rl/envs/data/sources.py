@@ -13,7 +13,7 @@ from dora_rl.core.record import Record
 from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.envs.data.files import READERS, read_file
 from dora_rl.envs.data.hub import read_hub
-from dora_rl.envs.data.rows import Row, read_rows
+from dora_rl.envs.data.rows import Row, read_rows, with_all_columns
 from dora_rl.envs.data.splits import held_out
 from dora_rl.envs.named import did_you_mean, load_named
 from dora_rl.envs.tasks import TASKS, Task, load_task
@@ -37,6 +37,8 @@ def load_data(config: DataConfig) -> Data:
         evaluation = load_rows(config.held_out, config.seed)
     elif task is not None and not config.held_out_share:
         evaluation = task.held_out
+    # A reward gets every column by name, whichever row it judges.
+    train, evaluation = with_all_columns(train, evaluation)
     return Data(train=train, held_out=evaluation, task=task)
 
 
