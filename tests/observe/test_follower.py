@@ -19,7 +19,7 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.observe.live.facts import FailureFacts, FaultFacts, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import curve
-from dora_rl.observe.live.view import RunView, shown
+from dora_rl.observe.live.view import RunView
 from dora_rl.observe.live.warnings import Warner, dead_run_warnings, num_compared
 from dora_rl.observe.live.words import by_version, duration, left_s, step_line, tokens_per_s
 from dora_rl.sim.run import Result, simulate
@@ -370,19 +370,6 @@ def test_a_warning_that_no_longer_holds_is_remembered_with_its_step() -> None:
     assert (again.step, again.text) == (given.step, given.text)
     assert again.now is not None
     assert again.now.startswith("95% of the groups of the last 5 steps")
-
-
-def test_a_resumed_run_says_after_which_step_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    joined = told.InstanceJoined(at=0.0, instance=0, spec=InstanceSpec(slots=8, kv_tokens=100))
-    past: list[tuple[Input, list[Decision]]] = [(joined, []), *flat_step(0), *flat_step(1)]
-    for told_before, words in (
-        (past, ["goes on after step 2 of 6"]),
-        (past[:1], ["goes on before the first step of 6"]),
-        (None, []),
-    ):
-        with shown("run", RECIPE, told_before):
-            pass
-        assert capsys.readouterr().err.splitlines() == words
 
 
 def test_a_line_leaves_out_what_rounds_to_nothing() -> None:

@@ -44,6 +44,7 @@ def test_ctrl_c_writes_a_checkpoint_and_a_second_one_leaves_at_once_still_losing
     assert time.monotonic() - began < 10, "at once, and on a busy machine the report takes some seconds"
     assert code == 130
     assert f"go on with: dora train --resume {root}" in out
+    assert f"goes on after step {num_steps} of {STEPS}" in said
     assert "Traceback" not in said
 
     assert finished(resume(root), within_s=150)["is_complete"]

@@ -34,10 +34,18 @@ def run_live(
         return _run(open_new(setup, tell), watchers)
 
 
-def resume_live(run_directory: Path, watchers: Sequence[Watcher] = ()) -> RunSummary:
-    """Go on with a run that was interrupted, killed or failed, as `run_live` would have."""
+def resume_live(
+    run_directory: Path, watchers: Sequence[Watcher] = (), tell: Tell = lambda text: None
+) -> RunSummary:
+    """Go on with a run that was interrupted, killed or failed, as `run_live` would have.
+
+    `tell` hears where it goes on.
+    """
     with resumable(run_directory):
-        return _run(open_again(run_directory), watchers)
+        opened = open_again(run_directory)
+        done = opened.journal.newest_version
+        tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {opened.setup.steps}")
+        return _run(opened, watchers)
 
 
 @contextmanager

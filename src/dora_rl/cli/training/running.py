@@ -88,7 +88,7 @@ def go_on(root: Path, *, as_json: bool) -> None:
         _trackers(layout, recipe) as trackers,
         shown(title, recipe, past, rewards_log=str(layout.rewards_log)) as view,
     ):
-        summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch])
+        summary = resume_live(root, [view, _completions(layout, recipe), trackers.watch], _tell)
     _finish(summary, None, as_json=as_json)
 
 

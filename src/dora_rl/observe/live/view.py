@@ -19,7 +19,7 @@ from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
 from dora_rl.observe.live.warnings import Warner, num_compared
-from dora_rl.observe.live.words import after_step, evaluation_line, step_line
+from dora_rl.observe.live.words import evaluation_line, step_line
 
 _SHOWN_REMARKS = 3
 
@@ -70,10 +70,6 @@ class RunView:
         self._num_told = len(self._follower.steps)
         self._num_evaluations_told = len(self._follower.evaluated)
 
-    @property
-    def num_steps_done(self) -> int:
-        return self._follower.state.version
-
     def __rich__(self) -> RenderableType:
         with self._lock:
             follower = self._follower
@@ -115,7 +111,6 @@ def shown(
     view = RunView(title, recipe.steps, tell, rewards_log, num_compared(recipe))
     if past is not None:
         view.recall(past)
-        console.print(f"goes on {after_step(view.num_steps_done)} of {recipe.steps}")
     if not console.is_terminal:
         yield view.watch
         return
