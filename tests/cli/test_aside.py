@@ -11,40 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dora_rl.model.tiny import save_tiny
-
-RECIPE = """
-model: {model}
-steps: 2
-batch: {{groups: 2, group_size: 2}}
-data: {{train: {{name: rows.jsonl}}}}
-rewards: [{{function: judge.py:length}}]
-response: {{max_new_tokens: 8}}
-trainer: {{serving_dtype: float32, micro_batch_tokens: 256}}
-cluster: {{slots: 8}}
-devices: {{kind: cpu, memory_gib: 8}}
-"""
-JUDGE = "def length(completions, **columns):\n    return [float(len(c)) for c in completions]\n"
 DORA = (sys.executable, "-c", "from dora_rl.cli.main import main; main()", "train", "recipe.yaml")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    save_tiny(directory)
-    return directory
-
-
-@pytest.fixture
-def project(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model))
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1:"}) + "\n")
-    return tmp_path
-
-
 def planned(project: Path, first_lines: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (project / "judge.py").write_text(f"{first_lines}\n{JUDGE}")
+    judge = project / "judge.py"
+    judge.write_text(f"{first_lines}\n{judge.read_text()}")
     return subprocess.run([*DORA, *arguments], capture_output=True, text=True, check=False, timeout=55)
 
 
@@ -78,7 +50,7 @@ def test_what_a_reward_prints_is_no_output_of_the_command(project: Path) -> None
     loud = "import os; print('hello'); os.write(1, b'you\\n')"
     called = planned(project, loud, "--dry-run", "--json")
     assert called.returncode == 0, called.stderr
-    assert json.loads(called.stdout)["rows"] == 1
+    assert json.loads(called.stdout)["rows"] == 4
     assert sorted(called.stderr.split()) == ["hello", "you"]
 
 

@@ -25,24 +25,9 @@ from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Lognormal, Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.model.hub_config import read_config
-from dora_rl.model.tiny import save_tiny
 from dora_rl.rollout.native.paged import PagedCache
 
 Dora = Callable[..., Any]
-
-RECIPE = """
-model: {model}
-steps: 2
-batch: {{groups: 2, group_size: 2}}
-data: {{train: {{name: rows.jsonl}}}}
-rewards: [{{function: judge.py:length}}]
-response: {{max_new_tokens: 8}}
-trainer: {{serving_dtype: float32, micro_batch_tokens: 256}}
-cluster: {{slots: 8}}
-scoring: {{processes: 1}}
-devices: {{kind: cpu, memory_gib: 8}}
-"""
-JUDGE = "def length(completions, solution, **columns):\n    return [float(len(c)) for c in completions]\n"
 
 
 @pytest.fixture(autouse=True)
@@ -50,25 +35,6 @@ def _plan_here(monkeypatch: pytest.MonkeyPatch) -> None:
     # Importing torch once is enough.
     monkeypatch.setattr(running, "aside_telling", lambda job, *arguments: job(lambda doing: None, *arguments))
     torch.set_num_threads(1)
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path) -> Path:
-    """A directory with a recipe, rows and a reward, to be spoiled by the tests."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DORA_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model))
-    (tmp_path / "judge.py").write_text(JUDGE)
-    rows = [{"prompt": f"{i}:", "solution": str(i)} for i in range(4)]
-    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return tmp_path
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    save_tiny(directory)
-    return directory
 
 
 def check(called: Any, message: str, hint: str = "") -> None:
@@ -163,7 +129,8 @@ def test_a_model_without_a_tokenizer_is_said_to_have_none(dora: Dora, project: P
 
 
 def test_a_reward_that_needs_another_column_is_an_error_before_the_run(dora: Dora, project: Path) -> None:
-    (project / "judge.py").write_text(JUDGE.replace("solution", "solutions"))
+    judge = project / "judge.py"
+    judge.write_text(judge.read_text().replace("solution", "solutions"))
     check(dora("train", "recipe.yaml"), "needs a column 'solutions'", "did you mean 'solution'?")
 
 
