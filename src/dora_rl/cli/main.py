@@ -12,7 +12,7 @@ import typer
 
 from dora_rl import __version__
 from dora_rl.cli import bench, doctor, init, model, plan, report, simulate, train
-from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.errors import DoraError, UserError, install_hint
 
 app = typer.Typer(
     name="dora",
@@ -57,8 +57,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA_OF:
             raise
-        extra = EXTRA_OF[error.name]
-        hint = f"pip install 'dora-rl[{extra}]', or '.[{extra}]' in a clone"
+        hint = install_hint(EXTRA_OF[error.name])
         _exit_with(UserError(f"this command needs {error.name}, which is not installed", hint=hint))
 
 

@@ -35,3 +35,8 @@ class ConfigError(UserError):
 
 class ModelError(UserError):
     """A model directory is incomplete, damaged, at odds with itself, or not of a supported kind."""
+
+
+def install_hint(extra: str) -> str:
+    """How to get an extra, from an index or from a clone."""
+    return f"pip install 'dora-rl[{extra}]', or '.[{extra}]' in a clone"

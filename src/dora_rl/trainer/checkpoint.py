@@ -117,8 +117,12 @@ def prepare_snapshots(trainer: Trainer, memory: HostMemory) -> None:
 
 def is_apart(trainer: Trainer) -> bool:
     """Whether what is put together in host memory is not the memory that training changes."""
-    masters = trainer.weights.masters.values()
-    return trainer.weights.is_sharded or any(master.device.type != "cpu" for master in masters)
+    return trainer.weights.is_sharded or is_on_device(trainer)
+
+
+def is_on_device(trainer: Trainer) -> bool:
+    """Whether a checkpoint has to be copied into host memory."""
+    return any(master.device.type != "cpu" for master in trainer.weights.masters.values())
 
 
 def write_snapshot(snapshot: Snapshot, directory: Path) -> None:

@@ -10,6 +10,7 @@ from dora_rl.core.recipe.rewards import RewardConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.named import import_command
 from dora_rl.envs.prompts import PromptSet, tokenize_rows
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Needs
@@ -81,11 +82,11 @@ def _check_rewards(
 
 def _importing(reward: RewardConfig, limit_s: float) -> Doing:
     place = reward.function.rpartition(":")[0] or reward.function
-    shown = f"python {place}" if place.endswith(".py") else f"python -c 'import {place}'"
     return Doing(
         what=f"importing {place}",
         limit=("scoring.start_limit_s", limit_s),
-        hint=f"`{shown}` shows what happens; what takes long or ends the process belongs into functions",
+        hint=f"`{import_command(place)}` shows what happens; "
+        "what takes long or ends the process belongs into functions",
     )
 
 

@@ -18,6 +18,7 @@ from dora_rl.trainer.checkpoint import (
     CheckpointError,
     Snapshot,
     is_apart,
+    is_on_device,
     load_checkpoint,
     prepare_snapshots,
     take_snapshot,
@@ -45,8 +46,7 @@ class Pending:
 
 def prepare_checkpoints(trainer: Trainer, memory: HostMemory) -> None:
     """Touch the host memory that checkpoints from a device take: training would stand still for it."""
-    masters = trainer.weights.masters.values()
-    if trainer.ranks.rank == 0 and any(master.device.type != "cpu" for master in masters):
+    if trainer.ranks.rank == 0 and is_on_device(trainer):
         prepare_serving(trainer, memory)
         prepare_snapshots(trainer, memory)
 
