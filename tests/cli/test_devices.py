@@ -10,7 +10,7 @@ from dora_rl.core.recipe import Batch, Lognormal, Recipe, Task
 from dora_rl.core.recipe.live import Devices as Asked
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.model.shapes import SHAPES
-from dora_rl.runtime.setup import Devices
+from dora_rl.run.setup import Devices
 
 QWEN = SHAPES["qwen3-0.6b"]
 SHORT = Lognormal(median_tokens=100, sigma=0.5, max_tokens=512)

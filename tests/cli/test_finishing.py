@@ -4,7 +4,7 @@ import pytest
 
 from dora_rl.cli.training.showing import summary_lines
 from dora_rl.observe.live.metrics import Metrics
-from dora_rl.runtime.summary import RunSummary
+from dora_rl.run.summary import RunSummary
 
 SUMMARY = RunSummary(
     run_directory="run", is_complete=True, steps=40, elapsed_s=6.4, trained_trajectories=96,

@@ -14,7 +14,7 @@ from dora_rl.core.inputs import Fault, Replayed, RewardFault, Scored
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
-from dora_rl.runtime.prompts import PromptTable
+from dora_rl.run.prompts import PromptTable
 
 Dora = Callable[..., Any]
 

@@ -24,8 +24,8 @@ from dora_rl.core.history import HistoryWriter
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Lognormal, Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.engines.native.paged import PagedCache
 from dora_rl.model.hub_config import read_config
-from dora_rl.rollout.native.paged import PagedCache
 
 Dora = Callable[..., Any]
 

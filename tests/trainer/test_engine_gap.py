@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from dora_rl.engines.native.opening import open_engine
+from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.tiny import save_tiny
-from dora_rl.rollout.native.opening import open_engine
-from dora_rl.rollout.native.setup import EngineConfig
-from dora_rl.rollout.requests import Finished, Request, Sampling, Stopping, StreamKey
-from dora_rl.rollout.scheduling.limits import Limits
 from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.opening import open_trainer

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config
-from dora_rl.rollout.native.engine import NativeEngine
-from dora_rl.rollout.native.setup import EngineConfig
-from dora_rl.rollout.requests import Finished, Request, Sampling, Stopping, StreamKey
-from dora_rl.rollout.scheduling.limits import Limits
-from dora_rl.rollout.scheduling.stops import Stops
 from dora_rl.weights.channel import Channel, Resident
 from dora_rl.weights.memory import InProcess
 from dora_rl.weights.shared import SharedMemory

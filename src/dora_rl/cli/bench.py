@@ -11,7 +11,7 @@ from dora_rl.cli.bench_device import Device
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.rollout.bench.figures import Cell, Figures
+    from dora_rl.engines.bench.figures import Cell, Figures
     from dora_rl.sim.bench import Report, Size
 
 app = typer.Typer(no_args_is_help=True, help="How fast the parts are, against what they must reach.")
@@ -69,9 +69,9 @@ def engine(
     """The native engine: tokens a second against vLLM and the roofline, and what its features cost."""
     import msgspec
 
+    from dora_rl.engines.bench.options import DEFAULTS, make_setup
+    from dora_rl.engines.bench.suite import run_sections
     from dora_rl.observe.terminal import say
-    from dora_rl.rollout.bench.options import DEFAULTS, make_setup
-    from dora_rl.rollout.bench.suite import run_sections
 
     setup = make_setup(
         device=device.value,

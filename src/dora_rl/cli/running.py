@@ -15,8 +15,8 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.observe.summary import show
 from dora_rl.observe.terminal import progress, say, stdout
 from dora_rl.observe.timeline import Timeline, Tracker
-from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.orchestrator.plane import replay_live
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.orchestrator.plane import replay_live
 from dora_rl.sim.recording import replay_history
 from dora_rl.sim.run import Result, simulate
 from dora_rl.sim.setup import complete, resolve

@@ -8,7 +8,7 @@ from dora_rl.cli.training.aside import aside
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal, ScheduleName
 from dora_rl.core.record import Record
-from dora_rl.runtime.bench.workload import Workload, write_workload
+from dora_rl.run.bench.workload import Workload, write_workload
 
 _SIGMA = 1.0
 _MEDIAN_TOKENS = {"cpu": 32.0, "cuda": 300.0}

@@ -18,10 +18,10 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
-from dora_rl.runtime.bench.peer import PeerRun
-from dora_rl.runtime.handle import torch_environment
-from dora_rl.runtime.run import run_live
-from dora_rl.runtime.setup import LiveSetup
+from dora_rl.run.bench.peer import PeerRun
+from dora_rl.run.handle import torch_environment
+from dora_rl.run.run import run_live
+from dora_rl.run.setup import LiveSetup
 
 NEEDED = ("trl", "accelerate", "datasets")
 LONG_TAIL = (
@@ -179,7 +179,7 @@ def _train_peer(place: Path, steps: int, num_threads: int) -> PeerRun:
     command = [
         sys.executable,
         "-m",
-        "dora_rl.runtime.bench.peer",
+        "dora_rl.run.bench.peer",
         str(place / "run"),
         str(steps),
         str(output),

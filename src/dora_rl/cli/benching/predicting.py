@@ -14,12 +14,12 @@ from dora_rl.core.recipe import Recipe, Task
 from dora_rl.core.record import Record
 from dora_rl.costs.rollout import RolloutCost
 from dora_rl.costs.training import TrainCost
-from dora_rl.runtime.bench.costs import MeasuredCosts
-from dora_rl.runtime.bench.spans import Facts, Key
-from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.orchestrator.plane import make_plane
-from dora_rl.runtime.prompts import PromptTable
-from dora_rl.runtime.setup import read_setup
+from dora_rl.run.bench.costs import MeasuredCosts
+from dora_rl.run.bench.spans import Facts, Key
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.orchestrator.plane import make_plane
+from dora_rl.run.prompts import PromptTable
+from dora_rl.run.setup import read_setup
 from dora_rl.sim.engine import Engine
 from dora_rl.sim.futures import Futures
 from dora_rl.sim.run import measured_steps

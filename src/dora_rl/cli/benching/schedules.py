@@ -21,14 +21,14 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
-from dora_rl.runtime.bench.costs import MeasuredCosts, measured_costs
-from dora_rl.runtime.bench.cpu_use import used_s
-from dora_rl.runtime.bench.gpu_use import watched_gpu
-from dora_rl.runtime.bench.prescribed import LengthOf, run_prescribed
-from dora_rl.runtime.bench.spans import Facts, Key, read_facts
-from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.run import run_live
-from dora_rl.runtime.setup import Devices, LiveSetup
+from dora_rl.run.bench.costs import MeasuredCosts, measured_costs
+from dora_rl.run.bench.cpu_use import used_s
+from dora_rl.run.bench.gpu_use import watched_gpu
+from dora_rl.run.bench.prescribed import LengthOf, run_prescribed
+from dora_rl.run.bench.spans import Facts, Key, read_facts
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.run import run_live
+from dora_rl.run.setup import Devices, LiveSetup
 from dora_rl.sim.run import measured_steps
 from dora_rl.sim.truth import Truth
 

@@ -10,7 +10,7 @@ from dora_rl.core.recipe import Cluster, Recipe
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.costs.shapes import Shape
 from dora_rl.model.config import ModelConfig
-from dora_rl.runtime.setup import Devices
+from dora_rl.run.setup import Devices
 from dora_rl.sim.plan.machine import Division, Machine, divisions
 
 _INSTEAD = {

@@ -7,7 +7,7 @@ from dora_rl.cli.training.plan import Entry
 from dora_rl.cli.training.trainer import item_bytes, num_parameters, num_trained
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.config import ModelConfig
-from dora_rl.runtime.setup import LiveSetup
+from dora_rl.run.setup import LiveSetup
 from dora_rl.weights.chain import AnchorPolicy
 
 _MIB = 2**20

@@ -2,7 +2,7 @@
 
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.runtime.setup import LiveSetup
+from dora_rl.run.setup import LiveSetup
 
 
 class Entry(Record, frozen=True):

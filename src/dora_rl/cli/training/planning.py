@@ -38,7 +38,7 @@ from dora_rl.core.recipe.rewards import ScoringConfig
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import read_config
-from dora_rl.runtime.setup import Devices, Evaluation, LiveSetup
+from dora_rl.run.setup import Devices, Evaluation, LiveSetup
 
 _GIB = 2**30
 _COPY = "checkpoint put together"

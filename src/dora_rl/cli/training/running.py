@@ -25,9 +25,9 @@ from dora_rl.observe.live.trackers import Trackers
 from dora_rl.observe.live.view import shown
 from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
 from dora_rl.observe.terminal import say, stdout
-from dora_rl.runtime.layout import LiveLayout
-from dora_rl.runtime.run import Watcher, resume_live, run_live
-from dora_rl.runtime.summary import RunSummary
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.run import Watcher, resume_live, run_live
+from dora_rl.run.summary import RunSummary
 from dora_rl.store.claim import claimed, next_free
 from dora_rl.store.errors import RunError
 

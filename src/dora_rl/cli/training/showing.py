@@ -14,8 +14,8 @@ from dora_rl.observe.live.metrics import Metrics
 from dora_rl.observe.live.words import after_step, duration
 from dora_rl.observe.tables import table
 from dora_rl.observe.words import count, overlong
-from dora_rl.runtime.setup import Devices
-from dora_rl.runtime.summary import RunSummary
+from dora_rl.run.setup import Devices
+from dora_rl.run.summary import RunSummary
 
 _LABEL = 12
 

@@ -8,13 +8,13 @@ from dora_rl.control.fleet import GROWTH_TOKENS
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.engines.native.backend import Backend
+from dora_rl.engines.native.executor import CPU
+from dora_rl.engines.native.paged import PagedCache
+from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.native.setup import EngineConfig, parameter_bytes
 from dora_rl.model.config import ModelConfig
-from dora_rl.rollout.native.backend import Backend
-from dora_rl.rollout.native.executor import CPU
-from dora_rl.rollout.native.paged import PagedCache
-from dora_rl.rollout.native.setup import EngineConfig, parameter_bytes
-from dora_rl.rollout.scheduling.limits import Limits
-from dora_rl.runtime.setup import EngineSetup
+from dora_rl.run.setup import EngineSetup
 
 _GIB = 2**30
 _SPARE = 1.02
@@ -139,7 +139,7 @@ def _steps_ahead(recipe: Recipe, device: str) -> int:
 def _backend(device: str) -> Backend:
     if device == "cpu":
         return CPU
-    from dora_rl.rollout.native.cuda.backend import CUDA
+    from dora_rl.engines.native.cuda.backend import CUDA
 
     return CUDA
 

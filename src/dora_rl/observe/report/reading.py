@@ -16,7 +16,7 @@ from dora_rl.observe.live.warnings import Warner, num_compared
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.timeline import Tracker
 from dora_rl.observe.words import overlong
-from dora_rl.runtime.prompts import PromptCounts
+from dora_rl.run.prompts import PromptCounts
 from dora_rl.store.errors import RunError
 from dora_rl.store.run_directory import RunLayout
 

@@ -1,0 +1,62 @@
+"""What the native engine asks of the device it runs on.
+
+A Backend is chosen once, when an engine is made; everything else about the device is behind its Device. The
+plan is the whole conversation: what else is here is KV on its way in or out, when nothing is under way.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from dora_rl.engines.native.scheduling.plan import Executor
+from dora_rl.engines.native.setup import EngineConfig, parameter_bytes
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+
+
+class Device(Executor, Protocol):
+    """An executor whose KV can be read and given."""
+
+    def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
+        """A copy of the KV of the first tokens: `[layers, 2, num_tokens, kv heads, head size]`."""
+        ...
+
+    def parked_kv(self, ticket: int) -> Tensor:
+        """The KV parked under a ticket."""
+        ...
+
+    def park_kv(self, ticket: int, kv: Tensor) -> None:
+        """Park KV that came from elsewhere."""
+        ...
+
+    def copied(self, decoder: Decoder) -> Decoder:
+        """The same weights in memory of its own, perhaps that of a version that is gone."""
+        ...
+
+    def prepare(self, version: int, decoder: Decoder) -> None:
+        """Make ready to serve a version; raise if what the engine promises cannot be kept with it."""
+        ...
+
+    def forget(self, version: int) -> None:
+        """Let go of a version."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A kind of device."""
+
+    torch_device: str
+    """Where versions live."""
+    make_device: Callable[[ModelConfig, EngineConfig], Device]
+    """Allocates the KV cache."""
+    prepared_bytes: Callable[[ModelConfig, EngineConfig], int]
+    """What a version needs besides its parameters."""
+    workspace_bytes: Callable[[ModelConfig, EngineConfig], int]
+    """What a step needs besides weights and KV."""
+
+    def version_bytes(self, model: ModelConfig, config: EngineConfig) -> int:
+        """Of one resident version."""
+        return parameter_bytes(model, config.torch_dtype) + self.prepared_bytes(model, config)

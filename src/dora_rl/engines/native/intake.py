@@ -1,0 +1,51 @@
+"""What an engine lets in: requests and KV that it can serve.
+
+Refuses in words, before anything is changed.
+"""
+
+from collections.abc import Mapping
+
+from dora_rl.engines.errors import RequestError
+from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.transfer import Exported
+from dora_rl.engines.requests import Request
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+
+
+class Intake:
+    """The checks of one engine."""
+
+    def __init__(
+        self, model: ModelConfig, config: EngineConfig, versions: Mapping[int, Decoder], stops: Stops
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._versions = versions
+        self._stops = stops
+
+    def check(self, request: Request) -> None:
+        """Refuse a version, a token or a stopping rule that is not known here."""
+        if request.version not in self._versions:
+            raise RequestError(f"version {request.version} is not resident; {list(self._versions)} are")
+        if request.stopping.stop_strings and not self._stops.knows_text:
+            raise RequestError("stop strings need a tokenizer, and this engine has none")
+        self.check_tokens((*request.prompt, *request.continued))
+
+    def check_tokens(self, tokens: tuple[int, ...]) -> None:
+        """Refuse tokens the model does not have."""
+        size = self._model.vocab_size
+        if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+            raise RequestError(
+                f"token ids {min(tokens)} to {max(tokens)} are not all in a vocabulary of {size}"
+            )
+
+    def check_exported(self, exported: Exported) -> None:
+        """Refuse a request that cannot go on here, or KV of another model or dtype."""
+        self.check(exported.header.request)
+        self.check_tokens(exported.header.tokens)
+        model, num_tokens, kv = self._model, exported.header.num_computed, exported.kv
+        shape = (model.num_layers, 2, num_tokens, model.num_kv_heads, model.head_dim)
+        if kv is not None and (kv.shape != shape or kv.dtype != self._config.torch_dtype):
+            raise RequestError(f"KV {kv.dtype} {list(kv.shape)} is not of {num_tokens} tokens of this model")

@@ -1,0 +1,87 @@
+"""Several versions in one pass: what has no weights runs once for all rows, what has runs for each version's.
+
+A small model is done with a product before the next can be asked for, so a pass costs what asking costs. Rows
+of several versions then share everything but the weights: rotation, attention, activation, sampling.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from dora_rl.engines.native.experts import TiledExperts
+from dora_rl.engines.native.packed import PackedLinear, Prepared
+from dora_rl.model.decoder import Decoder, RmsNorm
+from dora_rl.model.experts import ExpertMlp
+
+_WEIGHTED = (nn.Embedding, nn.Linear, PackedLinear, RmsNorm, ExpertMlp, TiledExperts)
+
+
+class Turn:
+    """Whose rows follow one another in the pass under way."""
+
+    def __init__(self) -> None:
+        self.versions: Sequence[int] = ()
+        self.num_rows: Sequence[int] = ()
+
+    def set(self, versions: Sequence[int], num_rows: Sequence[int]) -> None:
+        """For the calls that follow."""
+        self.versions, self.num_rows = versions, list(num_rows)
+
+
+class Segmented(nn.Module):
+    """One module of every version, each applied to the rows of its own."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__()
+        self._turn = turn
+        self.of: dict[int, nn.Module] = {}
+        """By version."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The rows of all versions, in order."""
+        parts = zip(self._turn.versions, rows.split(self._turn.num_rows), strict=True)
+        return torch.cat([self.of[version](part) for version, part in parts])
+
+
+class Joint:
+    """All resident versions as one decoder."""
+
+    def __init__(self, model: Prepared) -> None:
+        """Laid out like `model`, which is not kept."""
+        self.turn = Turn()
+        self._decoder = _skeleton(model.decoder, self.turn)
+        self._segments = {
+            name: module for name, module in self._decoder.named_modules() if isinstance(module, Segmented)
+        }
+        self._head = Segmented(self.turn)
+
+    def add(self, version: int, prepared: Prepared) -> None:
+        """Serve a version."""
+        for name, segmented in self._segments.items():
+            segmented.of[version] = prepared.decoder.get_submodule(name)
+        self._head.of[version] = prepared.head
+
+    def remove(self, version: int) -> None:
+        """Let go of a version."""
+        for segmented in (*self._segments.values(), self._head):
+            del segmented.of[version]
+
+    @property
+    def decoder(self) -> Decoder:
+        """For hidden states of the rows of `turn`."""
+        return self._decoder
+
+    def logits(self, hidden_RH: Tensor) -> Tensor:
+        """Scores over the vocabulary, float32, of the rows of `turn`."""
+        scores: Tensor = self._head(hidden_RH.float())
+        return scores
+
+
+def _skeleton(decoder: Decoder, turn: Turn) -> Decoder:
+    """The same decoder with a hole wherever there are weights."""
+    weighted = [name for name, module in decoder.named_modules() if isinstance(module, _WEIGHTED)]
+    outermost = [name for name in weighted if not any(name.startswith(f"{other}.") for other in weighted)]
+    holes: dict[int, nn.Module] = {id(decoder.get_submodule(name)): Segmented(turn) for name in outermost}
+    return deepcopy(decoder, holes)

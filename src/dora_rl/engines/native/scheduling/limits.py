@@ -1,0 +1,54 @@
+"""How much a scheduler may use: frozen, checked at birth."""
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+from dora_rl.engines.errors import RequestError
+
+
+class Limits(Record, frozen=True):
+    """Sizes of an engine. None of them is ever exceeded."""
+
+    num_blocks: int
+    """KV blocks on the device."""
+    block_size: int = 32
+    """Tokens of a block."""
+    num_host_blocks: int = 0
+    """KV blocks that may be parked in host memory; where none is left, KV is computed again."""
+    max_running: int = 64
+    """Requests that may compute at once, all versions together."""
+    step_tokens: int = 512
+    """Tokens of one step: decode first, the rest goes to prefill in chunks."""
+    max_positions: int = 4096
+    """Longest sequence the model takes."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.num_blocks, self.block_size, self.max_running, self.step_tokens, self.max_positions)
+        if min(sizes) < 1 or self.num_host_blocks < 0:
+            raise ConfigError(f"an engine needs at least one of everything: {self}")
+        if self.step_tokens < self.max_running:
+            raise ConfigError(
+                f"{self.max_running} requests cannot all decode in a step of {self.step_tokens} tokens",
+                hint="raise step_tokens or lower max_running",
+            )
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def check_length(self, num_tokens: int, max_tokens: int) -> None:
+        """Refuse a sequence that has no room to grow, or could outgrow the cache even alone."""
+        if num_tokens >= self.max_positions:
+            raise RequestError(
+                f"{num_tokens} tokens leave none to generate: a sequence has at most {self.max_positions}"
+            )
+        if max_tokens > self.max_positions:
+            raise RequestError(
+                f"it may grow to {max_tokens} tokens; a sequence has at most {self.max_positions} here"
+            )
+        # The last token is drawn and never computed.
+        num_blocks = self.blocks_for(max_tokens - 1)
+        if num_blocks > self.num_blocks:
+            raise RequestError(
+                f"up to {max_tokens} tokens need {num_blocks} KV blocks; the cache has {self.num_blocks}",
+                hint="lower max_new_tokens or give the engine more KV",
+            )

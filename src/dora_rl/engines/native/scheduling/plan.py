@@ -1,0 +1,161 @@
+"""One step of an engine as plain data, and the executor that carries it out.
+
+Plans are carried out one after the other in the order they were made, each as: moves in order, tables,
+entrants, then one forward pass over the rows under one version. A plan can therefore be made before the
+tokens of the plan before it are known: a row without tokens continues its slot with whatever was drawn there
+last, and a block given up by one plan may be written by the next.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dora_rl.core.record import Record
+from dora_rl.engines.requests import Sampling
+from dora_rl.engines.streams import Words
+
+
+class CopyBlock(Record, frozen=True):
+    """Copy a block, so that one of its users may write."""
+
+    source: int
+    target: int
+
+
+class Park(Record, frozen=True):
+    """Copy the KV of the first `num_tokens` tokens to host memory, under this ticket."""
+
+    ticket: int
+    blocks: tuple[int, ...]
+    num_tokens: int
+
+
+class Unpark(Record, frozen=True):
+    """Copy parked KV into these blocks and forget it."""
+
+    ticket: int
+    blocks: tuple[int, ...]
+
+
+class Discard(Record, frozen=True):
+    """Forget parked KV."""
+
+    ticket: int
+
+
+Move = CopyBlock | Park | Unpark | Discard
+
+
+class Table(Record, frozen=True):
+    """From its `first`-th block on, the sequence in this slot lies in these blocks."""
+
+    slot: int
+    first: int
+    blocks: tuple[int, ...]
+
+
+class Entrant(Record, frozen=True):
+    """A slot has a new sequence."""
+
+    slot: int
+    version: int
+    """The sequence's own, whatever version the plan's rows run."""
+    sampling: Sampling
+    stream: Words
+
+
+class Row(Record, frozen=True):
+    """Consecutive tokens of one sequence to compute, and whether to draw the token after them."""
+
+    serial: int
+    """Names the turn of the sequence; an answer to a serial that is no more is dropped."""
+    slot: int
+    start: int
+    """Position of the first token."""
+    tokens: tuple[int, ...]
+    """Empty: the one token drawn last in this slot."""
+    is_sampled: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the row computes."""
+        return len(self.tokens) or 1
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether it is one token and a draw; such rows come first in a plan."""
+        return self.is_sampled and len(self.tokens) <= 1
+
+
+class Plan(Record, frozen=True):
+    """One step."""
+
+    version: int | None
+    """None where there are no rows."""
+    rows: tuple[Row, ...]
+    moves: tuple[Move, ...] = ()
+    tables: tuple[Table, ...] = ()
+    entrants: tuple[Entrant, ...] = ()
+    awaits_rows: bool = False
+    """Whether its moves read or take what rows of the plan before it write. If not, and the versions differ,
+    the moves of both may come before the rows of both."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the forward pass."""
+        return sum(row.num_tokens for row in self.rows)
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the next plan has to do before its rows, in order."""
+
+    moves: list[Move] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    entrants: list[Entrant] = field(default_factory=list)
+    awaits_rows: bool = False
+
+    def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
+        """The plan, with these rows."""
+        return Plan(
+            version=version,
+            rows=rows,
+            moves=tuple(self.moves),
+            tables=tuple(self.tables),
+            entrants=tuple(self.entrants),
+            awaits_rows=self.awaits_rows,
+        )
+
+
+class Sampled(Record, frozen=True):
+    """What was drawn, for each sampled row of a plan in order."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    cut_logprobs: tuple[float, ...]
+    """Equal to `logprobs` for rows without a cut."""
+
+
+class Launched(Protocol):
+    """A step under way."""
+
+    def result(self) -> Sampled:
+        """Wait for it."""
+        ...
+
+
+class Executor(Protocol):
+    """Carries out plans."""
+
+    @property
+    def joins_versions(self) -> bool:
+        """Whether plans of one round should be launched together."""
+        ...
+
+    def launch(self, plan: Plan) -> Launched:
+        """Begin a step, after all launched before it; need not wait for any of them."""
+        ...
+
+    def launch_together(self, plans: Sequence[Plan]) -> Sequence[Launched]:
+        """Begin the steps of several versions, none of which awaits rows of another, as if in this order."""
+        ...

@@ -1,0 +1,214 @@
+"""Which requests compute what in the next step.
+
+What a request needs at most fits the cache alone, or it is refused; who goes first is the Batch's to say. A
+plan is made from counts, not from tokens, so the next one can be made before the last one's draws are known.
+Answers come back in the order of plans; those to a turn that is over are dropped.
+"""
+
+from dora_rl.engines.errors import RequestError
+from dora_rl.engines.native.scheduling.batch import Batch
+from dora_rl.engines.native.scheduling.lanes import Lanes, Priority
+from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.native.scheduling.plan import Plan, Row, Sampled
+from dora_rl.engines.native.scheduling.residency import Residency
+from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.requests import Finished, Reason, Request
+from dora_rl.engines.seam import EngineLoad
+
+
+class Scheduler:
+    """Requests, from submission to their end."""
+
+    def __init__(self, limits: Limits, stops: Stops) -> None:
+        self.limits = limits
+        self.residency = Residency(limits)
+        self._batch = Batch(limits, self.residency)
+        self._stops = stops
+        self._turns = Lanes()
+        self._sequences: dict[int, Sequence] = {}
+        """By request."""
+        self._by_serial: dict[int, Sequence] = {}
+        self._num_submitted = 0
+        self._next_serial = 0
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue a request, or refuse it."""
+        tokens = [*request.prompt, *request.continued]
+        max_tokens = self._max_tokens(request, len(tokens))
+        self.check(request, len(tokens), max_tokens)
+        sequence = Sequence(
+            request=request,
+            priority=self.new_priority(request),
+            serial=self.new_serial(),
+            tokens=tokens,
+            max_tokens=max_tokens,
+            turn_start=len(tokens),
+        )
+        self.add(sequence)
+
+    def add(self, sequence: Sequence) -> None:
+        """Take a sequence that may have tokens and parked KV already."""
+        self._stops.equip(sequence)
+        self._sequences[sequence.request.id] = sequence
+        self._by_serial[sequence.serial] = sequence
+        if sequence.is_held:
+            self._batch.hold(sequence)
+        else:
+            self._batch.wait(sequence)
+
+    def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
+        """Begin the next turn of a held request behind the environment's tokens."""
+        sequence = self.find(request_id)
+        if not sequence.is_held:
+            raise RequestError(f"request {request_id} is not between turns")
+        num_tokens = len(sequence.tokens) + len(tokens)
+        max_tokens = self._max_tokens(sequence.request, num_tokens)
+        self.limits.check_length(num_tokens, max_tokens)
+        self._batch.leave(sequence)
+        sequence.resume(tokens, max_tokens)
+        self._batch.wait(sequence)
+
+    def abort(self, request_id: int) -> Finished:
+        """End a request now, with what it has."""
+        sequence = self.find(request_id)
+        ended = sequence.finished("aborted", is_held=False)
+        self.remove(sequence)
+        return ended
+
+    def find(self, request_id: int) -> Sequence:
+        """The sequence of a request."""
+        if request_id not in self._sequences:
+            raise RequestError(f"request {request_id} is not here")
+        return self._sequences[request_id]
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence and free what it has."""
+        self._batch.leave(sequence)
+        self.residency.release(sequence)
+        del self._sequences[sequence.request.id], self._by_serial[sequence.serial]
+
+    def new_serial(self) -> int:
+        """A name no turn had before."""
+        self._next_serial += 1
+        return self._next_serial
+
+    def new_priority(self, request: Request) -> Priority:
+        """Behind everything submitted so far with the same deadline."""
+        self._num_submitted += 1
+        return request.deadline, self._num_submitted
+
+    # --- what there is --------------------------------------------------------------------------
+
+    @property
+    def num_lanes(self) -> int:
+        """Versions whose steps take turns."""
+        return self._batch.num_lanes
+
+    def uses_version(self, version: int) -> bool:
+        """Whether a request is pinned to it."""
+        return any(sequence.request.version == version for sequence in self._sequences.values())
+
+    def load(self, versions: tuple[int, ...]) -> EngineLoad:
+        """What the engine carries now."""
+        num_used = self.limits.num_blocks - self.residency.num_free
+        return EngineLoad(
+            num_running=len(self._batch.running),
+            num_waiting=len(self._batch.waiting),
+            num_held=len(self._batch.held),
+            kv_tokens=num_used * self.limits.block_size,
+            kv_capacity=self.limits.num_blocks * self.limits.block_size,
+            num_preempted=self._batch.num_preempted,
+            versions=versions,
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that every sequence is in one queue and every block, slot and ticket accounted for."""
+        queued = [*self._batch.waiting, *self._batch.running, *self._batch.held]
+        assert sorted(map(id, queued)) == sorted(map(id, self._sequences.values())), "a sequence went astray"
+        assert sorted(map(id, queued)) == sorted(map(id, self._by_serial.values())), "a serial went astray"
+        self._batch.check_integrity()
+        self.residency.check_integrity(queued)
+
+    # --- a step ---------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """The next step; None when nothing can advance before an answer or a command comes in."""
+        self._batch.admit()
+        while most_urgent := self._batch.most_urgent():
+            version = self._turns.next_turn(most_urgent)
+            if rows := self._batch.rows(version):
+                return self._sealed(version, tuple(rows))
+        return None
+
+    def plan_round(self) -> list[Plan]:
+        """The next step of every version whose turn comes in this round."""
+        plans: list[Plan] = []
+        while plan := self.plan():
+            plans.append(plan)
+            if self._turns.is_over(self._batch.most_urgent()):
+                break
+        return plans
+
+    def settle(self) -> Plan:
+        """A step without rows: only what has to be moved."""
+        return self._sealed(None, ())
+
+    def _sealed(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
+        plan = self.residency.seal(version, rows)
+        # Prompts come last; a decoding row is beyond its own.
+        for row in reversed(rows):
+            if row.is_decoding:
+                break
+            self.residency.keep_prefix(self._by_serial[row.serial])
+        return plan
+
+    def commit(self, plan: Plan, sampled: Sampled) -> list[Finished]:
+        """Take in what was drawn; return the turns that ended."""
+        serials = [row.serial for row in plan.rows if row.is_sampled]
+        drawn = zip(serials, sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
+        ended, find = [], self._by_serial.get
+        for serial, token, logprob, cut_logprob in drawn:
+            sequence = find(serial)
+            if sequence is None:
+                continue
+            tokens = sequence.tokens
+            tokens.append(token)
+            sequence.logprobs.append(logprob)
+            if sequence.is_cut:
+                sequence.cut_logprobs.append(cut_logprob)
+            # Asked in short first: hardly a token ends a turn.
+            may_end = len(tokens) >= sequence.max_tokens or token in sequence.stop_tokens
+            if (may_end or sequence.stop_strings) and (reason := self._stops.reason(sequence)):
+                ended.append(self._end_turn(sequence, reason))
+        return ended
+
+    def _end_turn(self, sequence: Sequence, reason: Reason) -> Finished:
+        ended = sequence.finished(reason, is_held=sequence.request.holds_turn)
+        if ended.is_held:
+            self._hold(sequence)
+        else:
+            self.remove(sequence)
+        return ended
+
+    def _hold(self, sequence: Sequence) -> None:
+        self._batch.hold(sequence)
+        # Draws planned beyond the end of the turn answer to the old serial, and are dropped.
+        del self._by_serial[sequence.serial]
+        sequence.hold(self.new_serial())
+        self._by_serial[sequence.serial] = sequence
+
+    # --- what may come in -----------------------------------------------------------------------
+
+    def _max_tokens(self, request: Request, num_tokens: int) -> int:
+        return min(num_tokens + request.stopping.max_new_tokens, self.limits.max_positions)
+
+    def check(self, request: Request, num_tokens: int, max_tokens: int) -> None:
+        """Refuse a request that could never be carried out."""
+        if request.id in self._sequences:
+            raise RequestError(f"request {request.id} is here already")
+        if not request.prompt:
+            raise RequestError("the prompt is empty")
+        self.limits.check_length(num_tokens, max_tokens)

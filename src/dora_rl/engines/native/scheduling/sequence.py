@@ -1,0 +1,106 @@
+"""One request on its way: its tokens, how far its KV reaches, and where that lies.
+
+Counts may run ahead of tokens: the last `num_drawing` of `num_tokens` are being drawn and not known yet. KV
+is planned for `num_computed` tokens, never more than there are or will be. What every step asks for is a
+field, not a property: a thousand sequences take part in a step.
+"""
+
+from dataclasses import dataclass, field
+
+from dora_rl.engines.native.scheduling.lanes import Priority
+from dora_rl.engines.native.scheduling.prefixes import PrefixKey
+from dora_rl.engines.requests import Finished, Reason, Request
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """The state of a request inside a scheduler."""
+
+    request: Request
+    priority: Priority
+    serial: int
+    tokens: list[int]
+    """All that are known: prompt, continued, drawn, from the environment."""
+    max_tokens: int
+    """The turn ends when there are this many."""
+    turn_start: int
+    """Tokens there were when the turn began."""
+    logprobs: list[float] = field(default_factory=list)
+    """Of the tokens drawn in this turn."""
+    cut_logprobs: list[float] = field(default_factory=list)
+    """The same after the cut; empty where nothing is cut."""
+    num_tokens: int = field(init=False)
+    """Tokens known and being drawn."""
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    slot: int | None = None
+    """Its place on the device; None while it waits."""
+    ticket: int | None = None
+    """Its KV is parked on the host under this number."""
+    is_held: bool = False
+    """Between turns."""
+    is_cut: bool = field(init=False)
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end a turn."""
+    stop_strings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.tokens)
+        self.is_cut = self.request.sampling.is_cut
+
+    @property
+    def num_drawing(self) -> int:
+        """Tokens being drawn."""
+        return self.num_tokens - len(self.tokens)
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens whose KV is still to be computed before the next draw."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether a step can advance it."""
+        return self.num_tokens < self.max_tokens
+
+    @property
+    def is_computing_prefix(self) -> bool:
+        """Whether it is on its way through the prompt of its group."""
+        return self.prefix_key is not None and self.num_computed < self.num_shareable
+
+    @property
+    def prefix_key(self) -> PrefixKey | None:
+        """Under which its prompt is shared."""
+        group = self.request.group
+        return None if group is None else (self.request.version, group)
+
+    @property
+    def num_shareable(self) -> int:
+        """Tokens of the prompt that members of its group need compute only once."""
+        return len(self.request.prompt) - 1
+
+    def resume(self, tokens: tuple[int, ...], max_tokens: int) -> None:
+        """Begin the next turn behind the environment's tokens."""
+        self.tokens += tokens
+        self.num_tokens = self.turn_start = len(self.tokens)
+        self.max_tokens, self.is_held = max_tokens, False
+
+    def hold(self, serial: int) -> None:
+        """End the turn; the next one will answer to another serial."""
+        self.is_held, self.serial, self.num_tokens = True, serial, len(self.tokens)
+        # Steps planned ahead may have gone beyond the end; and the next draw needs a token to compute.
+        self.num_computed = min(self.num_computed, len(self.tokens) - 1)
+        self.logprobs, self.cut_logprobs = [], []
+        self.turn_start = len(self.tokens)
+
+    def finished(self, reason: Reason, *, is_held: bool) -> Finished:
+        """The turn as it is now."""
+        return Finished(
+            id=self.request.id,
+            version=self.request.version,
+            tokens=tuple(self.tokens[self.turn_start :]),
+            logprobs=tuple(self.logprobs),
+            cut_logprobs=tuple(self.cut_logprobs),
+            reason=reason,
+            is_held=is_held,
+        )

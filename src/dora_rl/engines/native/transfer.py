@@ -1,0 +1,114 @@
+"""A live request outside an engine: as tensors in one process, as bytes between processes.
+
+Bytes are a safetensors file: tensor `kv` `[layers, 2, tokens, kv heads, head size]` in the serving dtype,
+absent where no token is computed, and the header below as JSON under the metadata key `dora_rl.request`.
+Opening it runs no code. The header holds all that decides the next draw: the random stream is keyed by the
+position of the token, so there is no state of a generator to carry.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from dora_rl.core.record import Record
+from dora_rl.engines.errors import RequestError
+from dora_rl.engines.native.scheduling.lanes import Priority
+from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.requests import Request
+
+FORMAT = 1
+HEADER_KEY = "dora_rl.request"
+
+
+class Header(Record, frozen=True):
+    """A request on its way, without its KV."""
+
+    request: Request
+    tokens: tuple[int, ...]
+    """All of them: prompt, continued, drawn, from the environment."""
+    turn_start: int
+    max_tokens: int
+    logprobs: tuple[float, ...]
+    """Of the tokens drawn in this turn."""
+    cut_logprobs: tuple[float, ...]
+    num_computed: int
+    """Tokens whose KV is there."""
+    is_held: bool
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise RequestError(f"exported request of format {self.format}; this engine reads {FORMAT}")
+        if not 0 <= self.num_computed < len(self.tokens):
+            raise RequestError(f"KV of {self.num_computed} tokens does not fit {len(self.tokens)} tokens")
+        num_drawn = len(self.tokens) - self.turn_start
+        if len(self.logprobs) != num_drawn or len(self.cut_logprobs) not in (0, num_drawn):
+            raise RequestError(f"{len(self.logprobs)} log-probabilities of {num_drawn} drawn tokens")
+        if not self.is_held and len(self.tokens) >= self.max_tokens:
+            raise RequestError(f"the turn is over: {len(self.tokens)} of {self.max_tokens} tokens are there")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A request that left one engine and has not entered another."""
+
+    header: Header
+    kv: Tensor | None
+
+    def to_bytes(self) -> bytes:
+        """For another process."""
+        tensors = {} if self.kv is None else {"kv": self.kv.contiguous()}
+        return save(tensors, {HEADER_KEY: msgspec.json.encode(self.header).decode()})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Exported":
+        """What `to_bytes` wrote, checked."""
+        try:
+            header = msgspec.json.decode(_metadata(data)[HEADER_KEY], type=Header)
+            kv = load(data).get("kv")
+        except (SafetensorError, msgspec.DecodeError, KeyError, ValueError) as error:
+            raise RequestError(f"these bytes are no exported request: {error}") from error
+        return cls(header=header, kv=kv)
+
+
+def header_of(sequence: Sequence) -> Header:
+    """All there is to know about a sequence whose draws are all known."""
+    assert sequence.num_drawing == 0, f"{sequence.num_drawing} tokens are being drawn"
+    return Header(
+        request=sequence.request,
+        tokens=tuple(sequence.tokens),
+        turn_start=sequence.turn_start,
+        max_tokens=sequence.max_tokens,
+        logprobs=tuple(sequence.logprobs),
+        cut_logprobs=tuple(sequence.cut_logprobs),
+        num_computed=sequence.num_computed,
+        is_held=sequence.is_held,
+    )
+
+
+def sequence_of(header: Header, *, priority: Priority, serial: int, ticket: int | None) -> Sequence:
+    """The sequence again, its KV parked under the ticket."""
+    return Sequence(
+        request=header.request,
+        priority=priority,
+        serial=serial,
+        tokens=list(header.tokens),
+        max_tokens=header.max_tokens,
+        turn_start=header.turn_start,
+        logprobs=list(header.logprobs),
+        cut_logprobs=list(header.cut_logprobs),
+        num_computed=0 if ticket is None else header.num_computed,
+        ticket=ticket,
+        is_held=header.is_held,
+    )
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file: a length in 8 bytes, then a JSON object."""
+    size = int.from_bytes(data[:8], "little")
+    content = msgspec.json.decode(data[8 : 8 + size])
+    metadata: dict[str, str] = content["__metadata__"]
+    return metadata

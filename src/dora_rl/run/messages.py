@@ -1,0 +1,303 @@
+"""What workers are told and what they say: frozen records in msgpack, tagged by their names.
+
+A request is named by a number that no other Start of the run had, so a word about a request that was
+meanwhile aborted, moved or started again can be told from one about its successor.
+"""
+
+from msgspec import field
+
+from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.record import Record
+from dora_rl.engines.requests import Request
+from dora_rl.run.setup import LiveSetup
+from dora_rl.trainer.records import Group
+
+
+class Message(Record, frozen=True, tag=True):
+    """Something that crosses the socket between the orchestrator and a worker."""
+
+
+# --- told to any worker -------------------------------------------------------------------------
+
+
+class Begin(Message, frozen=True):
+    """The first message."""
+
+    setup: LiveSetup
+    store: str
+    """The directory of published versions."""
+    number: int = 0
+    """Of this instance."""
+    stop_tokens: tuple[int, ...] = ()
+    """That end a completion: told, because whoever reads them from a model directory takes seconds."""
+
+
+class Stop(Message, frozen=True):
+    """End in order."""
+
+
+# --- told to an instance ------------------------------------------------------------------------
+
+
+class Generate(Message, frozen=True):
+    """Start a request, or go on with one behind the tokens that exist already."""
+
+    request: Request
+
+
+class AbortRequest(Message, frozen=True):
+    """Stop a request and free what it holds; nothing more is said of it."""
+
+    request: int
+
+
+class LoadVersion(Message, frozen=True):
+    """Make a version resident, dropping others first."""
+
+    version: int
+    drop: tuple[int, ...] = ()
+
+
+class DropVersion(Message, frozen=True):
+    version: int
+
+
+class ExportRequest(Message, frozen=True):
+    """Take a request out, with its KV into a file or without."""
+
+    request: int
+    path: str | None
+
+
+class ImportRequest(Message, frozen=True):
+    """Go on with a request from a file; `request` is its new number."""
+
+    request: int
+    path: str
+
+
+class InterruptAll(Message, frozen=True):
+    """Drop all KV and all versions but this one, and go on with everything under it."""
+
+    version: int
+
+
+class Pause(Message, frozen=True):
+    """Generate nothing until told to go on."""
+
+
+class GoOn(Message, frozen=True):
+    """Generate again."""
+
+
+InstanceCommand = (
+    Begin
+    | Stop
+    | Generate
+    | AbortRequest
+    | LoadVersion
+    | DropVersion
+    | ExportRequest
+    | ImportRequest
+    | InterruptAll
+    | Pause
+    | GoOn
+)
+
+# --- told to the trainer ------------------------------------------------------------------------
+
+
+class AddGroup(Message, frozen=True):
+    """This group belongs to the step of `batch`, whose other groups may come later."""
+
+    batch: int
+    group: Group
+
+
+class AbandonStep(Message, frozen=True):
+    """Forget the groups that were added since the last step."""
+
+
+class TrainStep(Message, frozen=True):
+    """Train on these groups, in this order, beside those that were added; then publish."""
+
+    batch: int
+    groups: tuple[Group, ...]
+    is_replay: bool = False
+    """The version this gives is public already: train again, publish nothing."""
+
+
+class WriteCheckpoint(Message, frozen=True):
+    """Write what the last step gave, unless it is written."""
+
+
+class RetireVersion(Message, frozen=True):
+    version: int
+
+
+TrainerCommand = Begin | Stop | AddGroup | AbandonStep | TrainStep | WriteCheckpoint | RetireVersion
+
+# --- said by any worker -------------------------------------------------------------------------
+
+
+class Broken(Message, frozen=True):
+    """It cannot go on, and says why before it ends."""
+
+    message: str
+    is_users: bool = False
+    """Another try would end in the same way: the input is wrong."""
+    is_disk_full: bool = False
+    """So would it here, until there is room."""
+    hint: str | None = None
+
+
+class Alive(Message, frozen=True):
+    """A sign of life while something takes long."""
+
+
+# --- said by an instance ------------------------------------------------------------------------
+
+
+class InstanceReady(Message, frozen=True):
+    """The engine is there; no version is resident yet."""
+
+    spec: InstanceSpec
+    pid: int
+
+
+class VersionLoaded(Message, frozen=True):
+    version: int
+    load_s: float
+
+
+class Drawn(Record, frozen=True):
+    """Tokens of a request since it was last spoken of."""
+
+    request: int
+    version: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    cut_logprobs: tuple[float, ...]
+
+
+class Report(Message, frozen=True):
+    """What it carries, and what was drawn since the last report."""
+
+    clock: float
+    kv_tokens: int
+    step_s: float
+    is_pressed: bool = False
+    """The KV is nearly full."""
+    drawn: tuple[Drawn, ...] = ()
+
+
+class RequestEnded(Message, frozen=True):
+    """The last tokens of a request."""
+
+    drawn: Drawn
+    clock: float
+    kv_tokens: int
+    is_truncated: bool
+
+
+class RequestFailed(Message, frozen=True):
+    """It cannot be carried out here."""
+
+    request: int
+    reason: str
+
+
+class RequestExported(Message, frozen=True):
+    """It left, with its last tokens from here."""
+
+    drawn: Drawn
+    kv_bytes: int
+
+
+class RequestImported(Message, frozen=True):
+    request: int
+
+
+class Paused(Message, frozen=True):
+    """Nothing decodes."""
+
+
+class WentOn(Message, frozen=True):
+    """It generates again."""
+
+
+InstanceWord = (
+    Broken
+    | Alive
+    | InstanceReady
+    | VersionLoaded
+    | Report
+    | RequestEnded
+    | RequestFailed
+    | RequestExported
+    | RequestImported
+    | Paused
+    | WentOn
+)
+
+# --- said by the trainer ------------------------------------------------------------------------
+
+
+class TrainerReady(Message, frozen=True):
+    """It holds the weights of `version`, which are in the store."""
+
+    version: int
+    pid: int
+
+
+class StepComputed(Message, frozen=True):
+    """The weights of a step are there; what is left is to make them durable."""
+
+    batch: int
+
+
+class StepTrained(Message, frozen=True):
+    """The step that trained version `batch` is over."""
+
+    batch: int
+    train_s: float
+    publish_s: float
+    """Until the next version was durable; zero for a replay."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    num_different: int | None = None
+    """For a replay: values that differ from those that were published."""
+    is_replay: bool = False
+
+
+class CheckpointWritten(Message, frozen=True):
+    version: int
+    directory: str
+
+
+TrainerWord = Broken | Alive | TrainerReady | StepComputed | StepTrained | CheckpointWritten
+
+# --- said by the trainer's other ranks, to its first --------------------------------------------
+
+RankWord = Broken | Alive
+
+# --- said by whoever reads the rows -------------------------------------------------------------
+
+
+class Preparing(Message, frozen=True):
+    """A piece of the work begins, or is further than it was."""
+
+    what: str
+    limit_s: float
+    """Until it ends, or is further."""
+    done: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.done}/{self.total}" if self.total else self.what
+
+
+class PromptsWritten(Message, frozen=True):
+    """Everything is where it was wanted."""
+
+
+PromptsWord = Broken | Alive | Preparing | PromptsWritten

@@ -1,0 +1,162 @@
+"""A run's directory, journal, prompts and control plane: made new, or as they were."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from dora_rl.control.plane import ControlPlane
+from dora_rl.control.replay import replay
+from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
+from dora_rl.core.errors import DoraError
+from dora_rl.core.history import Event, HistoryWriter
+from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.orchestrator.plane import make_plane
+from dora_rl.run.orchestrator.preparing import Tell, make_prompts
+from dora_rl.run.prompts import PromptTable
+from dora_rl.run.setup import LiveSetup, read_setup, write_setup
+from dora_rl.store.journal import Journal
+from dora_rl.store.reconcile import reconcile
+from dora_rl.store.run_directory import RunDirectory
+
+
+class Past(Struct, kw_only=True):
+    """What happened before this process began."""
+
+    evaluations: list[Event] = field(default_factory=list)
+    """Everything that speaks of one."""
+    at: float = 0.0
+    starts: dict[int, Start] = field(default_factory=dict)
+    """The last of each trajectory that was not heard to end."""
+    handed: list[Hand] = field(default_factory=list)
+    retired: list[int] = field(default_factory=list)
+    is_resumed: bool = False
+
+
+class Opened(Struct, kw_only=True):
+    """A run that is ready to go on."""
+
+    setup: LiveSetup
+    layout: LiveLayout
+    directory: RunDirectory
+    journal: Journal
+    log: HistoryWriter
+    prompts: PromptTable
+    plane: ControlPlane
+    past: Past
+    closing: ExitStack
+
+    def close(self) -> None:
+        self.closing.close()
+
+
+def open_new(setup: LiveSetup, tell: Tell = lambda text: None) -> Opened:
+    """A new run; nothing is left behind if its rows cannot be read. `tell` hears of what takes long."""
+    with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
+        header, root = setup.header(), Path(setup.run_directory)
+        made = LiveLayout(root=Path(name))
+        make_prompts(setup, made, tell)
+        directory = closing.enter_context(
+            RunDirectory.create(root, header, lambda partial: _fill(LiveLayout(root=partial), setup, made))
+        )
+        return _opened(_at_home(setup, root), directory, closing, Past())
+
+
+def _fill(layout: LiveLayout, setup: LiveSetup, made: LiveLayout) -> None:
+    """What a live run is resumed from, beside its journal."""
+    for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
+        shutil.copyfile(source, target)
+    if setup.warm_start is not None:
+        shutil.copytree(made.initial_model, layout.initial_model)
+    write_setup(setup, layout.setup)
+
+
+def open_again(run_directory: Path) -> Opened:
+    """A run that was cut short: its log reconciled, its control plane as it was."""
+    with ExitStack() as closing:
+        directory = closing.enter_context(RunDirectory.resume(run_directory))
+        setup = _at_home(read_setup(LiveLayout(root=run_directory).setup), run_directory)
+        return _opened(setup, directory, closing, Past(is_resumed=True))
+
+
+def _at_home(setup: LiveSetup, root: Path) -> LiveSetup:
+    """The set-up with its places as they are now: a run may have been moved."""
+    initial_model = LiveLayout(root=root).initial_model
+    model = setup.model if setup.warm_start is None else str(initial_model)
+    return msgspec.structs.replace(setup, run_directory=str(root), model=model)
+
+
+def _opened(setup: LiveSetup, directory: RunDirectory, closing: ExitStack, past: Past) -> Opened:
+    layout = LiveLayout(root=directory.layout.root)
+    journal = closing.enter_context(Journal.open(layout.journal))
+    reconcile(layout.events, journal)
+    log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
+    closing.enter_context(log)
+    prompts = PromptTable.read(layout.prompts)
+    plane = make_plane(setup, prompts)
+    _decide_again(plane, journal, past)
+    return Opened(
+        setup=setup,
+        layout=layout,
+        directory=directory,
+        journal=journal,
+        log=log,
+        prompts=prompts,
+        plane=plane,
+        past=past,
+        closing=closing.pop_all(),
+    )
+
+
+def _decide_again(plane: ControlPlane, journal: Journal, past: Past) -> None:
+    """Bring the control plane to where it was."""
+    difference = replay(plane, _remembered(journal, past)).difference
+    if difference is not None:
+        raise DoraError(
+            f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
+            hint="resume with the version of dora-rl that the run was started with",
+        )
+
+
+def _remembered(journal: Journal, past: Past) -> Iterator[Event]:
+    """The journal's events, with what others than control need of them kept in `past`."""
+    evaluated: set[int] = set()
+    for told, decisions in journal.events():
+        past.at = told.at
+        if isinstance(told, Ended):
+            past.starts.pop(told.trajectory, None)
+        for decision in decisions:
+            _remember(decision, past)
+        if _speaks_of_evaluation(told, decisions, evaluated):
+            past.evaluations.append((told, decisions))
+        yield told, decisions
+
+
+def _remember(decision: Decision, past: Past) -> None:
+    match decision:
+        case Start():
+            past.starts[decision.trajectory] = decision
+        case Close():
+            for trajectory in decision.members:
+                past.starts.pop(trajectory, None)
+        case Hand():
+            past.handed.append(decision)
+        case Take():
+            past.handed.clear()
+        case Retire():
+            past.retired.append(decision.version)
+
+
+def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set[int]) -> bool:
+    """`evaluated` are the trajectories of evaluations so far."""
+    starts = {d.trajectory for d in decisions if isinstance(d, Start) and d.evaluation}
+    closes = {key for d in decisions if isinstance(d, Close) for key in d.members}
+    evaluated |= starts
+    if isinstance(told, Ended | Scored):
+        return bool(starts) or told.trajectory in evaluated
+    return isinstance(told, EvaluationAsked | Published) or bool(starts) or not evaluated.isdisjoint(closes)

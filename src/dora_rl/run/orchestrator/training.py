@@ -1,0 +1,257 @@
+"""The trainer's process: it is given batches, replays after a restart, and told when to write a checkpoint.
+
+The journal knows every batch that was taken. A trainer that starts says which version it holds; every batch
+after that is sent again, those that were published as replays. So its death is nobody else's business:
+control goes on as if the step took longer.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dora_rl.core.decisions import Hand, Take
+from dora_rl.run import messages as say
+from dora_rl.run.handle import Launch, LocalProcess, torch_environment
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.orchestrator.batches import group_of
+from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
+from dora_rl.run.setup import LiveSetup
+from dora_rl.store.journal import Journal
+from dora_rl.store.records import FinishedGroup, TakenBatch
+from dora_rl.trainer.records import Group
+
+_NAME = "the trainer"
+
+News = say.TrainerReady | say.StepComputed | say.StepTrained | say.CheckpointWritten
+
+
+class Training:
+    """The trainer, as the orchestrator sees it."""
+
+    def __init__(
+        self,
+        setup: LiveSetup,
+        layout: LiveLayout,
+        journal: Journal,
+        deaths: Deaths,
+        took: Callable[[Take, Sequence[FinishedGroup]], None],
+        *,
+        launch: Launch = LocalProcess,
+    ) -> None:
+        self._setup = setup
+        self._layout = layout
+        self._journal = journal
+        self._deaths = deaths
+        self._took = took
+        self._launch = launch
+        self.handed: list[Hand] = []
+        """Groups of the batch that is not taken yet."""
+        self.retired: list[int] = []
+        """Versions that nobody needs; one that starts is told again, because the last may not have heard."""
+        self.is_open = True
+        """Whether further steps may begin."""
+        self._wants_checkpoint = False
+        """The trainer has not been told yet."""
+        self._is_writing = False
+        """It was told, and may train further steps meanwhile."""
+        self.is_ready = False
+        self.is_training = False
+        """A step was sent, and that it was published is not journalled yet."""
+        self._start()
+
+    def _start(self) -> None:
+        self.is_ready = self.is_training = False
+        self._num_busy = 0
+        self._has_part = False
+        """It was sent groups of a step that was not."""
+        self._wants_checkpoint |= self._is_writing
+        self._is_writing = False
+        self._last_words: str | None = None
+        self.handle = self._launch(
+            "dora_rl.run.workers.trainer",
+            say.TrainerWord,
+            log=self._log,
+            environment=torch_environment(self._setup.devices.trainer_threads),
+        )
+        self._heard_at = self._since = time.monotonic()
+        self.handle.send(say.Begin(setup=self._setup, store=str(self._layout.versions)))
+
+    @property
+    def _log(self) -> Path:
+        return self._layout.logs / "trainer.log"
+
+    def close(self) -> None:
+        """End it, if it is left, at once."""
+        self.handle.end(within_s=0.0)
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def take(self, take: Take) -> None:
+        """Train on a batch; one that is not ready will find it in the journal."""
+        finished = [self._journal.group(group) for group in take.groups]
+        self._took(take, finished)
+        has_some = {hand.group for hand in self.handed}
+        self.handed = []
+        if self.is_ready and self.is_open:
+            groups = tuple(self._as_group(group) for group in finished if group.group not in has_some)
+            self._train(say.TrainStep(batch=take.batch, groups=groups))
+
+    def hand(self, hand: Hand) -> None:
+        """Begin to train on a group of a batch to come."""
+        self.handed.append(hand)
+        if self.is_ready and self.is_open:
+            self._add(hand)
+
+    def forget_handed(self) -> None:
+        """The open batch begins anew."""
+        self.handed = []
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """A checkpoint is wanted, or being written."""
+        return self._wants_checkpoint or self._is_writing
+
+    def want_checkpoint(self) -> None:
+        """Have the version of the step in progress written, once it is published."""
+        self._wants_checkpoint = True
+
+    def write_checkpoint(self) -> None:
+        """Have the last version written, now or once that can be: one at a time."""
+        self._wants_checkpoint = True
+        # A checkpoint ahead of the journal would hold a step that the journal still waits for.
+        # A step that began with some of its groups cannot be written.
+        is_between = not self.is_training and not self._has_part
+        if self.is_ready and is_between and not self._is_writing:
+            self._wants_checkpoint, self._is_writing = False, True
+            self._busy()
+            self.handle.send(say.WriteCheckpoint())
+
+    def abandon_part(self) -> bool:
+        """Have a step forgotten that began with some of its groups, which will be sent again.
+
+        False where it may have changed the weights already.
+        """
+        if self._has_part and self._setup.batch.updates > 1:
+            return False
+        if self._has_part:
+            self.handle.send(say.AbandonStep())
+            self._has_part = False
+        return True
+
+    def forgo_checkpoint(self) -> None:
+        """Do without one that was not begun."""
+        self._wants_checkpoint = False
+
+    def published(self) -> None:
+        """The journal has the version of the step in progress."""
+        self.is_training = False
+        if self._wants_checkpoint:
+            self.write_checkpoint()
+
+    def retire(self, version: int) -> None:
+        self.retired.append(version)
+        if self.is_ready:
+            self.handle.send(say.RetireVersion(version=version))
+
+    def _add(self, hand: Hand) -> None:
+        self._has_part = True
+        self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
+
+    def _train(self, step: say.TrainStep) -> None:
+        self.is_training, self._has_part = not step.is_replay, False
+        self._busy()
+        self.handle.send(step)
+
+    def _busy(self) -> None:
+        if not self._num_busy:
+            self._since = self._heard_at = time.monotonic()
+        self._num_busy += 1
+
+    def _group(self, group: int) -> Group:
+        return self._as_group(self._journal.group(group))
+
+    def _as_group(self, finished: FinishedGroup) -> Group:
+        return group_of(finished, self._setup.sampling)
+
+    # --- listening ------------------------------------------------------------------------------
+
+    def words(self) -> list[News]:
+        """What is news for others."""
+        news: list[News] = []
+        for word in self.handle.receive():
+            self._heard_at = time.monotonic()
+            match word:
+                case say.Broken():
+                    end_if_final(word)
+                    self._last_words = word.message
+                case say.TrainerReady():
+                    self._catch_up(word)
+                    news.append(word)
+                case say.StepTrained():
+                    self._done()
+                    news.append(word)
+                case say.StepComputed():
+                    news.append(word)
+                case say.CheckpointWritten():
+                    self._done()
+                    self._is_writing = False
+                    if self._wants_checkpoint:
+                        self.write_checkpoint()
+                    news.append(word)
+        return news
+
+    def _done(self) -> None:
+        self._num_busy -= 1
+        self._since = time.monotonic()
+
+    def _catch_up(self, ready: say.TrainerReady) -> None:
+        """Send everything that was taken after the version it holds."""
+        self.is_ready = True
+        for version in self.retired:
+            self.handle.send(say.RetireVersion(version=version))
+        for batch in self._journal.batches_after(ready.version):
+            if batch.is_published or self.is_open:
+                self._train(self._again(batch))
+            if not batch.is_published:
+                self._took(_take_of(batch), batch.groups)
+        if self._wants_checkpoint:
+            self.write_checkpoint()
+        if self.is_open:
+            for hand in self.handed:
+                self._add(hand)
+
+    def _again(self, batch: TakenBatch) -> say.TrainStep:
+        groups = tuple(map(self._as_group, batch.groups))
+        return say.TrainStep(batch=batch.number, groups=groups, is_replay=batch.is_published)
+
+    # --- deaths ---------------------------------------------------------------------------------
+
+    def restart_if_gone(self) -> str | None:
+        """Start it again if it died, hangs or takes too long; say why."""
+        reason = self._trouble()
+        if reason is not None:
+            self.handle.end(within_s=0.0)
+            self._deaths.count(_NAME, reason, self._log)
+            self._start()
+        return reason
+
+    def _trouble(self) -> str | None:
+        now, patience = time.monotonic(), self._setup.patience
+        if not self.handle.is_alive:
+            return how_it_ended(self.handle.end(within_s=1.0), self._last_words, self._log)
+        if self.is_ready and not self._num_busy:
+            return None
+        limit_s = patience.step_s if self.is_ready else patience.start_s
+        if now - self._since > limit_s:
+            return f"took more than {limit_s:g} s {'for a step' if self.is_ready else 'to start'}"
+        silence_s = self._setup.control.silence_s
+        return f"was silent for {silence_s:g} s" if now - self._heard_at > silence_s else None
+
+
+def _take_of(batch: TakenBatch) -> Take:
+    """As control decided it."""
+    return Take(
+        batch=batch.number,
+        groups=tuple(group.group for group in batch.groups),
+        staleness=tuple(batch.number - group.version for group in batch.groups),
+    )

@@ -1,0 +1,69 @@
+"""What is decided is written down before it is acted on: journal first, then the event log, then watchers."""
+
+from collections.abc import Callable, Sequence
+
+from dora_rl.control.plane import ControlPlane
+from dora_rl.core.decisions import Admit, Decision, Start
+from dora_rl.core.history import Event, HistoryWriter
+from dora_rl.core.inputs import Input
+from dora_rl.run.prompts import PromptTable
+from dora_rl.store.journal import Journal
+from dora_rl.store.records import AnyPayload, PromptTokens
+
+Watcher = Callable[[Input, list[Decision]], None]
+"""Hears every input with what was decided about it, once both are durable."""
+
+
+class Scribe:
+    """Lets control decide, and makes inputs, decisions and payloads durable together."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        journal: Journal,
+        log: HistoryWriter,
+        prompts: PromptTable,
+        watchers: Sequence[Watcher],
+    ) -> None:
+        self._plane = plane
+        self._journal = journal
+        self._log = log
+        self._prompts = prompts
+        self._watchers = watchers
+        self._evaluating: set[int] = set()
+        """Evaluation groups whose prompt is recorded."""
+
+    def decide(self, inputs: Sequence[Input], payloads: Sequence[AnyPayload]) -> list[Decision]:
+        """What to do about these inputs, in order; durable when this returns."""
+        events: list[Event] = [(told, self._plane.handle(told)) for told in inputs]
+        decided = [decision for _, decisions in events for decision in decisions]
+        if events or payloads:
+            self._journal.append(events, [*payloads, *self._prompts_of(decided)])
+        for told, decisions in events:
+            self._log.watch(told, decisions)
+            for watch in self._watchers:
+                watch(told, decisions)
+        self._log.flush()
+        return decided
+
+    def _prompts_of(self, decisions: Sequence[Decision]) -> list[PromptTokens]:
+        """Of the groups that start now."""
+        return [
+            PromptTokens(group=decision.group, tokens=self._prompts[decision.row].token_ids)
+            for decision in decisions
+            if isinstance(decision, Admit)
+            or (isinstance(decision, Start) and self._is_new_evaluation(decision))
+        ]
+
+    def _is_new_evaluation(self, start: Start) -> bool:
+        is_new = start.evaluation and start.group not in self._evaluating
+        if is_new:
+            self._evaluating.add(start.group)
+        return is_new
+
+    def recall(self, events: Sequence[Event]) -> None:
+        """These were written down before this process began."""
+        for _, decisions in events:
+            for decision in decisions:
+                if isinstance(decision, Start):
+                    self._is_new_evaluation(decision)

@@ -1,0 +1,98 @@
+"""A live run from its beginning, or from where it was cut short, to its end."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from dora_rl.core.errors import DoraError, UserError
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.orchestrator.loop import Orchestrator
+from dora_rl.run.orchestrator.opening import Opened, open_again, open_new
+from dora_rl.run.orchestrator.preparing import Tell
+from dora_rl.run.orchestrator.writing import Watcher
+from dora_rl.run.setup import LiveSetup
+from dora_rl.run.summary import RunSummary
+from dora_rl.store.durable import full_disk_named
+
+__all__ = ["Watcher", "resume_live", "run_live"]
+
+
+def run_live(
+    setup: LiveSetup, watchers: Sequence[Watcher] = (), tell: Tell = lambda text: None
+) -> RunSummary:
+    """Run a set-up to its end, or until it is interrupted, leaving everything in its run directory.
+
+    `tell` hears how far the preparations are, where they take long.
+
+    The first SIGINT or SIGTERM lets the step in progress end, writes a checkpoint and returns; the second
+    returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
+    the run could not go on, with the reason; what is durable can be resumed.
+    """
+    with resumable(Path(setup.run_directory)):
+        return _run(open_new(setup, tell), watchers)
+
+
+def resume_live(
+    run_directory: Path, watchers: Sequence[Watcher] = (), tell: Tell = lambda text: None
+) -> RunSummary:
+    """Go on with a run that was interrupted, killed or failed, as `run_live` would have.
+
+    `tell` hears where it goes on.
+    """
+    with resumable(run_directory):
+        opened = open_again(run_directory)
+        done = opened.journal.newest_version
+        tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {opened.setup.steps}")
+        return _run(opened, watchers)
+
+
+@contextmanager
+def resumable(root: Path) -> Iterator[None]:
+    """What ends a run and is not the user's mistake is said with the way back, once there is one."""
+    try:
+        with full_disk_named(root):
+            yield
+    except UserError:
+        raise
+    except DoraError as error:
+        if LiveLayout(root=root).setup.exists():
+            go_on = f"`dora train --resume {root}` goes on"
+            error.hint = f"{error.hint}; then {go_on}" if error.hint else go_on
+        raise
+
+
+def _run(opened: Opened, watchers: Sequence[Watcher]) -> RunSummary:
+    try:
+        orchestrator = Orchestrator(opened, tuple(watchers))
+        with orchestrator.interrupts.heeded():
+            orchestrator.run()
+            orchestrator.stop()
+        summary = _summary(opened, orchestrator)
+        if summary.is_complete:
+            opened.directory.finish(msgspec.to_builtins(summary))
+        return summary
+    finally:
+        opened.close()
+
+
+def _summary(opened: Opened, orchestrator: Orchestrator) -> RunSummary:
+    plane = opened.plane
+    staleness = plane.meters.staleness
+    return RunSummary(
+        run_directory=str(opened.layout.root),
+        is_complete=plane.is_done and opened.journal.covered_step >= opened.setup.steps,
+        steps=plane.window.newest,
+        elapsed_s=orchestrator.now,
+        trained_trajectories=plane.ledger.num_committed,
+        closed_trajectories=dict(plane.ledger.outcomes),
+        staleness_mean=sum(s * n for s, n in staleness.items()) / max(1, staleness.total()),
+        staleness_max=max(staleness, default=0),
+        starved_s=plane.meters.starved_s,
+        window_stall_s=plane.meters.window_stall_s,
+        worker_deaths=dict(orchestrator.deaths.total),
+        reward_failures=dict(orchestrator.scoring.failures.total),
+        checkpoint=orchestrator.checkpoint,
+        last_metrics=orchestrator.metrics.last,
+    )

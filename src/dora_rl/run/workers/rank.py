@@ -1,0 +1,43 @@
+"""The process of rank 1 and above: `python -m dora_rl.run.workers.rank FD RANK`. Started by rank 0.
+
+It does what rank 0 is told, in step with it. It publishes nothing and says only that it lives, or what broke.
+"""
+
+import math
+import sys
+import time
+import traceback
+
+from dora_rl.core.errors import DoraError
+from dora_rl.run import messages as say
+from dora_rl.run.workers.breaking import broken
+from dora_rl.run.workers.channel import Channel
+from dora_rl.run.workers.followers import SETTLING_S
+
+
+def main(fd: int, rank: int) -> None:
+    """Open this rank's part of the trainer, and follow."""
+    channel = Channel(fd, say.TrainerCommand)
+    begin = channel.receive()
+    assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
+    with channel.kept_alive(math.inf):
+        try:
+            # Torch takes seconds to import; that rank 0 is gone is noticed before.
+            from dora_rl.run.workers.training import follow
+
+            follow(channel, begin.setup, rank)
+        except DoraError as error:
+            traceback.print_exc()
+            channel.send(broken(error))
+            channel.leave(1)
+        except BaseException as error:
+            # Anything: the others wait for this one. If it only saw another die, rank 0 says so first.
+            traceback.print_exc()
+            time.sleep(SETTLING_S)
+            channel.send(say.Broken(message=traceback.format_exception_only(error)[-1].strip()))
+            channel.leave(1)
+        channel.leave()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

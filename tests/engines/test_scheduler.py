@@ -1,0 +1,317 @@
+"""Whatever the requests, sizes and delays: every token is computed from the right KV, and nothing starves.
+
+The executor here keeps tokens where a real one keeps keys and values, and draws each token as a function of
+everything it reads back through the slot's table. One wrong block, copy, turn or order changes the tokens.
+"""
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.engines.errors import RequestError
+from dora_rl.engines.native.scheduling.lanes import Lanes
+from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.native.scheduling.plan import CopyBlock, Discard, Park, Plan, Row, Sampled, Unpark
+from dora_rl.engines.native.scheduling.scheduler import Scheduler
+from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey
+from dora_rl.engines.streams import Words, stream_of
+
+EOS = 0
+
+
+def draw(version: int, stream: Words, context: list[int]) -> int:
+    return hash((version, stream, tuple(context))) % 17
+
+
+def expected(request: Request, context: list[int], max_tokens: int) -> list[int]:
+    """What a request generates all by itself."""
+    tokens = list(context)
+    while len(tokens) < max_tokens and (len(tokens) == len(context) or tokens[-1] != EOS):
+        tokens.append(draw(request.version, stream_of(request.key), tokens))
+    return tokens[len(context) :]
+
+
+class CellExecutor:
+    """Tokens in cells in place of KV in blocks."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.cells = [[-1] * limits.block_size for _ in range(limits.num_blocks + 1)]
+        self.tables: dict[int, list[int]] = {}
+        self.streams: dict[int, Words] = {}
+        self.last_drawn: dict[int, int] = {}
+        self.parked: dict[int, list[list[int]]] = {}
+
+    def execute(self, plan: Plan) -> Sampled:
+        assert plan.num_tokens <= self.limits.step_tokens
+        for move in plan.moves:
+            self.move(move)
+        for table in plan.tables:
+            self.tables[table.slot] = self.tables.get(table.slot, [])[: table.first] + list(table.blocks)
+        self.streams |= {entrant.slot: entrant.stream for entrant in plan.entrants}
+        tokens = tuple(self.compute(plan.version or 0, row) for row in plan.rows)
+        drawn = tuple(token for row, token in zip(plan.rows, tokens, strict=True) if row.is_sampled)
+        return Sampled(tokens=drawn, logprobs=(0.0,) * len(drawn), cut_logprobs=(0.0,) * len(drawn))
+
+    def move(self, move: CopyBlock | Park | Unpark | Discard) -> None:
+        match move:
+            case CopyBlock():
+                self.cells[move.target] = list(self.cells[move.source])
+            case Park():
+                self.parked[move.ticket] = [list(self.cells[block]) for block in move.blocks]
+                num_parked = sum(map(len, self.parked.values()))
+                assert num_parked <= self.limits.num_host_blocks
+            case Unpark():
+                for block, cell in zip(move.blocks, self.parked.pop(move.ticket), strict=True):
+                    self.cells[block] = cell
+            case Discard():
+                del self.parked[move.ticket]
+
+    def compute(self, version: int, row: Row) -> int:
+        table, size = self.tables[row.slot], self.limits.block_size
+        for offset, token in enumerate(row.tokens or (self.last_drawn[row.slot],)):
+            block, cell = divmod(row.start + offset, size)
+            self.cells[table[block]][cell] = token
+        end = row.start + row.num_tokens
+        context = [self.cells[table[index // size]][index % size] for index in range(end)]
+        token = draw(version, self.streams[row.slot], context)
+        if row.is_sampled:
+            self.last_drawn[row.slot] = token
+        return token
+
+
+class Loop:
+    """Plans up to `depth` steps ahead of the answers."""
+
+    def __init__(self, limits: Limits, depth: int) -> None:
+        self.scheduler = Scheduler(limits, Stops([EOS]))
+        self.executor = CellExecutor(limits)
+        self.depth = depth
+        self.under_way: deque[tuple[Plan, Sampled]] = deque()
+        self.ended: list[Finished] = []
+
+    def step(self) -> bool:
+        plan = self.scheduler.plan()
+        if plan is not None:
+            self.under_way.append((plan, self.executor.execute(plan)))
+        self.scheduler.check_integrity()
+        if self.under_way and (plan is None or len(self.under_way) >= self.depth):
+            self.ended += self.scheduler.commit(*self.under_way.popleft())
+            self.scheduler.check_integrity()
+            return True
+        return plan is not None
+
+
+def request(number: int, **changes: object) -> Request:
+    fields: dict[str, object] = {
+        "id": number,
+        "version": 0,
+        "prompt": (1, 2, 3),
+        "key": StreamKey(seed=1, row=number),
+        "stopping": Stopping(max_new_tokens=5),
+    }
+    return Request(**fields | changes)  # type: ignore[arg-type]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[Request]:
+    """Up to a dozen requests in groups and versions, no longer than 40 tokens each."""
+    made = []
+    for number in range(draw(st.integers(1, 12))):
+        group, version = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+        made.append(
+            request(
+                number,
+                version=version,
+                prompt=tuple(range(1, 2 + 5 * group)),
+                continued=tuple(draw(st.lists(st.integers(1, 9), max_size=4))),
+                group=draw(st.sampled_from([None, group])),
+                deadline=draw(st.integers(0, 2)),
+                stopping=Stopping(max_new_tokens=draw(st.integers(1, 20))),
+                holds_turn=draw(st.booleans()),
+            )
+        )
+    return made
+
+
+LIMITS = st.builds(
+    Limits,
+    num_blocks=st.integers(20, 40),
+    block_size=st.sampled_from([2, 3, 4]),
+    num_host_blocks=st.sampled_from([0, 5, 100]),
+    max_running=st.integers(1, 6),
+    step_tokens=st.integers(6, 20),
+    max_positions=st.just(100),
+)
+
+
+class World:
+    """Checks every turn that ends, and lets held requests take a second one while they fit."""
+
+    def __init__(self, loop: Loop, requests: list[Request]) -> None:
+        self.loop = loop
+        self.requests = {each.id: each for each in requests}
+        self.contexts = {each.id: [*each.prompt, *each.continued] for each in requests}
+        self.num_turns = dict.fromkeys(self.contexts, 0)
+
+    def see(self, ended: Finished) -> None:
+        own, context = self.requests[ended.id], self.contexts[ended.id]
+        assert list(ended.tokens) == expected(own, context, len(context) + own.stopping.max_new_tokens)
+        context += ended.tokens
+        self.num_turns[ended.id] += 1
+        if ended.is_held and self.num_turns[ended.id] == 1 and len(context) <= 18:
+            self.loop.scheduler.resume(ended.id, (5, 6, 7))
+            context += (5, 6, 7)
+        elif ended.is_held:
+            self.loop.scheduler.abort(ended.id)
+
+    def run(self, gaps: list[int]) -> None:
+        """Submit the requests so many steps after one another, and go on to the end."""
+        for each, gap in zip(self.requests.values(), gaps, strict=False):
+            self.loop.scheduler.submit(each)
+            for _ in range(gap):
+                self.advance()
+        for _ in range(5000):
+            if not self.advance():
+                return
+        raise AssertionError("starving")
+
+    def advance(self) -> bool:
+        is_active = self.loop.step()
+        while self.loop.ended:
+            self.see(self.loop.ended.pop())
+        return is_active
+
+
+@given(
+    limits=LIMITS,
+    requests=requests(),
+    depth=st.integers(1, 3),
+    gaps=st.lists(st.integers(0, 5), min_size=12, max_size=12),
+)
+def test_every_request_ends_with_the_tokens_it_would_draw_alone(
+    limits: Limits, requests: list[Request], depth: int, gaps: list[int]
+) -> None:
+    world = World(Loop(limits, depth), requests)
+    world.run(gaps)
+    assert all(world.num_turns.values())
+    world.loop.executor.execute(world.loop.scheduler.settle())
+    assert not world.loop.executor.parked
+
+
+@given(limits=LIMITS, requests=requests(), depth=st.integers(1, 3), data=st.data())
+def test_aborting_leaves_the_others_alone(
+    limits: Limits, requests: list[Request], depth: int, data: st.DataObject
+) -> None:
+    loop = Loop(limits, depth)
+    for each in requests:
+        loop.scheduler.submit(each)
+    victims = data.draw(st.sets(st.sampled_from([each.id for each in requests])))
+    for _ in range(data.draw(st.integers(0, 10))):
+        loop.step()
+    for victim in victims - {ended.id for ended in loop.ended}:
+        partial = loop.scheduler.abort(victim)
+        own = requests[victim]
+        context = [*own.prompt, *own.continued]
+        full = expected(own, context, len(context) + own.stopping.max_new_tokens)
+        assert list(partial.tokens) == full[: len(partial.tokens)]
+        loop.scheduler.check_integrity()
+    while loop.step():
+        pass
+    ended = {ended.id for ended in loop.ended}
+    assert ended >= {each.id for each in requests} - victims
+
+
+def test_a_prompt_of_a_group_is_computed_once() -> None:
+    limits = Limits(num_blocks=100, block_size=4, max_running=8, step_tokens=64)
+    loop = Loop(limits, depth=1)
+    prompt = tuple(range(1, 31))
+    for number in range(4):
+        loop.scheduler.submit(request(number, prompt=prompt, group=7))
+    plans = []
+    while plan := loop.scheduler.plan():
+        plans.append(plan)
+        loop.scheduler.commit(plan, loop.executor.execute(plan))
+    assert [row.num_tokens for row in plans[0].rows] == [30]
+    assert sorted(row.num_tokens for row in plans[1].rows) == [1, 1, 1, 1]
+
+
+def test_the_most_urgent_goes_first_and_the_least_urgent_makes_room() -> None:
+    loop = Loop(Limits(num_blocks=6, block_size=4, max_running=2, step_tokens=16, max_positions=64), depth=1)
+    stopping = Stopping(max_new_tokens=12, is_length_prescribed=True)
+    for number, deadline in enumerate((3, 1, 2)):
+        loop.scheduler.submit(request(number, deadline=deadline, stopping=stopping))
+    while loop.step():
+        pass
+    assert [ended.id for ended in loop.ended] == [1, 2, 0]
+    assert loop.scheduler.load(()).num_preempted > 0
+
+
+def test_what_does_not_fit_is_refused_in_words() -> None:
+    scheduler = Scheduler(Limits(num_blocks=4, block_size=4, max_running=2, max_positions=64), Stops([EOS]))
+    with pytest.raises(RequestError, match="need 5 KV blocks"):
+        scheduler.submit(request(1, prompt=(1,) * 4, stopping=Stopping(max_new_tokens=14)))
+    with pytest.raises(RequestError, match="leave none to generate"):
+        scheduler.submit(request(1, prompt=(1,) * 64))
+    with pytest.raises(RequestError, match="empty"):
+        scheduler.submit(request(1, prompt=()))
+    scheduler.submit(request(1))
+    with pytest.raises(RequestError, match="here already"):
+        scheduler.submit(request(1))
+    with pytest.raises(RequestError, match="not here"):
+        scheduler.abort(2)
+    with pytest.raises(RequestError, match="not between turns"):
+        scheduler.resume(1, (4,))
+
+
+def test_steps_too_small_for_the_batch_are_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="cannot all decode"):
+        Limits(num_blocks=4, max_running=9, step_tokens=8)
+
+
+def test_in_a_round_the_most_urgent_lane_goes_first() -> None:
+    lanes, urgent = Lanes(), {0: (3, 1), 1: (1, 2), 2: (2, 3)}
+    assert [lanes.next_turn(urgent) for _ in range(6)] == [1, 2, 0, 1, 2, 0]
+
+
+def test_nobody_enters_who_would_leave_a_running_request_no_block_to_grow_into() -> None:
+    loop = Loop(Limits(num_blocks=4, block_size=4, max_running=2, step_tokens=16, max_positions=64), depth=1)
+    for number in (1, 2):
+        loop.scheduler.submit(request(number, prompt=(1,) * 7, stopping=Stopping(max_new_tokens=3)))
+        loop.step()
+    assert loop.scheduler.load(()).num_running == 1
+    while loop.step():
+        pass
+    assert loop.scheduler.load(()).num_preempted == 0
+
+
+def test_a_stop_string_is_found_behind_tokens_that_say_nothing() -> None:
+    """As special tokens, or pieces of a character: text comes from far fewer of them than it has letters."""
+    loop = Loop(
+        Limits(num_blocks=40, block_size=4, max_running=2, step_tokens=16, max_positions=128), depth=1
+    )
+    stops = Stops([], decode=lambda tokens: "".join({8: "a", 9: "b"}.get(token, "") for token in tokens))
+    asked = Stopping(max_new_tokens=90, stop_tokens=(), stop_strings=("ab",))
+    loop.scheduler.submit(request(1, stopping=asked))
+    sequence = loop.scheduler.find(1)
+    stops.equip(sequence)
+    for token in (8, *[1] * 60):
+        sequence.tokens.append(token)
+        assert stops.reason(sequence) is None
+    sequence.tokens.append(9)
+    assert stops.reason(sequence) == "stop string"
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers())), min_size=1))
+def test_no_lane_waits_longer_than_a_round(steps: list[dict[int, tuple[int, int]]]) -> None:
+    lanes, waited = Lanes(), dict.fromkeys(range(5), 0)
+    for with_work in filter(None, steps):
+        turn = lanes.next_turn(with_work)
+        assert turn in with_work
+        for lane in waited:
+            waited[lane] = waited[lane] + 1 if lane in with_work and lane != turn else 0
+        assert max(waited.values()) <= 2 * 4

@@ -1,0 +1,175 @@
+"""The process of an instance, told and heard through its socket."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dora_rl.run import messages as say
+from dora_rl.run.handle import LocalProcess, torch_environment
+
+from .conftest import live_setup, request
+from .talk import Talk
+
+
+@pytest.fixture(scope="module")
+def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Talk]]:
+    """Starts instances, and ends them."""
+    workers: list[LocalProcess] = []
+    directory = tmp_path_factory.mktemp("instances")
+
+    def make() -> Talk:
+        worker = LocalProcess(
+            "dora_rl.run.workers.instance",
+            say.InstanceWord,
+            log=directory / "instance.log",
+            environment=torch_environment(1),
+        )
+        workers.append(worker)
+        setup = live_setup(model, directory, report_every_s=0.01, stop_strings=())
+        worker.send(say.Begin(setup=setup, store=str(store)))
+        talk = Talk(worker)
+        talk.word(say.InstanceReady)
+        worker.send(say.LoadVersion(version=0))
+        talk.word(say.VersionLoaded)
+        return talk
+
+    yield make
+    for worker in workers:
+        worker.end(within_s=0.0)
+
+
+@pytest.fixture(scope="module")
+def talk(start: Callable[[], Talk]) -> Talk:
+    """An instance that the tests share; they use other numbers for their requests."""
+    return start()
+
+
+@pytest.fixture(scope="module")
+def other(start: Callable[[], Talk]) -> Talk:
+    """A second one."""
+    return start()
+
+
+def test_a_request_is_told_as_it_grows_and_when_it_ends(talk: Talk) -> None:
+    clock = talk.word(say.Report).clock
+    talk.worker.send(say.Generate(request=request(1, max_new_tokens=200)))
+    ended = talk.ended(1)
+    reports = [word for word in talk.heard if isinstance(word, say.Report) and word.drawn]
+    assert ended.is_truncated
+    assert len(reports) > 1
+    assert len(talk.tokens(1)) == 200
+    assert ended.clock - clock == 200
+    assert max(report.step_s for report in reports) > 0
+
+
+def test_requests_of_several_versions_gain_a_token_a_round(talk: Talk) -> None:
+    clock = talk.word(say.Report).clock
+    talk.worker.send(say.LoadVersion(version=1))
+    for version in (0, 1):
+        talk.worker.send(say.Generate(request=request(2 + version, version=version, max_new_tokens=100)))
+    last = max(talk.ended(2).clock, talk.ended(3).clock)
+    talk.worker.send(say.DropVersion(version=1))
+    assert 100 <= last - clock <= 102
+
+
+def test_a_request_goes_on_behind_tokens_that_exist_with_the_same_draws(talk: Talk) -> None:
+    talk.worker.send(say.Generate(request=request(4, max_new_tokens=30)))
+    talk.ended(4)
+    whole = talk.tokens(4)
+    talk.worker.send(say.Generate(request=request(5, max_new_tokens=18, continued=tuple(whole[:12]))))
+    talk.ended(5)
+    assert talk.tokens(5) == whole[12:]
+
+
+def test_nothing_is_heard_of_an_aborted_request(talk: Talk) -> None:
+    talk.worker.send(say.Generate(request=request(6, max_new_tokens=400)))
+    talk.has_drawn(6)
+    talk.worker.send(say.AbortRequest(request=6))
+    talk.worker.send(say.Generate(request=request(7, max_new_tokens=5)))
+    assert talk.ended(7).kv_tokens == 0
+    assert 0 < len(talk.tokens(6)) < 400
+
+
+def test_a_moved_request_yields_the_same_tokens(talk: Talk, other: Talk, tmp_path: Path) -> None:
+    talk.worker.send(say.Generate(request=request(10, max_new_tokens=300)))
+    talk.ended(10)
+    for number, path in ((11, None), (12, str(tmp_path / "kv"))):
+        other.worker.send(say.Generate(request=request(number, max_new_tokens=300)))
+        other.has_drawn(number)
+        other.worker.send(say.ExportRequest(request=number, path=path))
+        exported = other.word(say.RequestExported)
+        assert (exported.kv_bytes > 0) == (path is not None)
+        told = other.tokens(number)
+        assert 0 < len(told) < 300
+        if path is None:
+            moved = request(number, max_new_tokens=300 - len(told), continued=tuple(told))
+            talk.worker.send(say.Generate(request=moved))
+        else:
+            talk.worker.send(say.ImportRequest(request=number, path=path))
+            assert talk.word(say.RequestImported).request == number
+        talk.ended(number)
+        assert told + talk.tokens(number) == talk.tokens(10)
+
+
+def test_nothing_decodes_while_it_is_paused(talk: Talk) -> None:
+    talk.worker.send(say.Pause())
+    talk.word(say.Paused)
+    clock = talk.word(say.Report).clock
+    talk.worker.send(say.Generate(request=request(20)))
+    for _ in range(5):
+        assert talk.word(say.Report).clock == clock
+    talk.worker.send(say.GoOn())
+    talk.word(say.WentOn)
+    talk.ended(20)
+
+
+def test_versions_come_whole_or_as_a_change_and_requests_keep_theirs(talk: Talk) -> None:
+    talk.worker.send(say.LoadVersion(version=1))
+    talk.worker.send(say.Generate(request=request(30, version=1)))
+    talk.worker.send(say.LoadVersion(version=2, drop=(0,)))
+    talk.worker.send(say.Generate(request=request(31, version=2)))
+    talk.worker.send(say.Generate(request=request(32, version=0)))
+    assert [talk.word(say.VersionLoaded).version for _ in range(2)] == [1, 2]
+    failed = talk.word(say.RequestFailed)
+    assert failed.request == 32
+    assert "not resident" in failed.reason
+    assert (talk.ended(30).drawn.version, talk.ended(31).drawn.version) == (1, 2)
+    assert talk.tokens(30) != talk.tokens(31)
+
+
+def test_an_interrupted_request_goes_on_under_the_other_version(other: Talk) -> None:
+    other.worker.send(say.Generate(request=request(40, max_new_tokens=300)))
+    other.has_drawn(40)
+    other.worker.send(say.InterruptAll(version=2))
+    other.word(say.VersionLoaded)
+    ended = other.ended(40)
+    drawn = [d for word in other.heard if isinstance(word, say.Report) for d in word.drawn if d.request == 40]
+    versions = [d.version for d in (*drawn, ended.drawn)]
+    assert len(other.tokens(40)) == 300
+    assert versions == sorted(versions)
+    assert set(versions) == {0, 2}
+
+
+def test_a_hang_is_silence_and_a_death_is_noticed_at_once(other: Talk) -> None:
+    other.word(say.Report)
+    os.kill(other.worker.pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    other.worker.receive()
+    time.sleep(0.2)
+    assert other.worker.is_alive
+    assert other.worker.receive() == []
+    os.kill(other.worker.pid, signal.SIGKILL)
+    began = time.monotonic()
+    while other.worker.is_alive:
+        other.worker.receive()
+        assert time.monotonic() - began < 1.0
+    assert other.worker.end(within_s=1.0) == "killed by SIGKILL"
+
+
+def test_it_ends_when_it_is_told_to(talk: Talk) -> None:
+    talk.worker.send(say.Stop())
+    assert talk.worker.end(within_s=10.0) == "exited with 0"

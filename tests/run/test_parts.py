@@ -1,0 +1,452 @@
+"""The orchestrator's small objects, without a process."""
+
+import errno
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from safetensors import SafetensorError
+
+from dora_rl.core.decisions import Lend, Start, Take
+from dora_rl.core.errors import UserError
+from dora_rl.core.inputs import Fault
+from dora_rl.core.recipe import Control
+from dora_rl.engines.requests import Sampling
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.prompts import TokenizedPrompt
+from dora_rl.envs.scoring.judge import Judgement
+from dora_rl.envs.scoring.messages import Metric, Reason, RewardFailure
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.messages import (
+    AbandonStep,
+    Begin,
+    Broken,
+    CheckpointWritten,
+    RetireVersion,
+    StepTrained,
+    TrainerReady,
+    TrainStep,
+    WriteCheckpoint,
+)
+from dora_rl.run.orchestrator.batches import group_of
+from dora_rl.run.orchestrator.carrying import Carrying
+from dora_rl.run.orchestrator.deaths import Deaths, WorkerDied, end_if_final, how_it_ended
+from dora_rl.run.orchestrator.failing import RewardFailures, RewardsFailed
+from dora_rl.run.orchestrator.instances import Instances
+from dora_rl.run.orchestrator.metrics import Metrics
+from dora_rl.run.orchestrator.plane import make_plane
+from dora_rl.run.orchestrator.requests import Requests
+from dora_rl.run.orchestrator.training import Training
+from dora_rl.run.prompts import PromptLengths, PromptTable
+from dora_rl.run.run import resumable
+from dora_rl.run.setup import read_setup, write_setup
+from dora_rl.run.workers.breaking import broken
+from dora_rl.run.workers.instance import write_exported
+from dora_rl.store.errors import DiskFull
+from dora_rl.store.journal import Journal
+from dora_rl.store.records import FinishedGroup, Response, StreamKey, Stretch, WholeTrajectory
+from dora_rl.trainer.checkpoint import CheckpointError
+
+from .conftest import MakeSetup
+
+
+def start(trajectory: int, instance: int, attempt: int = 0) -> Start:
+    return Start(
+        instance=instance,
+        version=0,
+        trajectory=trajectory,
+        group=0,
+        epoch=0,
+        row=0,
+        member=trajectory,
+        attempt=attempt,
+        prompt_tokens=3,
+    )
+
+
+def table(num_train: int, num_held_out: int) -> PromptTable:
+    prompts = [
+        TokenizedPrompt(row=Row(row=i, prompt="p", columns={}), token_ids=(1,) * (i + 1))
+        for i in range(num_train + num_held_out)
+    ]
+    return PromptTable(
+        train=tuple(prompts[:num_train]), held_out=tuple(prompts[num_train:]), stop_tokens=(2,)
+    )
+
+
+def test_a_late_word_about_an_earlier_request_finds_nothing() -> None:
+    requests = Requests()
+    first = requests.place(5, instance=0)
+    requests.forget(5)
+    second = requests.place(5, instance=0)
+    assert requests.find(first.number, 0) is None
+    assert requests.find(second.number, 0) is second
+    assert requests.find(second.number, 1) is None
+
+
+def test_a_trajectory_goes_on_behind_its_tokens_unless_it_is_another_attempt() -> None:
+    requests = Requests()
+    requests.draft(start(5, 0)).tokens += [7, 8]
+    assert requests.draft(start(5, 1)).tokens == [7, 8]
+    assert requests.draft(start(5, 1, attempt=1)).tokens == []
+
+
+def test_held_out_rows_have_numbers_of_their_own_and_are_never_trained_on() -> None:
+    prompts = table(num_train=3, num_held_out=2)
+    lengths = PromptLengths(prompts)
+    assert len(lengths) == 3
+    assert [lengths[row] for row in prompts.evaluated(10)] == [4, 5]
+    assert prompts.evaluated(1) == (3,)
+    assert prompts[4].token_ids == (1,) * 5
+
+
+def test_a_set_up_survives_being_written(make_setup: MakeSetup, tmp_path: Path) -> None:
+    setup = make_setup()
+    write_setup(setup, tmp_path / "setup.json")
+    assert read_setup(tmp_path / "setup.json") == setup
+
+
+def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: Path) -> None:
+    deaths = Deaths(2, tmp_path / "book")
+    deaths.count("instance 3", "exited with 1", tmp_path)
+    deaths.forgive()
+    deaths.count("instance 3", "exited with 1", tmp_path)
+    deaths.count("the trainer", "exited with 1", tmp_path)
+    with pytest.raises(WorkerDied, match=r"instance 3 died 2 times .* killed by SIGKILL"):
+        deaths.count("instance 3", "killed by SIGKILL", tmp_path)
+    assert deaths.total == {"instance 3": 3, "the trainer": 1}
+    assert len((tmp_path / "book").read_text().splitlines()) == 4
+
+
+def test_every_death_is_told_once_and_the_last_as_one_that_nobody_starts_again(tmp_path: Path) -> None:
+    deaths = Deaths(2, tmp_path / "book")
+    deaths.note("a reward worker", "hung in f")
+    deaths.count("the trainer", "exited with 1", tmp_path)
+    assert [(fault.worker, fault.is_restarted) for fault in deaths.told(5.0)] == [
+        ("a reward worker", True),
+        ("the trainer", True),
+    ]
+    with pytest.raises(WorkerDied):
+        deaths.count("the trainer", "exited with 1", tmp_path)
+    assert deaths.told(6.0) == [
+        Fault(at=6.0, worker="the trainer", reason="exited with 1", is_restarted=False)
+    ]
+    assert deaths.told(7.0) == []
+
+
+def test_last_words_are_quoted_of_a_process_that_ended_by_itself_with_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("KV 2.0 MiB\nRuntimeError: no\n")
+    assert how_it_ended("exited with 1", None, log) == "exited with 1: RuntimeError: no"
+    assert how_it_ended("killed by SIGABRT", None, log) == "killed by SIGABRT: RuntimeError: no"
+    assert how_it_ended("killed by SIGKILL", None, log) == "killed by SIGKILL"
+    assert how_it_ended("exited with 0", None, log) == "exited with 0"
+    assert how_it_ended("killed by SIGKILL", "rank 1 died", log) == "killed by SIGKILL: rank 1 died"
+
+
+class Failing:
+    """Failures of a run whose clock is set by hand."""
+
+    def __init__(self, root: Path, max_in_a_row: int) -> None:
+        self.now = 0.0
+        self.log = root / "rewards.log"
+        self.book = RewardFailures(
+            self.log, max_in_a_row=max_in_a_row, time_limit_s=10.0, clock=lambda: self.now
+        )
+
+    def judge(self, *reasons: Reason) -> None:
+        failures = [RewardFailure(function="f", row=3, reason=each, detail="E: no") for each in reasons]
+        self.book.judged(failures)
+        self.book.check()
+
+
+def test_a_batch_of_failures_in_a_row_ends_the_run_and_a_single_reward_begins_anew(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=3)
+    for _ in range(5):
+        run.judge("raised")
+        run.judge("not finite")
+        run.judge()
+    run.judge("raised")
+    run.judge("process died")
+    with pytest.raises(
+        RewardsFailed, match="3 trajectories in a row, the last one by reward f, raised: E: no"
+    ):
+        run.judge("raised")
+    assert run.book.total == {
+        "failed: reward f, raised": 7,
+        "failed: reward f, not finite": 5,
+        "failed: reward f, process died": 1,
+    }
+
+
+def test_a_function_that_always_hangs_is_given_up_long_before_a_batch_of_it(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=1000)
+    for _ in range(7):
+        run.now += 10.0
+        run.judge("time limit")
+    run.now += 10.0
+    with pytest.raises(RewardsFailed, match="8 calls of reward functions in a row gave no answer"):
+        run.judge("time limit")
+
+
+def test_many_calls_that_wait_for_one_short_outage_are_survived(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=1000)
+    for _ in range(2):
+        run.now += 10.0
+        for _ in range(64):
+            run.judge("time limit")
+    run.now += 10.0
+    run.judge()
+    run.judge("time limit")
+    assert run.book.total == {"failed: reward f, time limit": 129}
+
+
+def test_tracebacks_are_written_once_a_call_and_not_without_end(tmp_path: Path) -> None:
+    run = Failing(tmp_path, max_in_a_row=1000)
+    of_group = RewardFailure(function="g", row=1, reason="raised", detail="of the whole group")
+    for _ in range(4):
+        run.book.judged([of_group])
+    for _ in range(250):
+        run.book.judged([RewardFailure(function="f", row=3, reason="raised", detail="Traceback")])
+    run.book.close()
+    log = run.log.read_text()
+    assert (log.count("of the whole group"), log.count("Traceback")) == (1, 100)
+    assert "failed: reward f, raised: 250 times" in log
+    assert run.book.total["failed: reward g, raised"] == 4
+
+
+def test_a_full_disk_is_not_tried_again_and_named_with_the_way_back(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    unwritten = CheckpointError("cannot write step_00001")
+    unwritten.__cause__ = SafetensorError("I/O error: No space left on device (os error 28)")
+    for error in (full, unwritten):
+        with pytest.raises(DiskFull, match="no space is left on a disk"):
+            end_if_final(broken(error))
+    end_if_final(broken(SafetensorError("I/O error: File too large (os error 27)")))
+    (tmp_path / "setup.json").touch()
+    with (
+        pytest.raises(
+            DiskFull, match=f"no space is left to write {tmp_path}: the disk mounted at /"
+        ) as ended,
+        resumable(tmp_path),
+    ):
+        raise full
+    assert ended.value.hint == f"free some space; then `dora train --resume {tmp_path}` goes on"
+
+
+def test_where_there_is_no_room_for_a_moving_request_its_kv_stays_behind(tmp_path: Path) -> None:
+    class Whole:
+        def to_bytes(self) -> bytes:
+            return b"kv"
+
+    assert write_exported(Whole(), tmp_path / "there") == 2  # type: ignore[arg-type]
+    assert write_exported(Whole(), tmp_path / "not" / "there") == 0  # type: ignore[arg-type]
+
+
+def test_a_users_mistake_is_not_tried_again() -> None:
+    end_if_final(Broken(message="out of memory"))
+    with pytest.raises(UserError, match="no such model"):
+        end_if_final(Broken(message="no such model", is_users=True))
+
+
+def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> None:
+    whole = WholeTrajectory(
+        trajectory=0,
+        group=0,
+        version=2,
+        key=StreamKey(seed=0, epoch=0, row=0, member=0, attempt=0),
+        prompt=(1, 2),
+        response=Response(
+            tokens=(5, 6, 7, 8),
+            logprobs=(-1.0, -2.0, -3.0),
+            stretches=(
+                Stretch(start=0, version=1),
+                Stretch(start=1, version=None),
+                Stretch(start=2, version=2),
+            ),
+        ),
+        is_truncated=True,
+        is_evaluation=False,
+    )
+    (member,) = group_of(FinishedGroup(group=0, version=1, members=(whole,)), Sampling(top_p=0.9)).members
+    assert member.version == 1
+    assert member.is_policy == (True, False, True, True)
+    assert member.reward != member.reward  # Not a number: masked, and counted.
+    assert member.is_cut
+    assert member.is_truncated
+
+
+def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSetup, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step":1,"at":1.0}\n{"step":2,"at":2.0}\n{"step":3,"at"')
+    plane = make_plane(make_setup(), table(3, 0))
+    metrics = Metrics(path, tmp_path / "board", plane, newest_version=1)
+    metrics.write({"step": 2, "reward": None}, step=2)
+    metrics.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup(), table(3, 0)))
+    failure = RewardFailure(function="f", row=0, reason="raised", detail="E")
+
+    def judge(tokens: float, *failures: RewardFailure) -> None:
+        logged = (Metric(name="tokens", value=tokens), Metric(name="step_time", value=7.0))
+        judgement = Judgement(trajectory=0, reward=None, values={}, failures=failures, metrics=logged)
+        metrics.judged(judgement)
+
+    judge(1.0, failure)
+    judge(4.0, failure)
+    metrics.trained(StepTrained(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    judge(8.0)
+    metrics.trained(StepTrained(batch=1, train_s=1.0, publish_s=0.0), 5.0)
+    metrics.close()
+    first, second = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert (first["tokens"], first["reward_failures"]) == (2.5, 2.0)
+    assert (second["tokens"], second["reward_failures"]) == (8.0, 0.0)
+    assert (second["step_time"], second["logged/step_time"]) == (2.0, 7.0), "the run's own names stay its own"
+
+
+def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step":1,"at":4.0,"step_time":4.0}\n{"step":1,"at":5.0,"eval/prompts":8.0}\n')
+    metrics = Metrics(path, tmp_path / "board", make_plane(make_setup(), table(3, 0)), newest_version=1)
+    metrics.evaluated(1, 5.0, [1.0], [3])
+    word = StepTrained(batch=1, train_s=1.0, publish_s=0.1, metrics={}, num_different=None, is_replay=False)
+    metrics.trained(word, 7.5)
+    metrics.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["step"], line.get("step_time")) for line in lines] == [(1, 4.0), (1, None), (2, 3.5)]
+
+
+class Silent:
+    """A process that is there and says nothing, and what it was told. Speaks Handle."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.told: list[Any] = []
+        self.is_alive = True
+
+    def send(self, message: Any) -> None:
+        self.told.append(message)
+
+    def flush(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return -1
+
+    def receive(self) -> list[Any]:
+        return []
+
+    def end(self, within_s: float) -> str:
+        return "killed by SIGKILL"
+
+
+def make_training(make_setup: MakeSetup, root: Path) -> Training:
+    """A trainer that says nothing by itself, ready, in a run where nothing happened yet."""
+    setup, layout = make_setup(), LiveLayout(root=root)
+    journal = Journal.create(layout.journal, setup.header())
+    deaths = Deaths(3, root / "book")
+    training = Training(setup, layout, journal, deaths, lambda take, groups: None, launch=Silent)
+    training.is_ready = True
+    return training
+
+
+def test_a_checkpoint_waits_until_the_journal_knows_the_step(make_setup: MakeSetup, tmp_path: Path) -> None:
+    training = make_training(make_setup, tmp_path)
+    training.take(Take(batch=0, groups=(), staleness=()))
+    training.write_checkpoint()
+    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
+    assert isinstance(told[-1], TrainStep)
+    training.published()
+    assert isinstance(told[-1], WriteCheckpoint)
+    assert training.is_checkpoint_due, "until it is written"
+
+
+def test_a_step_that_has_only_some_of_its_groups_is_forgotten_before_a_checkpoint(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    training = make_training(make_setup, tmp_path)
+    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
+    training._has_part = True
+    training.write_checkpoint()
+    assert not any(isinstance(word, WriteCheckpoint) for word in told)
+    assert training.abandon_part()
+    training.write_checkpoint()
+    assert [type(word) for word in told[-2:]] == [AbandonStep, WriteCheckpoint]
+
+
+def test_a_step_that_has_changed_the_weights_is_not_forgotten(make_setup: MakeSetup, tmp_path: Path) -> None:
+    setup = make_setup()
+    twice = replace(setup, batch=replace(setup.batch, updates=2))
+    training = make_training(lambda: twice, tmp_path)  # type: ignore[arg-type]
+    assert training.abandon_part(), "there is none"
+    training._has_part = True
+    assert not training.abandon_part()
+
+
+def test_the_next_checkpoint_waits_for_the_last_one_and_is_not_forgotten(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training(make_setup, tmp_path)
+    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
+    training.write_checkpoint()
+    training.take(Take(batch=0, groups=(), staleness=()))
+    training.want_checkpoint()
+    training.published()
+    assert [type(word) for word in told if not isinstance(word, Begin)] == [WriteCheckpoint, TrainStep]
+    monkeypatch.setattr(Silent, "receive", lambda self: [CheckpointWritten(version=0, directory="x")])
+    training.words()
+    assert isinstance(told[-1], WriteCheckpoint)
+    assert training.is_checkpoint_due
+    training.words()
+    assert not training.is_checkpoint_due
+
+
+def test_a_trainer_that_died_over_a_checkpoint_is_asked_for_it_again(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training(make_setup, tmp_path)
+    training.write_checkpoint()
+    training._start()
+    assert training.is_checkpoint_due
+    monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
+    training.words()
+    assert isinstance(training.handle.told[-1], WriteCheckpoint)  # type: ignore[attr-defined]
+
+
+def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = make_training(make_setup, tmp_path)
+    training.is_ready = False
+    training.retire(0)
+    monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
+    training.words()
+    assert training.handle.told[-1] == RetireVersion(version=0)  # type: ignore[attr-defined]
+
+
+def test_an_instance_that_hangs_before_it_joins_is_started_again(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    setup = make_setup(control=Control(silence_s=0.05))
+    deaths = Deaths(3, tmp_path / "book")
+    instances = Instances(setup, LiveLayout(root=tmp_path), deaths, (), launch=Silent)
+    assert instances.lost() == []
+    time.sleep(0.06)
+    (lost,) = instances.lost()
+    assert lost.reason == "was silent for 0.05 s"
+    assert instances.lost() == [], "the next one has its own time"
+
+
+def test_an_instance_is_told_to_pause_after_the_trainer_has_its_batch() -> None:
+    order: list[str] = []
+    carrying = Carrying.__new__(Carrying)
+    carrying._acts = {Take: lambda _: order.append("take"), Lend: lambda _: order.append("pause")}
+    carrying.carry_out([Lend(instance=0), Take(batch=0, groups=(1,), staleness=(0,))])
+    assert order == ["take", "pause"]

@@ -1,0 +1,125 @@
+"""Whole runs: real processes, a tiny model, a few steps."""
+
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from dora_rl.core.history import History
+from dora_rl.core.inputs import Input, Published, Scored
+from dora_rl.core.recipe import Control, ScheduleName
+from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.run.orchestrator.failing import RewardsFailed
+from dora_rl.run.orchestrator.plane import replay_live
+from dora_rl.run.run import resume_live, run_live
+from dora_rl.run.setup import Devices, Evaluation
+
+from .conftest import MakeSetup
+from .verdict import check_journal
+
+
+@pytest.mark.timeout(120)
+def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSetup) -> None:
+    setup = make_setup(evaluation=Evaluation(every_steps=2, prompts=4))
+    summary = run_live(setup)
+    root = Path(setup.run_directory)
+    assert summary.is_complete
+    assert summary.steps == 3
+    assert summary.trained_trajectories == 3 * 2 * 3
+    check_journal(root)
+    lines = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "reward" in line] == [1, 2, 3]
+    assert {line["step"] for line in lines if "eval/reward" in line} == {0, 2}
+    assert {path.name for path in (root / "checkpoints").iterdir()} == {"step_00002", "step_00003"}
+    assert (root / "checkpoints/step_00003/model.safetensors").exists()
+    assert (root / "finished.json").exists()
+    assert {mode_of(path) for path in root.rglob("*") if path.is_file()} == {mode_of(root / "recipe.yaml")}
+    replayed = replay_live(root)
+    assert replayed.difference is None
+    assert replayed.num_inputs == sum(1 for _ in History(root / "events.jsonl"))
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.timeout(120)
+def test_a_run_left_after_its_last_step_and_before_its_checkpoint_is_not_complete(
+    make_setup: MakeSetup,
+) -> None:
+    setup = make_setup(checkpoint_every_steps=100)
+
+    def leave(event: Input, _: object) -> None:
+        if isinstance(event, Published) and event.version == setup.steps:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    summary = run_live(setup, [leave])
+    root = Path(setup.run_directory)
+    assert (summary.steps, summary.is_complete, summary.checkpoint) == (setup.steps, False, None)
+    assert not (root / "finished.json").exists()
+    summary = resume_live(root)
+    assert summary.is_complete
+    assert summary.checkpoint == str(root / "checkpoints/step_00003")
+    check_journal(root)
+
+
+@pytest.mark.timeout(120)
+def test_a_reward_that_always_raises_ends_the_run_with_its_traceback_in_a_log(make_setup: MakeSetup) -> None:
+    broken = RewardConfig(function=f"{Path(__file__).with_name('rewards.py')}:broken_reward")
+    setup = make_setup(scoring=ScoringConfig(rewards=(broken,), processes=1))
+    root = Path(setup.run_directory)
+    with pytest.raises(RewardsFailed, match=r"in a row.*broken_reward, raised: ZeroDivisionError") as ended:
+        run_live(setup)
+    assert str(root / "logs/rewards.log") in (ended.value.hint or "")
+    log = (root / "logs/rewards.log").read_text()
+    for words in ("about to divide", "failed: reward broken_reward, raised; row", "in broken_reward\n"):
+        assert words in log
+    scored = [event for event, _ in History(root / "events.jsonl") if isinstance(event, Scored)]
+    assert len(scored) >= setup.batch.trajectories
+    assert {event.failures[0].detail for event in scored} == {"ZeroDivisionError: division by zero"}
+    assert replay_live(root).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("schedule", get_args(ScheduleName))
+def test_every_schedule_runs_and_keeps_its_laws(make_setup: MakeSetup, schedule: ScheduleName) -> None:
+    control = Control(schedule=schedule, max_staleness=2, rebalance_period_s=0.3, silence_s=20.0)
+    setup = make_setup(control=control, steps=5)
+    assert run_live(setup).steps == 5
+    check_journal(Path(setup.run_directory))
+    assert replay_live(Path(setup.run_directory)).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("devices", "control"),
+    [
+        (Devices(instances=3), {"placement": "exclusive", "active_groups": 6}),
+        (Devices(instances=3), {"placement": "exclusive", "active_groups": 6, "kv_reuse": False}),
+        (Devices(instances=2, is_elastic=True), {}),
+        (Devices(), {"stream": True}),
+    ],
+    ids=["moves", "moves without KV", "elastic", "streaming"],
+)
+def test_instances_and_trainer_share_the_work_in_every_way(
+    make_setup: MakeSetup, devices: Devices, control: dict[str, Any]
+) -> None:
+    setup = make_setup(
+        devices=devices,
+        control=Control(max_staleness=3, rebalance_period_s=0.2, silence_s=20.0, **control),
+        steps=8,
+        max_new_tokens=300,
+        stop_strings=("a",),
+    )
+    summary = run_live(setup)
+    assert summary.steps == 8
+    assert summary.worker_deaths == {}
+    check_journal(Path(setup.run_directory))
+    assert replay_live(Path(setup.run_directory)).difference is None

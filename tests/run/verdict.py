@@ -1,0 +1,38 @@
+"""The laws, read off a run's journal by someone who was not there."""
+
+from collections import Counter
+from pathlib import Path
+
+from dora_rl.control.schedules import make_schedule
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.setup import read_setup
+from dora_rl.sim.audit import Audit
+from dora_rl.store.journal import Journal
+
+
+def check_journal(root: Path, *, is_complete: bool = True) -> None:
+    """Every admitted trajectory is in exactly one batch or outcome, and none is too old."""
+    layout = LiveLayout(root=root)
+    setup = read_setup(layout.setup)
+    audit = Audit(
+        batch_groups=setup.batch.groups,
+        group_size=setup.batch.group_size,
+        max_staleness=make_schedule(setup.control, setup.batch).max_staleness,
+    )
+    with Journal.open(layout.journal) as journal:
+        for told, decisions in journal.events():
+            audit.watch(told, decisions)
+        summaries = [each for each in journal.summaries() if not each.is_evaluation]
+    assert not audit.violations, audit.violations
+    assert audit.duplicated() == 0
+    if setup.control.schedule != "partial":
+        assert audit.mixed() == 0
+    if is_complete:
+        assert audit.steps == setup.steps
+        trained = [each for each in summaries if each.batch is not None and each.state == "scored"]
+        closed = [each for each in summaries if each.state == "closed"]
+        unfinished = {each.group for each in summaries} - {each.group for each in (*trained, *closed)}
+        batches = Counter(each.batch for each in trained)
+        assert set(batches) == set(range(setup.steps))
+        assert not unfinished, f"groups {unfinished} ended nowhere"
+        assert len({each.trajectory for each in trained}) == len(trained)
