@@ -2,8 +2,8 @@
 
 import pytest
 
-from dora_rl.cli.training.showing import summary_lines
 from dora_rl.observe.live.metrics import Metrics
+from dora_rl.observe.run_plan import summary_lines
 from dora_rl.run.summary import RunSummary
 
 SUMMARY = RunSummary(

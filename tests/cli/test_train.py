@@ -13,10 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dora_rl.cli.machine import Gpu
-from dora_rl.cli.training import planning, running
-from dora_rl.cli.training.plan import RunPlan
-from dora_rl.cli.training.showing import show_plan
+from dora_rl import api
 from dora_rl.control.fleet import Fleet, Instance
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.fleet import InstanceSpec
@@ -26,6 +23,10 @@ from dora_rl.core.recipe import Lognormal, Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.model.hub_config import read_config
+from dora_rl.observe.run_plan import show_plan
+from dora_rl.prepare import planner
+from dora_rl.prepare.machine import Gpu
+from dora_rl.prepare.plan import RunPlan
 
 Dora = Callable[..., Any]
 
@@ -33,7 +34,7 @@ Dora = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _plan_here(monkeypatch: pytest.MonkeyPatch) -> None:
     # Importing torch once is enough.
-    monkeypatch.setattr(running, "aside_telling", lambda job, *arguments: job(lambda doing: None, *arguments))
+    monkeypatch.setattr(api, "aside_telling", lambda job, *arguments: job(lambda doing: None, *arguments))
     torch.set_num_threads(1)
 
 
@@ -265,7 +266,7 @@ def test_a_start_says_who_runs_where_by_which_schedule_and_what_is_left_out(
     def refuse(*arguments: Any) -> Any:
         raise UserError("no further", hint="this is a test")
 
-    monkeypatch.setattr(running, "run_live", refuse)
+    monkeypatch.setattr(api, "run_live", refuse)
     called = dora("train", "recipe.yaml", *SKIPPING, "--set", "schedule=sync", "--set", "trackers=[]")
     lines = called.err.splitlines()
     assert lines[0].startswith("run directory: ")
@@ -282,10 +283,10 @@ def test_a_run_without_tensorboard_says_where_its_metrics_go(
     def refuse(*arguments: Any) -> Any:
         raise UserError("no further", hint="this is a test")
 
-    monkeypatch.setattr(running, "run_live", refuse)
+    monkeypatch.setattr(api, "run_live", refuse)
     line = "TensorBoard is not installed: metrics go to metrics.jsonl alone"
     assert line not in dora("train", "recipe.yaml").err
-    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    monkeypatch.setattr(api, "find_spec", lambda name: None)
     assert line in dora("train", "recipe.yaml").err
     assert line not in dora("train", "recipe.yaml", "--set", "run.trackers=[]").err
 
@@ -304,7 +305,7 @@ def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
 
 def test_every_trajectory_and_every_token_is_counted_on_the_disk(project: Path) -> None:
     def sizes(*sets: str) -> dict[str, int]:
-        plan = planning.plan_run(resolve_recipe("recipe.yaml", sets), "runs/recipe-1")
+        plan = planner.plan_run(resolve_recipe("recipe.yaml", sets), "runs/recipe-1")
         return {entry.what: entry.num_bytes for entry in plan.disk}
 
     short, long, wordy = sizes("steps=10"), sizes("steps=1010"), sizes("steps=10", "max_new_tokens=508")
@@ -318,8 +319,8 @@ def test_every_trajectory_and_every_token_is_counted_on_the_disk(project: Path) 
 def test_a_disk_that_may_be_too_small_is_told_in_units_that_fit(
     dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "free_disk_bytes", lambda path: 3_000_000)
-    monkeypatch.setattr(running, "run_live", raises(UserError("it would run now", hint="not here")))
+    monkeypatch.setattr(planner, "free_disk_bytes", lambda path: 3_000_000)
+    monkeypatch.setattr(api, "run_live", raises(UserError("it would run now", hint="not here")))
     called = dora("train", "recipe.yaml")
     assert "MiB, and 2.9 MiB are free" in called.err
 
@@ -347,9 +348,9 @@ def test_a_dry_run_counts_every_rank_of_the_trainer(dora: Dora, project: Path) -
 
 def planned_on(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, sets: tuple[str, ...] = ()) -> RunPlan:
     """The recipe on a machine with these."""
-    monkeypatch.setattr(planning, "gpus", lambda: list(gpus))
+    monkeypatch.setattr(planner, "gpus", lambda: list(gpus))
     recipe = resolve_recipe("recipe.yaml", ["devices.kind=cuda", "devices.memory_gib=null", *sets])
-    return planning.plan_run(recipe, "runs/recipe-1")
+    return planner.plan_run(recipe, "runs/recipe-1")
 
 
 def test_several_gpus_are_divided_and_those_that_do_both_pause(
@@ -384,8 +385,8 @@ def test_a_gpu_that_others_use_has_only_what_is_free(project: Path, monkeypatch:
 def test_a_machine_that_others_use_has_only_what_is_free(
     project: Path, dora: Dora, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "memory_bytes", lambda: 64 * 2**30)
-    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 2**27)
+    monkeypatch.setattr(planner, "memory_bytes", lambda: 64 * 2**30)
+    monkeypatch.setattr(planner, "free_memory_bytes", lambda: 2**27)
     free = ("--set", "devices.memory_gib=null")
     check(dora("train", "recipe.yaml", *free), "as others use 63.9 of the 64.0 GiB there", "lora")
     assert dora("train", "recipe.yaml", "--dry-run").exit_code == 0, "what is asked for is taken at its word"
@@ -399,7 +400,7 @@ def test_beside_gpus_the_host_holds_processes_and_a_copy_of_a_checkpoint(
     host = {entry.what: entry.num_bytes for entry in plan.memory if entry.place == "host"}
     assert host["trainer: checkpoint put together"] == 14 * plan.num_parameters
     assert "2 processes with torch" in host
-    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 2**20)
+    monkeypatch.setattr(planner, "free_memory_bytes", lambda: 2**20)
     with pytest.raises(
         ConfigError, match=r"of the host's memory, .* for checkpoints; 0.0 GiB are to be had"
     ) as e:
@@ -419,7 +420,7 @@ def test_requests_on_their_way_take_no_more_of_the_host_than_is_free(
     )
 
     def host_blocks(free_bytes: int) -> int:
-        monkeypatch.setattr(planning, "free_memory_bytes", lambda: free_bytes)
+        monkeypatch.setattr(planner, "free_memory_bytes", lambda: free_bytes)
         return planned_on(monkeypatch, *gpus, sets=sets).setup.engine.limits.num_host_blocks
 
     wanted = host_blocks(2**40)
@@ -457,20 +458,20 @@ def test_every_slot_can_be_used_by_the_longest_sequence(
 
 def test_kv_that_is_asked_for_is_what_there_is(project: Path) -> None:
     recipe = resolve_recipe("recipe.yaml", ["engine.kv_tokens=100"])
-    assert planning.plan_run(recipe, "runs/recipe-1").setup.engine.limits.num_blocks == 4
+    assert planner.plan_run(recipe, "runs/recipe-1").setup.engine.limits.num_blocks == 4
 
 
 def test_how_long_responses_usually_are_is_the_recipes_to_say(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Recipe] = []
-    ranked = planning.placements
+    ranked = planner.placements
 
     def watched(recipe: Recipe, *others: Any) -> Any:
         seen.append(recipe)
         return ranked(recipe, *others)
 
-    monkeypatch.setattr(planning, "placements", watched)
+    monkeypatch.setattr(planner, "placements", watched)
     gpu = Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30)
     plan = planned_on(monkeypatch, gpu, gpu, sets=("task.lengths={kind: lognormal, median_tokens: 5}",))
     for recipe in (plan.recipe, *seen):
@@ -539,7 +540,7 @@ def test_two_runs_of_a_recipe_plan_for_directories_of_their_own(
             assert dora("train", "recipe.yaml").exit_code == 2
         raise UserError("no plan", hint="none")
 
-    monkeypatch.setattr(running, "aside_telling", planning_meets_another)
+    monkeypatch.setattr(api, "aside_telling", planning_meets_another)
     assert dora("train", "recipe.yaml").exit_code == 2
     assert asked == ["recipe-1", "recipe-2"]
     assert not (project / "runs").exists()
@@ -562,7 +563,7 @@ def test_a_run_trains_reports_and_goes_no_further(project: Path) -> None:
     assert summary["is_complete"]
     assert summary["steps"] == 2
     assert summary["trained_trajectories"] == 8
-    plan = planning.plan_run(resolve_recipe("recipe.yaml"), "runs/recipe-2")
+    plan = planner.plan_run(resolve_recipe("recipe.yaml"), "runs/recipe-2")
     assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < plan.disk_bytes
     lines = [line for line in called.stderr.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]

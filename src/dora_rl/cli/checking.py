@@ -16,10 +16,10 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from dora_rl.cli.machine import free_disk_bytes, free_memory_bytes, gpus, memory_bytes, num_cores
 from dora_rl.core.errors import install_hint
 from dora_rl.core.record import Record
 from dora_rl.observe.terminal import stdout
+from dora_rl.prepare.machine import free_disk_bytes, free_memory_bytes, gpus, memory_bytes, num_cores
 
 _GIB = 2**30
 _TALK_S = 2.0

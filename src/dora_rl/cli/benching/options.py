@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Literal, cast
 
 from dora_rl.cli.benching.schedules import SCHEDULES, Scope
-from dora_rl.cli.training.aside import aside
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal, ScheduleName
 from dora_rl.core.record import Record
+from dora_rl.prepare.aside import aside
 from dora_rl.run.bench.workload import Workload, write_workload
 
 _SIGMA = 1.0

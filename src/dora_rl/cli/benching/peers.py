@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.cli.benching.predicting import step_s
-from dora_rl.cli.machine import num_cores
-from dora_rl.cli.training.aside import aside
-from dora_rl.cli.training.planning import plan_run
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
+from dora_rl.prepare.aside import aside
+from dora_rl.prepare.machine import num_cores
+from dora_rl.prepare.planner import plan_run
 from dora_rl.run.bench.peer import PeerRun
 from dora_rl.run.handle import torch_environment
 from dora_rl.run.run import run_live

@@ -10,9 +10,6 @@ from msgspec import field
 from msgspec.structs import replace
 
 from dora_rl.cli.benching.predicting import predicted_step_s, step_s
-from dora_rl.cli.machine import num_cores
-from dora_rl.cli.training.aside import aside
-from dora_rl.cli.training.planning import plan_run
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published
@@ -21,6 +18,9 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
+from dora_rl.prepare.aside import aside
+from dora_rl.prepare.machine import num_cores
+from dora_rl.prepare.planner import plan_run
 from dora_rl.run.bench.costs import MeasuredCosts, measured_costs
 from dora_rl.run.bench.cpu_use import used_s
 from dora_rl.run.bench.gpu_use import watched_gpu

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from dora_rl.cli.training.aside import Doing, Tell
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.data import DataConfig
@@ -15,6 +14,7 @@ from dora_rl.envs.prompts import PromptSet, tokenize_rows
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Needs
 from dora_rl.model.tokenizer import load_tokenizer
+from dora_rl.prepare.aside import Doing, Tell
 
 _NONE = PromptSet(prompts=(), num_overlong=0)
 

@@ -8,6 +8,7 @@ its owner is gone.
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -18,11 +19,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from rich.markup import escape
-
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.record import Record
-from dora_rl.observe.terminal import say
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -102,7 +100,7 @@ def _last_word(pipe: Connection, process: SpawnProcess) -> _Returned | _Raised:
                 raise _too_long(doing, *doing.limit)
             if waited_s > _TELL_AFTER_S and not is_told:
                 is_told = True
-                say(escape(f"{doing.what} ..."))
+                print(f"{doing.what} ...", file=sys.stderr, flush=True)
             continue
         try:
             # The process may be gone while something it started still holds the other end.

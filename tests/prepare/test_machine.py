@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dora_rl.cli import machine
-from dora_rl.cli.machine import Gpu, free_memory_bytes, memory_bytes
+from dora_rl.prepare import machine
+from dora_rl.prepare.machine import Gpu, free_memory_bytes, memory_bytes
 
 GIB = 2**30
 

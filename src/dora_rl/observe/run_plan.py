@@ -7,13 +7,13 @@ import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from dora_rl.cli.training.plan import RunPlan
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.loading import to_dict
 from dora_rl.observe.live.metrics import Metrics
 from dora_rl.observe.live.words import after_step, duration
 from dora_rl.observe.tables import table
 from dora_rl.observe.words import count, overlong
+from dora_rl.prepare.plan import RunPlan
 from dora_rl.run.setup import Devices
 from dora_rl.run.summary import RunSummary
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from dora_rl.cli.machine import Gpu
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Cluster, Recipe
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.costs.shapes import Shape
 from dora_rl.model.config import ModelConfig
+from dora_rl.prepare.machine import Gpu
 from dora_rl.run.setup import Devices
 from dora_rl.sim.plan.machine import Division, Machine, divisions
 

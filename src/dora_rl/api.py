@@ -11,10 +11,6 @@ from time import monotonic
 import msgspec
 import typer
 
-from dora_rl.cli.training.aside import Tell, aside_telling
-from dora_rl.cli.training.devices import unused_cluster_keys
-from dora_rl.cli.training.plan import RunPlan
-from dora_rl.cli.training.showing import in_units, plan_as_json, show_plan, start_lines, summary_lines
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.recipe import Recipe
@@ -24,7 +20,11 @@ from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.live.trackers import Trackers
 from dora_rl.observe.live.view import shown
 from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
+from dora_rl.observe.run_plan import in_units, plan_as_json, show_plan, start_lines, summary_lines
 from dora_rl.observe.terminal import say, stdout
+from dora_rl.prepare.aside import Tell, aside_telling
+from dora_rl.prepare.placement import unused_cluster_keys
+from dora_rl.prepare.plan import RunPlan
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.run import Watcher, resume_live, run_live
 from dora_rl.run.summary import RunSummary
@@ -71,7 +71,7 @@ def _run(plan: RunPlan, layout: LiveLayout, name: str) -> RunSummary:
 
 def _planned(tell: Tell, recipe: Recipe, directory: str) -> RunPlan:
     """Looked for where it runs: it comes with torch."""
-    from dora_rl.cli.training.planning import plan_run
+    from dora_rl.prepare.planner import plan_run
 
     return plan_run(recipe, directory, tell)
 

@@ -10,27 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from dora_rl.cli.machine import (
-    Gpu,
-    free_disk_bytes,
-    free_memory_bytes,
-    gpus,
-    memory_bytes,
-    num_cores,
-)
-from dora_rl.cli.training.aside import Doing, Tell
-from dora_rl.cli.training.devices import placements
-from dora_rl.cli.training.disk import disk_entries
-from dora_rl.cli.training.inputs import Inputs, look_at
-from dora_rl.cli.training.models import model_directory
-from dora_rl.cli.training.plan import Entry, Place, RunPlan
-from dora_rl.cli.training.sizing import Sized, size_engine
-from dora_rl.cli.training.trainer import (
-    checkpoint_bytes,
-    num_parameters,
-    trainer_bytes,
-    trainer_config,
-)
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal, Recipe, Task
 from dora_rl.core.recipe.generation import Sampling
@@ -38,6 +17,27 @@ from dora_rl.core.recipe.rewards import ScoringConfig
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import read_config
+from dora_rl.prepare.aside import Doing, Tell
+from dora_rl.prepare.disk import disk_entries
+from dora_rl.prepare.inputs import Inputs, look_at
+from dora_rl.prepare.machine import (
+    Gpu,
+    free_disk_bytes,
+    free_memory_bytes,
+    gpus,
+    memory_bytes,
+    num_cores,
+)
+from dora_rl.prepare.models import model_directory
+from dora_rl.prepare.placement import placements
+from dora_rl.prepare.plan import Entry, Place, RunPlan
+from dora_rl.prepare.sizing import Sized, size_engine
+from dora_rl.prepare.trainer_memory import (
+    checkpoint_bytes,
+    num_parameters,
+    trainer_bytes,
+    trainer_config,
+)
 from dora_rl.run.setup import Devices, Evaluation, LiveSetup
 
 _GIB = 2**30

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from math import ceil
 
-from dora_rl.cli.training.plan import Entry
-from dora_rl.cli.training.trainer import item_bytes, num_parameters, num_trained
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.config import ModelConfig
+from dora_rl.prepare.plan import Entry
+from dora_rl.prepare.trainer_memory import item_bytes, num_parameters, num_trained
 from dora_rl.run.setup import LiveSetup
 from dora_rl.weights.chain import AnchorPolicy
 

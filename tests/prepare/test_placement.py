@@ -3,13 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from dora_rl.cli.machine import Gpu
-from dora_rl.cli.training.devices import placements
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Batch, Lognormal, Recipe, Task
 from dora_rl.core.recipe.live import Devices as Asked
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.model.shapes import SHAPES
+from dora_rl.prepare.machine import Gpu
+from dora_rl.prepare.placement import placements
 from dora_rl.run.setup import Devices
 
 QWEN = SHAPES["qwen3-0.6b"]
