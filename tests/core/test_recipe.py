@@ -49,9 +49,11 @@ def test_a_misspelt_preset_is_named(tmp_path: Path) -> None:
 
 def test_a_falling_rate_ends_with_the_run_unless_it_says_when(tmp_path: Path) -> None:
     text = "steps: 30\nbatch: {updates: 2}\noptimizer: {learning_rate_schedule: {kind: cosine%s}}"
-    assert resolved(tmp_path, text % "").optimizer.schedule.total_updates == 60
-    assert resolved(tmp_path, text % ", total_updates: 7").optimizer.schedule.total_updates == 7
-    assert resolved(tmp_path, "", "learning_rate_schedule.kind=linear", "steps=5").optimizer.schedule
+    assert resolved(tmp_path, text % "").optimizer.learning_rate_schedule.total_updates == 60
+    assert resolved(tmp_path, text % ", total_updates: 7").optimizer.learning_rate_schedule.total_updates == 7
+    assert resolved(
+        tmp_path, "", "learning_rate_schedule.kind=linear", "steps=5"
+    ).optimizer.learning_rate_schedule
 
 
 @pytest.mark.parametrize("text", ["rewards: [judge.py:length, {function: exact_match, weight: 2}]", ""])

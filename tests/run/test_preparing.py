@@ -51,7 +51,7 @@ def test_a_long_warm_start_is_told_of_and_outlasts_the_limit_of_its_steps(
 ) -> None:
     limit_s, told = 2.0, list[tuple[float, str]]()
     layout = prepared(
-        make_setup(warm_start=WarmStart(steps=600, rows=8), patience=Patience(step_s=limit_s)),
+        make_setup(warm_start=WarmStart(steps=600, update_rows=8), patience=Patience(step_s=limit_s)),
         lambda text: told.append((time.monotonic(), text)),
     )
     assert (layout.initial_model / "model.safetensors").is_file()
@@ -81,7 +81,7 @@ def test_a_death_during_the_warm_start_says_so_and_how_and_keeps_the_log(
     with pytest.raises(
         DoraError, match=r"^warm start \d+/9000 failed: the process killed by SIGKILL"
     ) as raised:
-        prepared(make_setup(warm_start=WarmStart(steps=9000, rows=8)), kill)
+        prepared(make_setup(warm_start=WarmStart(steps=9000, update_rows=8)), kill)
     assert kept_log(raised.value) == ""
 
 

@@ -30,7 +30,8 @@ MakeBatch = Callable[..., TrainBatch]
 
 BASE = {
     "optimizer": OptimizerConfig(
-        learning_rate=1e-2, schedule=ScheduleConfig(kind="cosine", warmup_updates=2, total_updates=10)
+        learning_rate=1e-2,
+        learning_rate_schedule=ScheduleConfig(kind="cosine", warmup_updates=2, total_updates=10),
     ),
     "updates": 2,
     "micro_batch_tokens": 60,

@@ -102,8 +102,8 @@ def test_the_host_never_waits_inside_a_micro_batch(
 
 def test_the_head_may_be_computed_again_instead(make_batch: Callable[..., TrainBatch]) -> None:
     metrics = []
-    for is_head_fused in (True, False):
-        config = msgspec.structs.replace(CONFIG, serving_dtype="bfloat16", is_head_fused=is_head_fused)
+    for fused_head in (True, False):
+        config = msgspec.structs.replace(CONFIG, serving_dtype="bfloat16", fused_head=fused_head)
         metrics.append(trainer_of(seeded_decoder(MODEL, seed=0).cuda(), config).train(make_batch()))
     assert metrics[0]["loss"] == pytest.approx(metrics[1]["loss"], rel=1e-3, abs=1e-5)
     assert metrics[0]["grad_norm"] == pytest.approx(metrics[1]["grad_norm"], rel=1e-2)

@@ -226,7 +226,7 @@ def test_streaming_is_refused_with_a_reason(
 
 
 def test_checkpointed_layers_give_the_same_gradient(model: ModelConfig, make_batch: MakeBatch) -> None:
-    plain, again = (gradient(model, make_batch(), is_checkpointed=flag) for flag in (False, True))
+    plain, again = (gradient(model, make_batch(), gradient_checkpointing=flag) for flag in (False, True))
     assert_equal(again, plain)
 
 
@@ -235,7 +235,7 @@ def test_checkpointed_layers_give_the_same_gradient(model: ModelConfig, make_bat
 # The compiler warns about parts of torch that it uses itself.
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_layers_give_the_same_gradient(model: ModelConfig, make_batch: MakeBatch) -> None:
-    plain, compiled = (gradient(model, make_batch(), is_fused=flag) for flag in (False, True))
+    plain, compiled = (gradient(model, make_batch(), compile=flag) for flag in (False, True))
     assert_equal(compiled, plain)
 
 

@@ -42,7 +42,8 @@ SUPERVISED = TrainerConfig(
 REINFORCED = TrainerConfig(
     algorithm=AlgorithmConfig(loss=PpoConfig(clip_low=0.2, clip_high=0.28)),
     optimizer=OptimizerConfig(
-        learning_rate=2e-3, schedule=ScheduleConfig(kind="linear", total_updates=NUM_STEPS, floor=0.1)
+        learning_rate=2e-3,
+        learning_rate_schedule=ScheduleConfig(kind="linear", total_updates=NUM_STEPS, floor=0.1),
     ),
     serving_dtype="float32",
 )

@@ -29,7 +29,7 @@ CONFIGS = {
         optimizer=OptimizerConfig(learning_rate=1e-3, weight_decay=0.1, max_grad_norm=0.01),
         serving_dtype="float32",
         micro_batch_tokens=40,
-        is_checkpointed=True,
+        gradient_checkpointing=True,
     ),
     "ppo with a critic": TrainerConfig(
         algorithm=PRESETS["ppo"],

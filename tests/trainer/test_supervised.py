@@ -11,7 +11,7 @@ from dora_rl.trainer.supervised import Shown, warm_started
 
 MODEL = tiny_config(31)
 SHOWN: list[Shown] = [((first, 2), (first + 1, first + 2, 1)) for first in range(5, 15)]
-CONFIG = WarmStart(steps=30, rows=8, learning_rate=3e-3)
+CONFIG = WarmStart(steps=30, update_rows=8, rate=3e-3)
 
 
 def logprob(decoder: Decoder) -> float:

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.named import import_command
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.recipe.rewards import RewardConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data
-from dora_rl.envs.named import import_command
 from dora_rl.envs.prompts import PromptSet, tokenize_rows
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Needs

@@ -123,7 +123,7 @@ def activation_bytes(model: ModelConfig, config: TrainerConfig, longest_tokens: 
     layer = item * (6 * model.hidden_size + 3 * model.q_size + 3 * model.kv_size + 4 * inner)
     kept = (
         layer + model.num_layers * item * model.hidden_size
-        if config.is_checkpointed
+        if config.gradient_checkpointing
         else model.num_layers * layer
     )
     logits = 3 * _FLOAT * min(tokens, _BLOCK_TOKENS) * model.vocab_size

@@ -71,12 +71,10 @@ def _weights(policy: Policy, config: TrainerConfig, serving: torch.dtype, ranks:
 
 def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
     """The module to train, set up as configured."""
-    decoder.is_checkpointed = config.is_checkpointed
-    if decoder.norm.weight.is_cuda if config.is_fused is None else config.is_fused:
+    decoder.is_checkpointed = config.gradient_checkpointing
+    if decoder.norm.weight.is_cuda if config.compile is None else config.compile:
         decoder.fuse()
-    return Policy(
-        decoder, critic=config.critic, attention=config.attention, is_head_fused=config.is_head_fused
-    )
+    return Policy(decoder, critic=config.critic, attention=config.attention, fused_head=config.fused_head)
 
 
 def _reference(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> Policy | None:

@@ -50,7 +50,9 @@ class Optimizer:
     @property
     def learning_rate(self) -> float:
         """Of the next update."""
-        return self._config.learning_rate * share_of_peak(self._config.schedule, self.num_updates)
+        return self._config.learning_rate * share_of_peak(
+            self._config.learning_rate_schedule, self.num_updates
+        )
 
     @torch.no_grad()
     def update(self, scale: float, *, is_loss_finite: bool = True) -> Update:

@@ -37,13 +37,13 @@ class Policy(nn.Module):
         *,
         critic: CriticConfig | None = None,
         attention: AttentionKind = "auto",
-        is_head_fused: bool | None = None,
+        fused_head: bool | None = None,
     ) -> None:
         super().__init__()
         self.decoder = decoder
         self.value_head = _value_head(decoder) if critic else None
         self._critic = critic
-        self._is_head_fused = is_head_fused
+        self._fused_head = fused_head
         self._attention: AttentionKind = attention
 
     def forward(self, work: Any) -> Any:
@@ -66,7 +66,7 @@ class Policy(nn.Module):
             sequences.targets_P,
             counts=sequences.counts,
             temperature=sequences.temperature,
-            is_fused=self._is_head_fused,
+            is_fused=self._fused_head,
             loss_of=lambda logprobs, entropy, rows: objective.loss(tokens[rows], logprobs, entropy, meters),
         )
         return (

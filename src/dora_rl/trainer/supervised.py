@@ -34,7 +34,7 @@ def warm_started(
     trainer = trainer_of(decoder, _trainer_config(config, seed))
     rng = random.Random(seed)
     for step in range(config.steps):
-        drawn = [shown[rng.randrange(len(shown))] for _ in range(config.rows)]
+        drawn = [shown[rng.randrange(len(shown))] for _ in range(config.update_rows)]
         members = [_member(prompt, answer, trainer.version) for prompt, answer in drawn]
         groups = tuple(Group(id=number, members=(member,)) for number, member in enumerate(members))
         trainer.train(TrainBatch(groups=groups))
@@ -55,7 +55,7 @@ def _trainer_config(config: WarmStart, seed: int) -> TrainerConfig:
         algorithm=AlgorithmConfig(
             advantage=AdvantageConfig(baseline="none", scale="none"), loss=PolicyGradientConfig()
         ),
-        optimizer=OptimizerConfig(learning_rate=config.learning_rate, schedule=_schedule(config.steps)),
+        optimizer=OptimizerConfig(learning_rate=config.rate, learning_rate_schedule=_schedule(config.steps)),
         serving_dtype="float32",
         # Answers that nobody sampled have no logprobs to compare with.
         gap=GapConfig(max_mean=1e3, max_growth=1e6),

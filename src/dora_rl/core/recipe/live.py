@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from msgspec import field
-
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
@@ -34,10 +32,10 @@ class WarmStart(Section, frozen=True):
 
     steps: Count = 0
     """Updates; none where it is 0."""
-    rows: Positive = field(default=32, name="update_rows")
+    update_rows: Positive = 32
     """Rows of an update, drawn at random."""
-    learning_rate: PositiveFloat = field(default=3e-3, name="rate")
-    """Of AdamW, constant."""
+    rate: PositiveFloat = 3e-3
+    """Peak learning rate of AdamW: it rises within a few updates and falls to a tenth."""
 
 
 class Evaluation(Section, frozen=True):

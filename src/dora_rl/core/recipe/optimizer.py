@@ -41,4 +41,4 @@ class OptimizerConfig(Record, frozen=True):
     """Of matrices; norms and biases are left alone."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Gradients of a larger global norm are scaled down to it."""
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig, name="learning_rate_schedule")
+    learning_rate_schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

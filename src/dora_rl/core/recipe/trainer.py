@@ -58,11 +58,11 @@ class TrainerSettings(Record, frozen=True):
     """Most tokens of one forward and backward pass; a longer trajectory has one to itself."""
     serving_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of a published version, and of the weights the forward pass multiplies with."""
-    is_checkpointed: bool = field(default=False, name="gradient_checkpointing")
+    gradient_checkpointing: bool = False
     """Compute layers again in the backward pass: less memory, a third more work."""
-    is_fused: bool | None = field(default=None, name="compile")
+    compile: bool | None = None
     """Run layers through the compiler; left out, on GPUs only."""
-    is_head_fused: bool | None = field(default=None, name="fused_head")
+    fused_head: bool | None = None
     """Take gradients from the logits while they are there; left out, on GPUs only."""
     attention: Literal["auto", "varlen", "flex", "packed"] = "auto"
     lora: LoraConfig | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.named import optional_module
+from dora_rl.core.named import optional_module
 
 
 def read_file(path: Path) -> Iterator[dict[str, Any]]:

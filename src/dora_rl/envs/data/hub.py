@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.named import optional_module
+from dora_rl.core.named import optional_module
 
 
 def read_hub(name: str, subset: str | None, split: str) -> Iterable[dict[str, Any]]:

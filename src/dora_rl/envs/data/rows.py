@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.named import did_you_mean
 from dora_rl.core.record import Record
-from dora_rl.envs.named import did_you_mean
 
 Messages = list[dict[str, Any]]
 """A chat as OpenAI writes it."""

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from dora_rl.envs.named import optional_module
+from dora_rl.core.named import optional_module
 from dora_rl.envs.rewards.numbers import answer_in, is_same_answer
 from dora_rl.envs.rewards.texts import Completion, text_of
 

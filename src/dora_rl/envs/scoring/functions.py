@@ -13,9 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import RESERVED
-from dora_rl.envs.named import did_you_mean, load_named
 from dora_rl.envs.rewards import BUILT_IN
 from dora_rl.envs.scoring.messages import Needs
 
@@ -43,9 +43,10 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
         }
 
 
-def load_function(config: RewardConfig) -> RewardFunction:
-    """Import it and read its signature."""
-    call = load_named(BUILT_IN.get(config.function, config.function)) if _is_name(config) else None
+def load_function(config: RewardConfig, objects: Objects | None = None) -> RewardFunction:
+    """Import a reward function, or put it together from the objects sent along, and read its signature."""
+    _check_name(config)
+    call = load_named(BUILT_IN.get(config.function, config.function), objects)
     if not callable(call):
         raise UserError(
             f"the reward '{config.function}' is not a function", hint="name a function or a callable"
@@ -80,13 +81,12 @@ def _column_hint(name: str, known: list[str]) -> str:
     return f"did you mean '{near[0]}'? Then map it: columns: {{{name}: {near[0]}}}"
 
 
-def _is_name(config: RewardConfig) -> bool:
-    if config.function in BUILT_IN or ":" in config.function or "." in config.function:
-        return True
-    raise UserError(
-        f"there is no built-in reward '{config.function}'",
-        hint=did_you_mean(config.function, list(BUILT_IN), "built in"),
-    )
+def _check_name(config: RewardConfig) -> None:
+    if config.function not in BUILT_IN and not is_place(config.function):
+        raise UserError(
+            f"there is no built-in reward '{config.function}'",
+            hint=did_you_mean(config.function, list(BUILT_IN), "built in"),
+        )
 
 
 def _keywords(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.named import did_you_mean, load_named
+from dora_rl.core.named import did_you_mean, load_named
 from dora_rl.envs.tasks.task import Task
 
 __all__ = ["TASKS", "Task", "load_task"]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.named import did_you_mean, optional_module
 from dora_rl.envs.config import RewardConfig
-from dora_rl.envs.named import did_you_mean, optional_module
 from dora_rl.envs.rewards.numbers import last_number
 from dora_rl.envs.rewards.texts import Completion, text_of
 from dora_rl.envs.tasks.packing import packed, unpacked

@@ -71,7 +71,7 @@ def train(root: Path, num_steps: int) -> PeerRun:
 def arguments(setup: LiveSetup, num_steps: int, directory: str) -> dict[str, Any]:
     """A set-up in the words of TRL's GRPOConfig; an error where it has none."""
     optimizer, algorithm, batch = setup.trainer.optimizer, setup.trainer.algorithm, setup.batch
-    if setup.devices.trainer_device != "cpu" or optimizer.schedule.kind != "constant":
+    if setup.devices.trainer_device != "cpu" or optimizer.learning_rate_schedule.kind != "constant":
         raise ConfigError("the comparison with TRL is for CPUs and a constant learning rate")
     return {
         "output_dir": directory,
@@ -86,7 +86,7 @@ def arguments(setup: LiveSetup, num_steps: int, directory: str) -> dict[str, Any
         "temperature": setup.sampling.temperature,
         "learning_rate": optimizer.learning_rate,
         "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": optimizer.schedule.warmup_updates,
+        "warmup_steps": optimizer.learning_rate_schedule.warmup_updates,
         "adam_beta1": optimizer.beta1,
         "adam_beta2": optimizer.beta2,
         "weight_decay": optimizer.weight_decay,

@@ -52,11 +52,11 @@ def variants(base: TrainerConfig) -> list[Variant]:
         "8K micro-batches": {"micro_batch_tokens": 8192},
         "32K micro-batches": {"micro_batch_tokens": 32_768},
         "64K micro-batches": {"micro_batch_tokens": 65_536},
-        "not compiled": {"is_fused": False},
+        "not compiled": {"compile": False},
         "flex attention": {"attention": "flex"},
         "one attention a sequence": {"attention": "packed"},
-        "layers computed again": {"is_checkpointed": True},
-        "head computed again": {"is_head_fused": False},
+        "layers computed again": {"gradient_checkpointing": True},
+        "head computed again": {"fused_head": False},
     }
     return [
         Variant(name=name, config=msgspec.structs.replace(base, **change)) for name, change in changes.items()

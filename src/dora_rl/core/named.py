@@ -1,12 +1,16 @@
-"""A Python object by its written name: `package.module:object`, `package.module.object`, or `file.py:object`.
+"""A Python object by its written name: `module:object`, `module.object`, `file.py:object` or `object:LABEL`.
 
-Code that cannot be imported is the user's mistake, and the error says in which file and line.
+What is called `object:LABEL` has no place that a name could say, as a closure of a notebook: it travels as
+bytes beside the recipe. Code that cannot be imported is the user's mistake, and the error says in which file
+and line. Knows no torch; what a module of the user's imports is its own matter.
 """
 
 import importlib
 import importlib.util
+import pickle
 import sys
 import traceback
+from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -15,9 +19,17 @@ from typing import Any
 
 from dora_rl.core.errors import UserError
 
+OBJECT = "object:"
+"""Before the label of an object that has no place of its own."""
 
-def load_named(name: str) -> Any:
-    """The object; a UserError where there is none."""
+Objects = Mapping[str, bytes]
+"""What such labels stand for, as the bytes of cloudpickle."""
+
+
+def load_named(name: str, objects: Objects | None = None) -> Any:
+    """The object of that name; a UserError where there is none."""
+    if name.startswith(OBJECT):
+        return _sent(name, objects or {})
     place, _, attribute = name.rpartition(":" if ":" in name else ".")
     if not place or not attribute:
         raise UserError(
@@ -25,6 +37,32 @@ def load_named(name: str) -> Any:
         )
     module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
     return _attribute(module, attribute, place)
+
+
+def is_place(name: str) -> bool:
+    """Whether a name says where an object is, and is not that of something built in."""
+    return ":" in name or "." in name
+
+
+def import_place(name: str) -> str:
+    """The file or module that has the object of that name."""
+    return name.rpartition(":")[0] or name
+
+
+def _sent(name: str, objects: Objects) -> Any:
+    label = name.removeprefix(OBJECT)
+    if label not in objects:
+        raise UserError(
+            f"'{name}' is an object of the Python program that started the run, and is not at hand here",
+            hint="go on from Python, where it can be given again: dora_rl.resume",
+        )
+    try:
+        return pickle.loads(objects[label])
+    except Exception as error:  # whatever the object's own parts raise when they are put together
+        raise UserError(
+            f"'{name}' cannot be put together in this process: {type(error).__name__}: {error}",
+            hint="have it in a file of its own, and name it file.py:object",
+        ) from error
 
 
 def optional_module(name: str, *, needed_for: str, install: str) -> Any:
