@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from dora_rl.cli.benching.fleet import bench_control
-from dora_rl.sim.bench import Scope
+from dora_rl.bench.control import FleetScope, bench_control
 
 Dora = Callable[..., Any]
 
@@ -22,7 +21,7 @@ def test_every_part_is_told_as_it_is_measured_and_the_result_stays_alone(dora: D
 
 def test_a_long_bench_says_first_how_long_it_takes_and_how_to_have_it_shorter() -> None:
     said: list[str] = []
-    small = Scope(
+    small = FleetScope(
         instances=64, steps=2, rebalance_instances=16, rebalance_trajectories=1600, counted_instances=(4, 8)
     )
     bench_control(small, said.append)

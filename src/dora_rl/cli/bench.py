@@ -11,8 +11,8 @@ from dora_rl.cli.bench_device import Device
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.engines.bench.figures import Cell, Figures
-    from dora_rl.sim.bench import Report, Size
+    from dora_rl.bench.control import ControlReport, FleetRun
+    from dora_rl.bench.figures import Cell, Figures
 
 app = typer.Typer(no_args_is_help=True, help="How fast the parts are, against what they must reach.")
 
@@ -34,11 +34,10 @@ def control(
     """The control plane under a simulated fleet: three sizes, memory, single rebalances, limits."""
     import msgspec
 
-    from dora_rl.cli.benching.fleet import bench_control
+    from dora_rl.bench.control import QUICK, FleetScope, bench_control
     from dora_rl.observe.terminal import say
-    from dora_rl.sim.bench import QUICK, Scope
 
-    report = bench_control(QUICK if quick else Scope(instances=instances, steps=steps), say)
+    report = bench_control(QUICK if quick else FleetScope(instances=instances, steps=steps), say)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)))
     else:
@@ -69,8 +68,8 @@ def engine(
     """The native engine: tokens a second against vLLM and the roofline, and what its features cost."""
     import msgspec
 
-    from dora_rl.engines.bench.options import DEFAULTS, make_setup
-    from dora_rl.engines.bench.suite import run_sections
+    from dora_rl.bench.engine.setup import DEFAULTS, make_setup
+    from dora_rl.bench.engine.suite import run_sections
     from dora_rl.observe.terminal import say
 
     setup = make_setup(
@@ -122,7 +121,7 @@ def _cell(value: "Cell") -> str:
             return value
 
 
-def _show(report: "Report") -> None:
+def _show(report: "ControlReport") -> None:
     from dora_rl.observe.terminal import stdout
 
     console = stdout()
@@ -133,10 +132,10 @@ def _show(report: "Report") -> None:
         console.print(f"  {check.name:<45} {text:<32} {verdict}", highlight=False)
 
 
-def _sizes(report: "Report") -> "Table":
+def _sizes(report: "ControlReport") -> "Table":
     from rich.table import Table
 
-    from dora_rl.sim.bench import log_ratio
+    from dora_rl.bench.control import log_ratio
 
     table = Table(title="control plane and simulator, one thread")
     for column in ("instances", "active", "trained", "inputs", "decisions", "CPU s", "us/\ntraj.",
@@ -149,7 +148,7 @@ def _sizes(report: "Report") -> "Table":
     return table
 
 
-def _counts(size: "Size") -> tuple[str, ...]:
+def _counts(size: "FleetRun") -> tuple[str, ...]:
     return (
         f"{size.instances:,}",
         f"{size.active_trajectories:,}",
@@ -162,6 +161,6 @@ def _counts(size: "Size") -> tuple[str, ...]:
     )
 
 
-def _rest(size: "Size") -> tuple[str, ...]:
+def _rest(size: "FleetRun") -> tuple[str, ...]:
     times = size.rebalance_p50_s, size.rebalance_p99_s, size.rebalance_max_s
     return f"{size.peak_rss_bytes / 2**30:.2f}", "  ".join(f"{1e3 * time:.1f}" for time in times)

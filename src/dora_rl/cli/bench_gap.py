@@ -18,8 +18,8 @@ def gap(
     import msgspec
     from rich.table import Table
 
+    from dora_rl.bench.gap import gaps
     from dora_rl.observe.terminal import stdout
-    from dora_rl.run.gap import gaps
 
     found = gaps(device.value, shape, num_requests=requests, num_tokens=tokens)
     if as_json:

@@ -7,7 +7,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.cli.benching.peers import Beside
+    from dora_rl.bench.peer.comparison import PeerComparison
 
 
 def peer(
@@ -35,7 +35,7 @@ def peer(
 
     import msgspec
 
-    from dora_rl.cli.benching.peers import compare_with_peer
+    from dora_rl.bench.peer.comparison import compare_with_peer
     from dora_rl.observe.terminal import stdout
 
     with TemporaryDirectory(prefix="dora-peer-") as place:
@@ -53,7 +53,7 @@ def peer(
         stdout().print(_table(beside))
 
 
-def _table(beside: "Beside") -> "Table":
+def _table(beside: "PeerComparison") -> "Table":
     from dora_rl.observe.tables import table
 
     shown = table(

@@ -10,7 +10,7 @@ from dora_rl.cli.bench_device import Device
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.cli.benching.schedules import Comparison, Measured
+    from dora_rl.bench.schedules.comparison import ScheduleComparison, ScheduleRun
 
 
 def schedules(
@@ -49,11 +49,11 @@ def schedules(
 
     import msgspec
 
-    from dora_rl.cli.benching.options import Options, make_scope
-    from dora_rl.cli.benching.schedules import compare, reward_gaps
+    from dora_rl.bench.schedules.comparison import compare, reward_gaps
+    from dora_rl.bench.schedules.options import ScheduleOptions, make_scope
     from dora_rl.observe.terminal import say, stdout
 
-    options = Options(
+    options = ScheduleOptions(
         device=device.value,
         steps=steps,
         schedules=names,
@@ -78,13 +78,13 @@ def schedules(
             typer.echo(f"reward by step, {schedule}: {gap:.3f} from sync; its seeds are apart {apart}")
 
 
-def _line(run: "Measured") -> str:
+def _line(run: "ScheduleRun") -> str:
     rewards = [reward for reward in run.rewards if reward is not None]
     learned = f", reward {rewards[0]:.3f} to {rewards[-1]:.3f}" if rewards else ""
     return f"{run.schedule}, seed {run.seed}: {run.step_s:.3f} s a step{learned}"
 
 
-def _table(comparison: "Comparison") -> "Table":
+def _table(comparison: "ScheduleComparison") -> "Table":
     from dora_rl.observe.tables import table
 
     shown = table(
@@ -100,7 +100,7 @@ def _table(comparison: "Comparison") -> "Table":
     return shown
 
 
-def _cells(run: "Measured", sync_s: float | None) -> tuple[str, ...]:
+def _cells(run: "ScheduleRun", sync_s: float | None) -> tuple[str, ...]:
     predicted = run.predicted_step_s
     rewards = [reward for reward in run.rewards if reward is not None]
     return (

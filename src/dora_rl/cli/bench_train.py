@@ -7,8 +7,9 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.trainer.bench.ours import Measured
-    from dora_rl.trainer.bench.run import Report
+    from dora_rl.bench.train.run import TrainReport
+    from dora_rl.bench.train.steps import TrainTiming
+
 
 PHASES = ("forward", "head", "backward", "optimizer", "other")
 
@@ -31,14 +32,14 @@ def train(
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     import msgspec
 
+    from dora_rl.bench.train.batches import SequenceLengths
+    from dora_rl.bench.train.run import TrainBench, run_bench
     from dora_rl.observe.terminal import stdout
-    from dora_rl.trainer.bench.run import Scope, run_bench
-    from dora_rl.trainer.bench.workload import Lengths
 
-    scope = Scope(
+    scope = TrainBench(
         shapes=tuple(shapes.split(",")),
         device=device,
-        lengths=Lengths(count=sequences),
+        lengths=SequenceLengths(count=sequences),
         micro_batch_tokens=micro_batch_tokens,
         steps=steps,
         has_baseline=baseline,
@@ -52,7 +53,7 @@ def train(
         stdout().print(_table(report))
 
 
-def _tell(row: "Measured") -> None:
+def _tell(row: "TrainTiming") -> None:
     """Each row as it comes: a long run that is cut short has said something."""
     phases = "  ".join(f"{phase} {1e3 * seconds:.0f} ms" for phase, seconds in row.phases_s.items())
     speed = f"{row.tokens_per_s:,.0f} tokens/s, {row.flops_per_s / 1e12:.1f} TFLOP/s"
@@ -61,7 +62,7 @@ def _tell(row: "Measured") -> None:
         typer.echo(f"  {1e3 * kernel.total_s:8.2f} ms {kernel.count:6} x {kernel.name[:110]}", err=True)
 
 
-def _table(report: "Report") -> "Table":
+def _table(report: "TrainReport") -> "Table":
     from rich.table import Table
 
     table = Table(
@@ -75,7 +76,7 @@ def _table(report: "Report") -> "Table":
     return table
 
 
-def _cells(row: "Measured", peak: float) -> tuple[str, ...]:
+def _cells(row: "TrainTiming", peak: float) -> tuple[str, ...]:
     if row.failure:
         return (row.failure[:60],)
     return (

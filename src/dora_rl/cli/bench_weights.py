@@ -10,7 +10,7 @@ from dora_rl.cli.bench_device import Device
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.weights.bench.measure import Row
+    from dora_rl.bench.weights import DeltaFigures
 
 
 def weights(
@@ -28,8 +28,8 @@ def weights(
 
     import msgspec
 
+    from dora_rl.bench.weights import LEARNING_RATES, run_bench
     from dora_rl.observe.terminal import progress, stdout
-    from dora_rl.weights.bench.measure import LEARNING_RATES, run_bench
 
     with (
         TemporaryDirectory(dir=directory) as place,
@@ -42,7 +42,7 @@ def weights(
         stdout().print(_weights(rows, steps))
 
 
-def _weights(rows: "list[Row]", steps: int) -> "Table":
+def _weights(rows: "list[DeltaFigures]", steps: int) -> "Table":
     from dora_rl.observe.tables import table
 
     shown = table(

@@ -1,0 +1,136 @@
+"""Requests of prescribed lengths, and runs of them, timed from the first submission to the last token.
+
+A workload is written `64x256` (64 requests of 256 new tokens) or `256xtail` (256 requests with the first 256
+lengths of a long-tailed list). All requests are there at once; prompts are distinct and random.
+"""
+
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+from dora_rl.engines.errors import EngineError
+from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
+
+PROMPT_TOKENS = 128
+_MEDIAN, _SIGMA, _SHORTEST, _LONGEST = 300, 1.0, 16, 4096
+_MOST_REQUESTS = 1024
+
+
+class RequestWorkload(Record, frozen=True):
+    """How many tokens each request generates behind its prompt."""
+
+    name: str
+    lengths: tuple[int, ...]
+    prompt_tokens: int = PROMPT_TOKENS
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens generated."""
+        return sum(self.lengths)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.prompt_tokens + max(self.lengths)
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompts and all that is generated."""
+        return len(self.lengths) * self.prompt_tokens + self.num_tokens
+
+
+def parse_workload(text: str, tail: tuple[int, ...], prompt_tokens: int = PROMPT_TOKENS) -> RequestWorkload:
+    """The workload of this name; `tail` holds the lengths of the long-tailed ones."""
+    count, _, length = text.partition("x")
+    if not count.isdecimal() or not int(count) or not (length == "tail" or length.isdecimal()):
+        raise ConfigError(f"'{text}' is no workload", hint="write 64x256 or 256xtail")
+    if length != "tail":
+        return RequestWorkload(name=text, lengths=(int(length),) * int(count), prompt_tokens=prompt_tokens)
+    if int(count) > len(tail):
+        raise ConfigError(f"'{text}' asks for more than the {len(tail)} lengths there are")
+    return RequestWorkload(name=text, lengths=tail[: int(count)], prompt_tokens=prompt_tokens)
+
+
+def long_tail(seed: int = 0, count: int = _MOST_REQUESTS, median: int = _MEDIAN) -> tuple[int, ...]:
+    """Lognormal lengths, cut to 16..4096: most are short, and the longest is many times the mean."""
+    draw = random.Random(seed)
+    lengths = (round(draw.lognormvariate(math.log(median), _SIGMA)) for _ in range(count))
+    return tuple(min(max(length, _SHORTEST), _LONGEST) for length in lengths)
+
+
+def read_lengths(path: Path) -> tuple[int, ...]:
+    """A JSON list of lengths."""
+    try:
+        lengths = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"lengths cannot be read: {error}") from error
+    if not isinstance(lengths, list) or not all(isinstance(each, int) and each > 0 for each in lengths):
+        raise ConfigError(f"{path} holds no list of positive whole numbers")
+    return tuple(lengths)
+
+
+def requests_of(
+    workload: RequestWorkload, *, vocab_size: int, versions: tuple[int, ...] = (0,)
+) -> list[Request]:
+    """The requests, sampled at temperature 1, dealt to `versions` in turn."""
+    draw = random.Random(1)
+    return [
+        Request(
+            id=number,
+            version=versions[number % len(versions)],
+            prompt=tuple(draw.choices(range(vocab_size), k=workload.prompt_tokens)),
+            key=StreamKey(seed=1, row=number),
+            sampling=Sampling(),
+            stopping=Stopping(max_new_tokens=length, is_length_prescribed=True),
+        )
+        for number, length in enumerate(workload.lengths)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRuns:
+    """How long the repeats of one run took."""
+
+    num_tokens: int
+    times_s: tuple[float, ...]
+
+    @property
+    def best_tokens_s(self) -> float:
+        """Tokens a second of the quickest."""
+        return self.num_tokens / min(self.times_s)
+
+    @property
+    def median_tokens_s(self) -> float:
+        """Tokens a second of the one in the middle."""
+        return self.num_tokens / statistics.median(self.times_s)
+
+
+def timed(engine: NativeEngine, requests: Sequence[Request], repeats: int) -> TimedRuns:
+    """One run to warm up, then `repeats` that count."""
+    run_s(engine, requests)
+    times_s = tuple(run_s(engine, requests) for _ in range(repeats))
+    return TimedRuns(num_tokens=sum(each.stopping.max_new_tokens for each in requests), times_s=times_s)
+
+
+def run_s(engine: NativeEngine, requests: Sequence[Request]) -> float:
+    """Seconds until every request has all its tokens."""
+    begin = time.perf_counter()
+    for request in requests:
+        engine.submit(request)
+    events = engine.run()
+    took_s = time.perf_counter() - begin
+    lengths = {each.id: each.stopping.max_new_tokens for each in requests}
+    for event in events:
+        if not isinstance(event, Finished):
+            raise EngineError(f"request {event.id} failed: {event.message}", hint=event.hint)
+        assert len(event.tokens) == len(event.logprobs) == lengths.pop(event.id)
+    assert not lengths, f"{len(lengths)} requests did not end"
+    return took_s

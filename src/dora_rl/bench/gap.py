@@ -1,0 +1,101 @@
+"""How far the log-probabilities of trainer and engine are apart, for the same tokens and weights.
+
+Both run one decoder; what differs is the order of sums, and in bfloat16 where they are rounded. The gap is
+what an importance ratio of a trajectory just generated differs from one by.
+"""
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from dora_rl.bench.engine.setup import DeviceKind, backend_of
+from dora_rl.core.record import Record
+from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey
+from dora_rl.model.config import Dtype, ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.shapes import SHAPES, random_weights
+from dora_rl.trainer.config import TrainerConfig
+from dora_rl.trainer.opening import policy_of
+from dora_rl.trainer.ranks import Alone
+from dora_rl.trainer.records import Trajectory
+from dora_rl.trainer.scoring import scored
+
+
+class LogprobGap(Record, frozen=True):
+    """Of one dtype."""
+
+    dtype: Dtype
+    num_tokens: int
+    mean: float
+    max: float
+    mean_logprob: float
+    """How likely the tokens were, to judge the gap by."""
+
+
+def gaps(device: DeviceKind, shape: str, *, num_requests: int, num_tokens: int) -> list[LogprobGap]:
+    """In float32 and bfloat16: generate, then score what was generated."""
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
+    return [_gap(device, replace(SHAPES[shape], dtype=dtype), num_requests, num_tokens) for dtype in dtypes]
+
+
+def _gap(device: DeviceKind, model: ModelConfig, num_requests: int, num_tokens: int) -> LogprobGap:
+    weights = dict(random_weights(model, seed=0, device=device, dtype=getattr(torch, model.dtype)))
+    trajectories = _generated(model, device, weights, num_requests, num_tokens)
+    logprobs = _scored(model, device, weights, trajectories)
+    recorded = [torch.tensor(each.logprobs) for each in trajectories]
+    distances = torch.cat([(own - other).abs() for own, other in zip(logprobs, recorded, strict=True)])
+    return LogprobGap(
+        dtype=model.dtype,
+        num_tokens=len(distances),
+        mean=float(distances.mean()),
+        max=float(distances.max()),
+        mean_logprob=float(torch.cat(recorded).mean()),
+    )
+
+
+def _generated(
+    model: ModelConfig, device: DeviceKind, weights: dict[str, Tensor], num_requests: int, num_tokens: int
+) -> list[Trajectory]:
+    num_positions = 64 + num_tokens
+    limits = Limits(
+        num_blocks=num_requests * (num_positions // 32 + 2),
+        max_running=num_requests,
+        step_tokens=max(512, num_requests),
+        max_positions=num_positions,
+    )
+    config = EngineConfig(limits=limits, dtype=model.dtype, max_versions=1, device_bytes=64 * 2**30)
+    engine = NativeEngine(model, config, Stops(()), backend=backend_of(device))
+    engine.load_version(0, weights)
+    requests = [_request(number, model.vocab_size, num_tokens) for number in range(num_requests)]
+    for request in requests:
+        engine.submit(request)
+    ended = {event.id: event for event in engine.run() if isinstance(event, Finished)}
+    return [_trajectory(request, ended[request.id]) for request in requests]
+
+
+def _request(number: int, vocab_size: int, num_tokens: int) -> Request:
+    generator = torch.Generator().manual_seed(number)
+    prompt = tuple(torch.randint(0, vocab_size, (16 + number % 48,), generator=generator).tolist())
+    stopping = Stopping(max_new_tokens=num_tokens, is_length_prescribed=True)
+    return Request(id=number, version=0, prompt=prompt, key=StreamKey(seed=0, row=number), stopping=stopping)
+
+
+def _trajectory(request: Request, ended: Finished) -> Trajectory:
+    return Trajectory(
+        prompt=request.prompt, response=ended.tokens, logprobs=ended.logprobs, version=0, reward=0.0
+    )
+
+
+def _scored(
+    model: ModelConfig, device: DeviceKind, weights: dict[str, Tensor], trajectories: list[Trajectory]
+) -> list[Tensor]:
+    decoder = Decoder.empty(model, device=device).requires_grad_(False)
+    decoder.load_state_dict(weights)
+    assert model.dtype != "float16", "not a dtype to train in"
+    policy = policy_of(decoder, TrainerConfig(serving_dtype=model.dtype))
+    logprobs, _ = scored(policy, trajectories, max_tokens=8192, ranks=Alone(), device=torch.device(device))
+    return logprobs

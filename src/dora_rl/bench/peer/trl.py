@@ -1,0 +1,141 @@
+"""The process that trains with TRL: `python -m dora_rl.bench.peer.trl RUN STEPS OUTPUT`.
+
+Takes everything from a run of ours: the model it began with, rows, batch, reward functions, optimizer, loss.
+Writes what each step took and earned. TRL is imported here and nowhere else.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.record import Record
+from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.scoring.functions import RewardFunction, load_function
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.setup import LiveSetup, read_setup
+
+
+class PeerStep(Record, frozen=True):
+    """One optimizer step of TRL's trainer."""
+
+    at: float
+    """Seconds since training began."""
+    reward: float
+
+
+class PeerRun(Record, frozen=True):
+    """What TRL's trainer did."""
+
+    version: str
+    num_threads: int
+    steps: tuple[PeerStep, ...]
+
+
+def train(root: Path, num_steps: int) -> PeerRun:
+    """The training of the run under `root`, with TRL's GRPOTrainer."""
+    import torch
+    import trl  # type: ignore[import-not-found, unused-ignore]
+    from datasets import Dataset  # type: ignore[import-not-found, unused-ignore]
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    layout = LiveLayout(root=root)
+    setup = read_setup(layout.setup)
+    directory = str(layout.initial_model if layout.initial_model.is_dir() else setup.model)
+    torch.manual_seed(setup.seed)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    rows = [{"prompt": row.prompt, **row.columns} for row in load_data(setup.data).train]
+    clock = _clock()
+    trainer = trl.GRPOTrainer(
+        model=model,
+        processing_class=AutoTokenizer.from_pretrained(directory, padding_side="left"),
+        reward_funcs=[_for_trl(load_function(reward)) for reward in setup.scoring.rewards],
+        args=trl.GRPOConfig(**arguments(setup, num_steps, str(root / "peer"))),
+        train_dataset=Dataset.from_list(rows),
+        callbacks=[clock],
+    )
+    trainer.train()
+    rewards = [float(entry["reward"]) for entry in trainer.state.log_history if "reward" in entry]
+    steps = zip(clock.ended_at, rewards, strict=True)
+    return PeerRun(
+        version=trl.__version__,
+        num_threads=torch.get_num_threads(),
+        steps=tuple(PeerStep(at=at - clock.began_at, reward=reward) for at, reward in steps),
+    )
+
+
+def arguments(setup: LiveSetup, num_steps: int, directory: str) -> dict[str, Any]:
+    """A set-up in the words of TRL's GRPOConfig; an error where it has none."""
+    optimizer, algorithm, batch = setup.trainer.optimizer, setup.trainer.algorithm, setup.batch
+    if setup.devices.trainer_device != "cpu" or optimizer.learning_rate_schedule.kind != "constant":
+        raise ConfigError("the comparison with TRL is for CPUs and a constant learning rate")
+    return {
+        "output_dir": directory,
+        "use_cpu": True,
+        "bf16": False,
+        "seed": setup.seed,
+        "max_steps": num_steps,
+        "per_device_train_batch_size": batch.trajectories,
+        "num_generations": batch.group_size,
+        "num_iterations": batch.updates,
+        "max_completion_length": setup.max_new_tokens,
+        "temperature": setup.sampling.temperature,
+        "learning_rate": optimizer.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": optimizer.learning_rate_schedule.warmup_updates,
+        "adam_beta1": optimizer.beta1,
+        "adam_beta2": optimizer.beta2,
+        "weight_decay": optimizer.weight_decay,
+        "max_grad_norm": optimizer.max_grad_norm or 0.0,
+        "beta": algorithm.kl.coefficient if algorithm.kl is not None else 0.0,
+        "loss_type": {"token": "bnpo", "sequence": "grpo", "constant": "dr_grpo"}[algorithm.aggregation.over],
+        "scale_rewards": _scale(algorithm.advantage),
+        "reward_weights": [reward.weight for reward in setup.scoring.rewards],
+        "gradient_checkpointing": False,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+    }
+
+
+def _scale(advantage: Any) -> str:
+    """How TRL names what a group's advantages are divided by."""
+    return "none" if getattr(advantage, "scale", "group") == "none" else "group"
+
+
+def _for_trl(function: RewardFunction) -> Callable[..., Any]:
+    def call(**offered: Any) -> Any:
+        return function.call(**function.arguments(offered))
+
+    call.__name__ = function.label
+    return call
+
+
+def _clock() -> Any:
+    from transformers import TrainerCallback
+
+    class StepClock(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        """When training began and when each step was over."""
+
+        began_at = 0.0
+
+        def __init__(self) -> None:
+            self.ended_at: list[float] = []
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            self.began_at = time.monotonic()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            self.ended_at.append(time.monotonic())
+
+    return StepClock()
+
+
+if __name__ == "__main__":
+    run = train(Path(sys.argv[1]), int(sys.argv[2]))
+    Path(sys.argv[3]).write_bytes(msgspec.json.encode(run))

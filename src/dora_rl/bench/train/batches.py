@@ -1,0 +1,65 @@
+"""What is trained in the benchmark: shapes made without files, lengths with a long tail, and what they cost.
+
+Arithmetic counted: every matrix product of the parameters, the head's included, and causal attention, three
+times the forward pass. What is computed again is not counted.
+"""
+
+import math
+import random
+
+from dora_rl.core.record import Record
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.shapes import QWEN3_06B, QWEN3_17B, TINY
+from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+
+SHAPES = {"0.6B": QWEN3_06B, "1.7B": QWEN3_17B, "tiny": TINY}
+
+
+class SequenceLengths(Record, frozen=True):
+    """Lognormal, cut: tokens of each sequence."""
+
+    count: int = 256
+    median: float = 400.0
+    sigma: float = 0.9
+    low: int = 16
+    high: int = 4096
+    seed: int = 0
+
+    def draw(self) -> list[int]:
+        """The same for the same seed."""
+        rng = random.Random(self.seed)
+        mu = math.log(self.median)
+        return [
+            min(max(round(rng.lognormvariate(mu, self.sigma)), self.low), self.high)
+            for _ in range(self.count)
+        ]
+
+
+def batch_of(lengths: list[int], vocab_size: int, group_size: int = 4, seed: int = 0) -> TrainBatch:
+    """Random tokens after a prompt of one, with logprobs as of a uniform policy and random rewards."""
+    rng = random.Random(seed)
+    logprob = -math.log(vocab_size)
+    members = [
+        Trajectory(
+            prompt=(rng.randrange(vocab_size),),
+            response=tuple(rng.randrange(vocab_size) for _ in range(length - 1)),
+            logprobs=(logprob,) * (length - 1),
+            version=0,
+            reward=rng.random(),
+        )
+        for length in lengths
+    ]
+    groups = [members[i : i + group_size] for i in range(0, len(members), group_size)]
+    return TrainBatch(groups=tuple(Group(id=i, members=tuple(own)) for i, own in enumerate(groups)))
+
+
+def train_flops(config: ModelConfig, lengths: list[int]) -> float:
+    """Of one forward and backward pass over sequences whose every token but the first is predicted."""
+    layer = config.hidden_size * (2 * config.q_size + 2 * config.kv_size + 3 * config.intermediate_size)
+    head = config.vocab_size * config.hidden_size
+    tokens, predicted = sum(lengths), sum(length - 1 for length in lengths)
+    products = 2 * (config.num_layers * layer * tokens + head * predicted)
+    # Scores and mixing: each of the pairs a token sees costs two products of the width of all query heads.
+    pairs = sum(length * (length + 1) // 2 for length in lengths)
+    attention = 2 * 2 * config.num_layers * config.q_size * pairs
+    return 3.0 * (products + attention)

@@ -1,0 +1,124 @@
+"""Time on a device: the phases of a train step and its longest kernels; the host does not wait in between."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from dora_rl.core.record import Record
+
+
+class PhaseClock:
+    """Marks in the order of the device's work, read when it is over. On the CPU, the host's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._marks: list[tuple[str, Any]] = []
+
+    def mark(self, phase: str) -> None:
+        """What is done from here to the next mark is of this phase."""
+        if self._is_cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append((phase, event))
+        else:
+            self._marks.append((phase, time.perf_counter()))
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of each phase since the last call, and forget them."""
+        if self._is_cuda:
+            torch.cuda.synchronize()
+        totals: dict[str, float] = {}
+        for (phase, begin), (_, end) in zip(self._marks, self._marks[1:], strict=False):
+            seconds = begin.elapsed_time(end) / 1e3 if self._is_cuda else end - begin
+            totals[phase] = totals.get(phase, 0.0) + seconds
+        self._marks.clear()
+        return totals
+
+
+def synchronised_s(device: torch.device) -> float:
+    """The host's clock, once the device has done everything."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Most memory held since `forget_peak`; 0 where it is not counted."""
+    return torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+
+
+def forget_peak(device: torch.device) -> None:
+    """Count from here. What is cached stays: taking it back would cost the next step its time."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def release(device: torch.device) -> None:
+    """Give back what the last run held."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def matmul_peak(device: torch.device, size: int | None = None) -> float:
+    """Arithmetic a second of the best of several large bfloat16 products (float32 on the CPU)."""
+    size = size or (8192 if device.type == "cuda" else 512)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best = 0.0
+    for _ in range(5):
+        started_s = synchronised_s(device)
+        for _ in range(10):
+            left @ right
+        best = max(best, 10 * 2 * size**3 / (synchronised_s(device) - started_s))
+    return best
+
+
+@contextmanager
+def named(clock: PhaseClock, phase: str) -> Iterator[None]:
+    """A phase, and `other` after it."""
+    clock.mark(phase)
+    yield
+    clock.mark("other")
+
+
+def timed(clock: PhaseClock, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, its calls marked as a phase."""
+
+    def call(*arguments: Any, **named_arguments: Any) -> Any:
+        with named(clock, phase):
+            return function(*arguments, **named_arguments)
+
+    return call
+
+
+class KernelTime(Record, frozen=True):
+    """All calls of one kernel in one step."""
+
+    name: str
+    total_s: float
+    count: int
+
+
+def kernels_of(run: Callable[[], object], device: torch.device, *, most: int = 25) -> tuple[KernelTime, ...]:
+    """The kernels of one run that took longest; operators on the CPU."""
+    is_cuda = device.type == "cuda"
+    activity = ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU
+    with profile(activities=[activity]) as profiled:
+        run()
+        if is_cuda:
+            torch.cuda.synchronize()
+    found = [
+        KernelTime(
+            name=each.key,
+            total_s=(each.self_device_time_total if is_cuda else each.self_cpu_time_total) / 1e6,
+            count=each.count,
+        )
+        for each in profiled.key_averages()
+    ]
+    return tuple(sorted(found, key=lambda kernel: -kernel.total_s)[:most])

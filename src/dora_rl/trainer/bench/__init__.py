@@ -1,1 +1,0 @@
-"""How fast training is, against the device's own peak and against transformers."""

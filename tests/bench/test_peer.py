@@ -1,0 +1,42 @@
+"""What is asked of TRL is what our run was, and what is missing is said in one sentence."""
+
+import importlib.util
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from dora_rl.bench.peer import comparison as peers
+from dora_rl.bench.peer.trl import arguments
+from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.run.setup import Devices, LiveSetup
+
+
+def test_batch_and_optimizer_are_ours(make_setup: Callable[..., LiveSetup]) -> None:
+    setup = make_setup()
+    asked = arguments(setup, 7, "out")
+    assert asked["max_steps"] == 7
+    assert asked["per_device_train_batch_size"] == setup.batch.groups * setup.batch.group_size
+    assert asked["num_generations"] == setup.batch.group_size
+    assert asked["learning_rate"] == setup.trainer.optimizer.learning_rate
+    assert asked["max_completion_length"] == setup.max_new_tokens
+
+
+def test_what_it_has_no_words_for_is_refused(make_setup: Callable[..., LiveSetup]) -> None:
+    setup = msgspec.structs.replace(make_setup(), devices=Devices(trainer_device="cuda:0"))
+    with pytest.raises(ConfigError, match="for CPUs"):
+        arguments(setup, 7, "out")
+
+
+def test_without_trl_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "NEEDED", ("no_such_package_at_all",))
+    with pytest.raises(UserError, match="no_such_package_at_all") as raised:
+        peers.require_peer()
+    assert raised.value.hint == "pip install trl accelerate datasets"
+    assert importlib.util.find_spec("no_such_package_at_all") is None
+
+
+def test_a_reward_is_reached_when_the_mean_of_three_steps_is() -> None:
+    rewards = [0.0, 0.9, 0.3, 0.6, 0.9, 0.9]
+    assert peers.reached_s([1, 2, 3, 4, 5, 6], rewards, 0.6) == 4
+    assert peers.reached_s([1, 2, 3, 4, 5, 6], rewards, 0.95) is None

@@ -1,0 +1,91 @@
+"""Studies vary what they say they vary; their small variants keep the laws."""
+
+import pytest
+from msgspec.structs import replace
+
+from dora_rl.bench.studies import ablation, paper, scale, staleness
+from dora_rl.core.recipe import Recipe
+from dora_rl.sim.presets import PRESETS, Preset
+from dora_rl.sim.run import simulate
+from dora_rl.sim.sweep import sweep
+
+TINY = {
+    "batch": {"groups": 8, "group_size": 2},
+    "cluster": {"gpus": 16, "rollout_gpus": 6, "tensor_parallel": 1, "slots": 16},
+    "task": {"rows": 64},
+}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(PRESETS, "tiny", Preset(summary="tiny", tree=TINY))
+    return "tiny"
+
+
+def test_the_paper_study_has_a_run_for_every_published_cell_and_one_of_our_own() -> None:
+    recipes = paper.recipes(steps=6, seed=3)
+    cells = {(recipe.control.schedule, recipe.cluster.gpus) for recipe in recipes}
+    assert cells == {*paper.PUBLISHED, ("dora", 64), ("dora", 128)}
+    assert {(recipe.seed, recipe.steps) for recipe in recipes} == {(3, 6)}
+    assert {
+        recipe.control.max_staleness for recipe in recipes if recipe.control.schedule == "dora_onset"
+    } == {2}
+
+
+def test_a_paper_row_compares_with_the_paper_and_with_sync() -> None:
+    sync, dora = (
+        simulate(replace(recipe, steps=3, batch=replace(recipe.batch, groups=8, group_size=2)))
+        for recipe in (_of("sync"), _of("dora"))
+    )
+    rows = paper.rows([sync, dora])
+    assert rows[0].speed_up == 1.0
+    assert rows[0].deviation == pytest.approx(sync.step_time_s / 1374.6 - 1.0)
+    assert rows[1].deviation is None
+    assert rows[1].speed_up == pytest.approx(sync.step_time_s / dora.step_time_s)
+
+
+def _of(schedule: str) -> Recipe:
+    found = (recipe for recipe in paper.recipes(steps=3, seed=0) if recipe.control.schedule == schedule)
+    recipe = next(found)
+    return replace(recipe, control=replace(recipe.control, active_groups=None))
+
+
+def test_scale_doubles_and_keeps_four_groups_a_gpu() -> None:
+    assert scale.sizes(16_384) == [64 * 2**i for i in range(9)]
+    assert scale.sizes(100) == [64]
+    recipes = [scale.recipe(gpus, steps=12, seed=0) for gpus in (64, 4096)]
+    assert [recipe.batch.groups for recipe in recipes] == [256, 16_384]
+    assert recipes[0].steps == 12 > recipes[1].steps == 10
+
+
+def test_the_staleness_grid_leaves_out_what_could_never_be_trained_on() -> None:
+    assert all(ratio is None or ratio <= bound + 1 for bound, ratio in staleness.grid())
+    assert {bound for bound, ratio in staleness.grid() if ratio is None} == set(staleness.BOUNDS)
+
+
+def test_staleness_stays_within_the_bound_of_its_row(tiny: str) -> None:
+    rows = staleness.rows(sweep(simulate, staleness.recipes(tiny, steps=7, seed=0)))
+    assert len(rows) == len(staleness.grid())
+    assert all(row.result.staleness_max <= row.max_staleness for row in rows)
+    assert all(row.result.active_groups == round(row.ratio * 8) for row in rows if row.ratio)
+
+
+def test_every_ablation_changes_one_thing_and_loses_nothing(tiny: str) -> None:
+    recipes = ablation.recipes(tiny, steps=6, seed=0)
+    plenty, scarce = recipes[:2]
+    assert (plenty.cluster.rollout_gpus, scarce.cluster.rollout_gpus) == (6, 4)
+    assert len(set(recipes)) == len(recipes), "every variant differs"
+    for row in ablation.rows(recipes, sweep(simulate, recipes)):
+        for result in (row.plenty, row.scarce):
+            assert result.lost_trajectories == result.duplicated_trajectories == 0
+            assert result.mixed_version_trajectories == 0
+
+
+def test_a_sweep_in_processes_gives_what_a_loop_gives(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = staleness.recipes(tiny, steps=4, seed=0)[:3]
+    done: list[None] = []
+    alone = sweep(simulate, recipes, lambda: done.append(None))
+    monkeypatch.setattr("dora_rl.sim.sweep._WORTHWHILE", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert sweep(simulate, recipes, lambda: done.append(None)) == alone
+    assert len(done) == 6
