@@ -8,8 +8,10 @@ import torch
 from hypothesis import strategies as st
 
 from dora_rl.algorithms.aggregation import BatchCounts, token_weights
-from dora_rl.algorithms.config import (
-    AggregationConfig,
+from dora_rl.algorithms.losses import loss_of
+from dora_rl.algorithms.tokens import LossTokens
+from dora_rl.core.recipe.algorithm import AggregationConfig
+from dora_rl.core.recipe.losses import (
     AnyLossConfig,
     CispoConfig,
     DecoupledPpoConfig,
@@ -20,8 +22,6 @@ from dora_rl.algorithms.config import (
     TisConfig,
     ToprConfig,
 )
-from dora_rl.algorithms.losses import loss_of
-from dora_rl.algorithms.tokens import LossTokens
 
 LOSS_CONFIGS: list[AnyLossConfig] = [
     PolicyGradientConfig(),

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from dora_rl.algorithms import config as c
+from dora_rl.core.recipe import losses as c
+from dora_rl.core.recipe.algorithm import AdvantageConfig, AggregationConfig
 
 from .batches import Trajectory
 
@@ -101,7 +102,7 @@ REFERENCES: dict[type[c.LossConfig], Callable[[Trajectory, Any], Terms]] = {
 }
 
 
-def batch_loss(losses: Sequence[Sequence[float]], config: c.AggregationConfig) -> float:
+def batch_loss(losses: Sequence[Sequence[float]], config: AggregationConfig) -> float:
     """Token losses by trajectory into one number."""
     some = [trajectory for trajectory in losses if trajectory]
     if not some:
@@ -114,7 +115,7 @@ def batch_loss(losses: Sequence[Sequence[float]], config: c.AggregationConfig) -
     return mean([math.fsum(trajectory) / config.length for trajectory in some])
 
 
-def advantages(rewards: Sequence[float], groups: Sequence[int], config: c.AdvantageConfig) -> list[float]:
+def advantages(rewards: Sequence[float], groups: Sequence[int], config: AdvantageConfig) -> list[float]:
     members = {group: [r for r, g in zip(rewards, groups, strict=True) if g == group] for group in groups}
     deviations = []
     for reward, group in zip(rewards, groups, strict=True):

@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.algorithms.advantages import outcome_advantages
-from dora_rl.algorithms.config import AdvantageConfig, GaeConfig
-from dora_rl.algorithms.errors import RewardError
-from dora_rl.algorithms.gae import gae, normalised, rewards_at_ends
+from dora_rl.algorithms.advantages import RewardError, outcome_advantages
+from dora_rl.algorithms.critic import gae, normalised, rewards_at_ends
+from dora_rl.core.recipe.algorithm import AdvantageConfig, GaeConfig
 
 from . import references
 

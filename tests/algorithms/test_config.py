@@ -7,19 +7,18 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dora_rl.algorithms.config import (
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.loading import build, override, to_dict
+from dora_rl.core.recipe.algorithm import (
     AdvantageConfig,
     AggregationConfig,
     AlgorithmConfig,
-    CispoConfig,
     CorrectionConfig,
     GaeConfig,
-    Kimi15Config,
     KlConfig,
 )
-from dora_rl.algorithms.presets import PRESETS, preset
-from dora_rl.core.errors import ConfigError
-from dora_rl.core.loading import build, override, to_dict
+from dora_rl.core.recipe.losses import CispoConfig, Kimi15Config
+from dora_rl.core.recipe.presets import PRESETS, preset
 
 NAMES = [
     "grpo",
@@ -105,5 +104,5 @@ def test_choices_that_do_not_go_together_are_refused(wrong: Callable[[], object]
 
 
 def test_configuration_does_not_import_torch() -> None:
-    code = "import sys, dora_rl.algorithms.presets; assert 'torch' not in sys.modules"
+    code = "import sys, dora_rl.core.recipe.presets; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.algorithms.config import (
+from dora_rl.algorithms.losses import LOSSES, loss_of
+from dora_rl.algorithms.tokens import LossTokens
+from dora_rl.core.recipe.losses import (
     AnyLossConfig,
     CispoConfig,
     DecoupledPpoConfig,
@@ -15,8 +17,6 @@ from dora_rl.algorithms.config import (
     TisConfig,
     ToprConfig,
 )
-from dora_rl.algorithms.losses import LOSSES, loss_of
-from dora_rl.algorithms.tokens import LossTokens
 
 from .batches import LOSS_CONFIGS, Trajectory, batches, pack
 from .references import REFERENCES

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.algorithms.config import OverlongConfig
-from dora_rl.algorithms.overlong import is_masked, rewards_less_overlong
+from dora_rl.algorithms.regularisers import is_masked, rewards_less_overlong
+from dora_rl.core.recipe.algorithm import OverlongConfig
 
 
 def dapo_penalty(length: int, cap: int, cache: int) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dora_rl.core.loading import load_yaml
-from dora_rl.sim.presets import PRESETS
 from dora_rl.sim.run import Result
+from dora_rl.sim.setup import PRESETS
 
 Dora = Callable[..., Any]
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dora_rl.core.recipe import Batch, Control
+from dora_rl.core.recipe.trainer import OptimizerConfig, TrainerConfig
 from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
 from dora_rl.envs.config import DataConfig, RewardConfig, ScoringConfig, SourceConfig
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
 from dora_rl.run.setup import EngineSetup, LiveSetup
-from dora_rl.trainer.config import OptimizerConfig, TrainerConfig
 from dora_rl.weights.store import Store
 
 EVEN_REWARD = f"{Path(__file__).with_name('rewards.py')}:even_reward"

@@ -7,8 +7,7 @@ import pytest
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import ScheduleName
-from dora_rl.sim.presets import PRESETS
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.setup import PRESETS, complete, resolve
 
 
 @pytest.mark.parametrize("schedule", get_args(ScheduleName))

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import Group, TrainBatch, Trajectory
 from dora_rl.trainer.trainer import Trainer

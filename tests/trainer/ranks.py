@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
-from dora_rl.trainer.config import TrainerConfig
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.ranks import Together

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from dora_rl.algorithms.config import AlgorithmConfig, CorrectionConfig
-from dora_rl.algorithms.presets import PRESETS
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.load import load_decoder
-from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from dora_rl.trainer.config import (
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig
+from dora_rl.core.recipe.presets import PRESETS
+from dora_rl.core.recipe.trainer import (
     CriticConfig,
     LoraConfig,
     OptimizerConfig,
     ScheduleConfig,
     TrainerConfig,
 )
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.load import load_decoder
+from dora_rl.model.tiny import seeded_decoder
+from dora_rl.trainer.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import TrainBatch

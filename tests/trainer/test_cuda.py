@@ -7,16 +7,9 @@ import msgspec
 import pytest
 import torch
 
-from dora_rl.algorithms.config import (
-    AlgorithmConfig,
-    AnyLossConfig,
-    CorrectionConfig,
-    GspoConfig,
-    Kimi15Config,
-    KlConfig,
-    PpoConfig,
-    ToprConfig,
-)
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig, KlConfig
+from dora_rl.core.recipe.losses import AnyLossConfig, GspoConfig, Kimi15Config, PpoConfig, ToprConfig
+from dora_rl.core.recipe.trainer import CriticConfig, GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.checkpoint import (
@@ -27,7 +20,6 @@ from dora_rl.trainer.checkpoint import (
     take_snapshot,
     write_snapshot,
 )
-from dora_rl.trainer.config import CriticConfig, GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.exporting import prepare_serving, served_on_host
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.opening import trainer_of

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dora_rl.algorithms.config import AlgorithmConfig, KlConfig, OverlongConfig
-from dora_rl.algorithms.presets import PRESETS
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, KlConfig, OverlongConfig
+from dora_rl.core.recipe.presets import PRESETS
+from dora_rl.core.recipe.trainer import CriticConfig
 from dora_rl.model.config import ModelConfig
-from dora_rl.trainer.config import CriticConfig
 from dora_rl.trainer.records import Group, TrainBatch, TrajectoryError
 from dora_rl.trainer.step import StepError
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.engines.native.opening import open_engine
 from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.tiny import save_tiny
-from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.opening import open_trainer
 from dora_rl.trainer.records import Group, TrainBatch, Trajectory

@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from dora_rl.algorithms.config import AlgorithmConfig, CorrectionConfig
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig
+from dora_rl.core.recipe.trainer import GapConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.config import GapConfig, TrainerConfig
 from dora_rl.trainer.policy import Policy
 
 from .odd import batch_of, make_trainer, member, recorded

@@ -8,22 +8,21 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.algorithms.advantages import outcome_advantages
-from dora_rl.algorithms.config import (
+from dora_rl.core.recipe.algorithm import (
     AdvantageConfig,
     AggregationConfig,
     AlgorithmConfig,
     CorrectionConfig,
-    DecoupledPpoConfig,
     GaeConfig,
-    GspoConfig,
     KlConfig,
 )
-from dora_rl.algorithms.presets import PRESETS
+from dora_rl.core.recipe.losses import DecoupledPpoConfig, GspoConfig
+from dora_rl.core.recipe.presets import PRESETS
+from dora_rl.core.recipe.trainer import CriticConfig, TrainerConfig
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.config import CriticConfig, TrainerConfig
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.optimizer import Update
 from dora_rl.trainer.records import TrainBatch, Trajectory

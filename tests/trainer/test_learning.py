@@ -11,7 +11,9 @@ from statistics import fmean
 
 import pytest
 
-from dora_rl.algorithms.config import AdvantageConfig, AlgorithmConfig, PolicyGradientConfig, PpoConfig
+from dora_rl.core.recipe.algorithm import AdvantageConfig, AlgorithmConfig
+from dora_rl.core.recipe.losses import PolicyGradientConfig, PpoConfig
+from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
@@ -20,7 +22,6 @@ from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, Stre
 from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder, tiny_config
-from dora_rl.trainer.config import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import Group, TrainBatch, Trajectory
 from dora_rl.trainer.trainer import Trainer

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from dora_rl.core.errors import ModelError
+from dora_rl.core.recipe.trainer import LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
@@ -18,7 +19,6 @@ from dora_rl.model.packing import pack
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.adapters import load_adapter, save_adapter
-from dora_rl.trainer.config import LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.opening import trainer_of

@@ -2,9 +2,9 @@
 
 import torch
 
-from dora_rl.algorithms.config import PpoConfig
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.algorithms.tokens import LossTokens
+from dora_rl.core.recipe.losses import PpoConfig
 from dora_rl.trainer.meters import Meters, Totals
 from dora_rl.trainer.ranks import Alone
 from dora_rl.trainer.tensors import MAX_STALENESS, PolicyTokens

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.trainer import LoraConfig, OptimizerConfig, ScheduleConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.config import LoraConfig, OptimizerConfig, ScheduleConfig
 from dora_rl.trainer.microbatch import packed_into
 from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import Policy

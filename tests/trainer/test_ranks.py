@@ -12,12 +12,12 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file
 
-from dora_rl.algorithms.config import AlgorithmConfig, KlConfig
-from dora_rl.algorithms.presets import PRESETS
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, KlConfig
+from dora_rl.core.recipe.presets import PRESETS
+from dora_rl.core.recipe.trainer import CriticConfig, LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.config import CriticConfig, LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import TrainBatch
 

@@ -1,11 +1,12 @@
 """What a batch is worth and how a policy learns from it: pure functions, one per idea.
 
-config        every choice as a frozen record, torch-free     tokens       what a loss sees and gives back
-presets       the choices that have names (`grpo`, `dapo`)    losses       one module per policy loss
-advantages    of trajectories, from rewards and groups        aggregation  token losses into one batch loss
-gae           of tokens, from a critic's values               correction   engine against trainer logprobs
-regularisers  KL to a reference, entropy                      overlong     what a cut trajectory costs
-critic        the value loss
+tokens        what a loss sees and gives back                  losses       the policy losses
+advantages    of trajectories, from rewards and groups         aggregation  token losses into one batch loss
+critic        advantages of tokens from values, value loss     correction   engine against trainer logprobs
+regularisers  KL to a reference, entropy, length
+
+Every choice is a frozen record of the recipe (`core/recipe/algorithm.py`, `losses.py`), and those that have a
+name are presets (`core/recipe/presets.py`); both are torch-free.
 
 Suffixes: `_T` trained policy tokens of whole trajectories laid end to end, `_N` trajectories. Prompt,
 environment and masked tokens are left out before they come here, so none can reach an `exp`.

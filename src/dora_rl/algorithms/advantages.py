@@ -7,8 +7,12 @@ advantage is exactly 0, not what rounding leaves of a mean.
 import torch
 from torch import Tensor
 
-from dora_rl.algorithms.config import AdvantageConfig
-from dora_rl.algorithms.errors import RewardError
+from dora_rl.core.errors import DoraError
+from dora_rl.core.recipe.algorithm import AdvantageConfig
+
+
+class RewardError(DoraError):
+    """A reward that is not a finite number: one such would turn its whole batch into NaN."""
 
 
 def outcome_advantages(rewards_N: Tensor, group_N: Tensor, config: AdvantageConfig) -> Tensor:

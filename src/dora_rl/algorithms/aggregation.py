@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dora_rl.algorithms.config import AggregationConfig
-from dora_rl.algorithms.segments import lengths_N
+from dora_rl.algorithms.tokens import lengths_N
+from dora_rl.core.recipe.algorithm import AggregationConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dora_rl.algorithms.config import CorrectionConfig
-from dora_rl.algorithms.ratios import bounded_exp
-from dora_rl.algorithms.segments import means_T, sums_T
-from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens
+from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens, bounded_exp, means_T, sums_T
+from dora_rl.core.recipe.algorithm import CorrectionConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

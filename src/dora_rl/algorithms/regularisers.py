@@ -1,14 +1,17 @@
-"""KL to a reference policy and the entropy bonus: terms of a token's loss, or of a trajectory's reward.
+"""KL to a reference policy, the entropy bonus, and what it costs a trajectory to reach the length cap.
 
-`log_ratio = log pi - log pi_reference` throughout. Estimators: Schulman 2020 ("Approximating KL divergence").
+Terms of a token's loss, or of a trajectory's reward. `log_ratio = log pi - log pi_reference` throughout;
+estimators: Schulman 2020 ("Approximating KL divergence"). Masking a cut trajectory leaves its tokens out of
+the loss and counts it under a label; its reward still counts in its group. The soft penalty lowers the reward
+before the cap is reached, so that length is learned and not only punished.
 """
 
 from typing import Literal
 
 from torch import Tensor
 
-from dora_rl.algorithms.ratios import MAX_LOG_RATIO
-from dora_rl.algorithms.segments import sums_N
+from dora_rl.algorithms.tokens import MAX_LOG_RATIO, sums_N
+from dora_rl.core.recipe.algorithm import OverlongConfig
 
 
 def kl_terms(
@@ -46,3 +49,25 @@ def regularised(
     if kl_T is not None:
         loss_T = loss_T + kl_coefficient * kl_T
     return loss_T - entropy_bonus * entropy_T if entropy_bonus else loss_T
+
+
+MASKED_OVERLONG = "masked: overlong"
+"""The label under which a masked trajectory is counted."""
+
+
+def is_masked(is_cut_N: Tensor, config: OverlongConfig) -> Tensor:
+    """Which trajectories have no token in the loss, of those that were cut at the cap (bool)."""
+    return is_cut_N & config.mask
+
+
+def rewards_less_overlong(
+    rewards_N: Tensor, tokens_N: Tensor, config: OverlongConfig, *, max_tokens: int
+) -> Tensor:
+    """`reward - penalty * clip((tokens - (cap - buffer)) / buffer, 0, 1)`, `buffer = buffer_share * cap`.
+
+    DAPO (2503.14476), equation 13, has penalty 1 and a buffer of 4,096 of 20,480 tokens. `tokens_N` counts
+    the policy tokens generated, masked or not.
+    """
+    buffer_tokens = config.buffer_share * max_tokens
+    share_N = (tokens_N - (max_tokens - buffer_tokens)) / buffer_tokens
+    return rewards_N - config.penalty * share_N.clamp(0, 1).to(rewards_N.dtype)

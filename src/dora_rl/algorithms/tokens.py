@@ -1,7 +1,8 @@
-"""What a policy loss sees and what it gives back.
+"""What a policy loss sees and gives back, and the arithmetic of tokens that losses share.
 
 Tokens of whole trajectories laid end to end; a trajectory may have none. Logprobs are at the sampling
-temperature over the full vocabulary, float32 or wider.
+temperature over the full vocabulary, float32 or wider. Ratios are taken in log space, finite whatever the
+logprobs are.
 """
 
 from dataclasses import dataclass
@@ -53,3 +54,50 @@ class Loss(Protocol):
     """A policy loss with its configuration bound."""
 
     def __call__(self, tokens: LossTokens) -> LossTerms: ...
+
+
+MAX_LOG_RATIO = 20.0
+"""`exp(20)` is 5e8. A ratio beyond is out of every clip range, and its exponential must not overflow."""
+
+
+def ratio(numerator_logprobs: Tensor, denominator_logprobs: Tensor) -> Tensor:
+    """`exp(numerator - denominator)`, held within `exp(±20)`; no gradient flows where it is held."""
+    return bounded_exp(numerator_logprobs - denominator_logprobs)
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """`exp`, its argument held within ±20."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def nowhere(like: Tensor) -> Tensor:
+    """False for every token: the flags of a bound that a loss does not have."""
+    return torch.zeros_like(like, dtype=torch.bool)
+
+
+def sums_N(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Tensor:
+    """Of each trajectory; 0 where it has no tokens."""
+    # In float64: a long trajectory's small log ratios would lose their digits one by one, and the order
+    # in which a GPU adds them would show.
+    sums = torch.zeros(num_trajectories, dtype=torch.float64, device=values_T.device)
+    return sums.index_add(0, trajectory_T, values_T.double()).to(values_T.dtype)
+
+
+def lengths_N(trajectory_T: Tensor, num_trajectories: int) -> Tensor:
+    """Tokens of each trajectory."""
+    # Not bincount, which looks for the largest on the host, who then waits for the device.
+    counts = torch.zeros(num_trajectories, dtype=torch.int64, device=trajectory_T.device)
+    return counts.index_add(0, trajectory_T, torch.ones_like(trajectory_T))
+
+
+def sums_T(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Tensor:
+    """The sum of each token's trajectory."""
+    return sums_N(values_T, trajectory_T, num_trajectories)[trajectory_T]
+
+
+def means_T(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Tensor:
+    """The mean of each token's trajectory."""
+    return (
+        sums_T(values_T, trajectory_T, num_trajectories)
+        / lengths_N(trajectory_T, num_trajectories)[trajectory_T]
+    )

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.bench.engine.setup import DeviceKind, backend_of
+from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.core.record import Record
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.scheduling.limits import Limits
@@ -18,7 +19,6 @@ from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.shapes import SHAPES, random_weights
-from dora_rl.trainer.config import TrainerConfig
 from dora_rl.trainer.opening import policy_of
 from dora_rl.trainer.ranks import Alone
 from dora_rl.trainer.records import Trajectory

@@ -5,8 +5,7 @@ from pathlib import Path
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import import_command
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.data import DataConfig
-from dora_rl.core.recipe.rewards import RewardConfig
+from dora_rl.core.recipe.data import DataConfig, RewardConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data

@@ -12,8 +12,8 @@ import msgspec
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal, Recipe, Task
+from dora_rl.core.recipe.data import ScoringConfig
 from dora_rl.core.recipe.generation import Sampling
-from dora_rl.core.recipe.rewards import ScoringConfig
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import read_config

@@ -19,11 +19,11 @@ from dora_rl.core.recipe import (
     Task,
 )
 from dora_rl.core.recipe.live import WarmStart
+from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.core.record import Record
 from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.requests import Sampling
 from dora_rl.envs.config import DataConfig, ScoringConfig
-from dora_rl.trainer.config import TrainerConfig
 
 
 class EngineSetup(Record, frozen=True):

@@ -15,10 +15,15 @@ from torch import Tensor
 
 from dora_rl.algorithms.advantages import outcome_advantages
 from dora_rl.algorithms.aggregation import BatchCounts, token_weights
-from dora_rl.algorithms.config import AdvantageConfig, AggregationConfig, AlgorithmConfig, GaeConfig
-from dora_rl.algorithms.gae import gae, normalised, rewards_at_ends
-from dora_rl.algorithms.overlong import MASKED_OVERLONG, is_masked, rewards_less_overlong
-from dora_rl.algorithms.regularisers import kl_terms, rewards_less_kl
+from dora_rl.algorithms.critic import gae, normalised, rewards_at_ends
+from dora_rl.algorithms.regularisers import (
+    MASKED_OVERLONG,
+    is_masked,
+    kl_terms,
+    rewards_less_kl,
+    rewards_less_overlong,
+)
+from dora_rl.core.recipe.algorithm import AdvantageConfig, AggregationConfig, AlgorithmConfig, GaeConfig
 from dora_rl.trainer.records import Group, Trajectory
 
 NAN_REWARD = "masked: nan reward"

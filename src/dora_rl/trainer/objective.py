@@ -5,11 +5,11 @@ Binds the functions of `dora_rl.algorithms` to the tokens of one micro-batch, an
 
 from torch import Tensor
 
-from dora_rl.algorithms.config import AlgorithmConfig
 from dora_rl.algorithms.correction import corrected
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.algorithms.regularisers import kl_terms, regularised
 from dora_rl.algorithms.tokens import LossTerms, LossTokens
+from dora_rl.core.recipe.algorithm import AlgorithmConfig
 from dora_rl.trainer.meters import Meters
 from dora_rl.trainer.tensors import PolicyTokens
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
-from dora_rl.trainer.config import TrainerConfig
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.policy import Policy

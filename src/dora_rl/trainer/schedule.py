@@ -2,7 +2,7 @@
 
 import math
 
-from dora_rl.trainer.config import ScheduleConfig
+from dora_rl.core.recipe.trainer import ScheduleConfig
 
 
 def share_of_peak(schedule: ScheduleConfig, update: int) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dora_rl.trainer.config import TrainerConfig
+from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.trainer.examples import Scores
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.policy import Policy

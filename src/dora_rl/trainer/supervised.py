@@ -7,10 +7,10 @@ does it.
 import random
 from collections.abc import Callable, Sequence
 
-from dora_rl.algorithms.config import AdvantageConfig, AlgorithmConfig, PolicyGradientConfig
+from dora_rl.core.recipe.algorithm import AdvantageConfig, AlgorithmConfig
 from dora_rl.core.recipe.live import WarmStart
-from dora_rl.core.recipe.optimizer import OptimizerConfig, ScheduleConfig
-from dora_rl.core.recipe.trainer import GapConfig, TrainerConfig
+from dora_rl.core.recipe.losses import PolicyGradientConfig
+from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import Group, TrainBatch, Trajectory

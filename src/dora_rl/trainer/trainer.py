@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dora_rl.algorithms.aggregation import BatchCounts
 from dora_rl.core.errors import ConfigError
-from dora_rl.trainer.config import TrainerConfig
+from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.trainer.examples import Example, Prepared, batch_scale, prepared
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.meters import Meters

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from dora_rl.trainer.config import GapConfig
+from dora_rl.core.recipe.trainer import GapConfig
 from dora_rl.trainer.records import Group
 
 log = logging.getLogger("dora_rl.trainer")

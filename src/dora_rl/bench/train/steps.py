@@ -13,10 +13,10 @@ from dora_rl.bench.train.timing import (
     synchronised_s,
     timed,
 )
+from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.core.record import Record
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.trainer.config import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.trainer import Trainer
 

@@ -4,20 +4,17 @@ Frozen, validated at birth, derived values are properties. A field's docstring i
 the command line's help. Torch-free.
 
 tree       the whole, and what its parts must agree on     section     what every part is made of
-control    batch and orchestration                         cluster     devices and how they are split
-data       rows and prompts                                rewards     what judges, and where it runs
-generation sampling, responses, engines                    algorithm   advantage, losses, presets: the update
-optimizer  AdamW and its rate                              trainer     how training is set up
-live       devices, evaluation, checkpoints, the run       task        what the simulator imagines of the data
-simulation costs and faults of the simulator               resolving   files, names and overrides to a Recipe
+control    batch, orchestration, split of the devices      data        rows, prompts, what judges
+generation sampling, responses, engines                    algorithm   advantage and all else of the update
+losses     the policy losses                               presets     the algorithms that have a name
+trainer    how training is set up, optimizer               live        devices, evaluation, checkpoints
+simulation what the simulator imagines, costs, faults      resolving   files, names and overrides to a Recipe
 """
 
-from dora_rl.core.recipe.cluster import Cluster
-from dora_rl.core.recipe.control import Batch, Control, ScheduleName
+from dora_rl.core.recipe.control import Batch, Cluster, Control, ScheduleName
 from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, RunSettings
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Seconds, Section, Share
-from dora_rl.core.recipe.simulation import Costs, Faults, Simulation
-from dora_rl.core.recipe.task import Empirical, Lognormal, Task, Turns
+from dora_rl.core.recipe.simulation import Costs, Empirical, Faults, Lognormal, Simulation, Task, Turns
 from dora_rl.core.recipe.tree import Recipe
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dora_rl.core.recipe.data import DataConfig, SourceConfig
-from dora_rl.core.recipe.rewards import RewardConfig
+from dora_rl.core.recipe.data import DataConfig, RewardConfig, SourceConfig
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)

@@ -1,4 +1,4 @@
-"""What a train step consumes, and how generation and training are orchestrated."""
+"""What a train step consumes, how generation and training are orchestrated, and how devices are split."""
 
 from typing import Annotated, Literal
 
@@ -66,3 +66,23 @@ class Control(Section, frozen=True):
     """Requests start on an instance up to this share of its KV."""
     silence_s: PositiveFloat = 15.0
     """An instance that says nothing for so long is taken for dead."""
+
+
+class Cluster(Section, frozen=True):
+    """Devices and how they are split."""
+
+    gpu: str = "H800"
+    gpus: Positive = 8
+    gpus_per_node: Positive = 8
+    rollout_gpus: Positive | None = None
+    """GPUs that only generate; left out, the planner chooses."""
+    elastic_gpus: Count = 0
+    """GPUs that generate until a batch is ready and then train."""
+    tensor_parallel: Positive | None = None
+    """GPUs of one instance; left out, the planner chooses."""
+    slots: Positive = 256
+    """Most requests an instance decodes at once."""
+    max_versions: Positive = 4
+    """Most versions resident on one instance, memory permitting."""
+    memory_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Share of device memory for weights and KV."""

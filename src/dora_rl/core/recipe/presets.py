@@ -7,8 +7,13 @@ cannot say is the run's: the length cap (`aggregation.length` of `dr_grpo` is th
 from difflib import get_close_matches
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.advantage import AdvantageConfig, GaeConfig
-from dora_rl.core.recipe.algorithm import AggregationConfig, AlgorithmConfig, OverlongConfig
+from dora_rl.core.recipe.algorithm import (
+    AdvantageConfig,
+    AggregationConfig,
+    AlgorithmConfig,
+    GaeConfig,
+    OverlongConfig,
+)
 from dora_rl.core.recipe.losses import (
     CispoConfig,
     DecoupledPpoConfig,

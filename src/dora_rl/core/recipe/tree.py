@@ -4,17 +4,13 @@ from msgspec import field
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
-from dora_rl.core.recipe.cluster import Cluster
-from dora_rl.core.recipe.control import Batch, Control
-from dora_rl.core.recipe.data import DataConfig
+from dora_rl.core.recipe.control import Batch, Cluster, Control
+from dora_rl.core.recipe.data import DataConfig, RewardConfig, ScoringSettings
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings, Sampling
 from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, RunSettings, WarmStart
-from dora_rl.core.recipe.optimizer import OptimizerConfig
-from dora_rl.core.recipe.rewards import RewardConfig, ScoringSettings
 from dora_rl.core.recipe.section import Positive, Section
-from dora_rl.core.recipe.simulation import Simulation
-from dora_rl.core.recipe.task import Task
-from dora_rl.core.recipe.trainer import TrainerSettings
+from dora_rl.core.recipe.simulation import Simulation, Task
+from dora_rl.core.recipe.trainer import OptimizerConfig, TrainerSettings
 
 BUILT_IN_MODELS = ("tiny", "smollm2")
 

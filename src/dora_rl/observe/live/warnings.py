@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import fmean
 
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.advantage import AdvantageConfig
+from dora_rl.core.recipe.algorithm import AdvantageConfig
 from dora_rl.observe.live.facts import FailureFacts, StepFacts, WarningFacts
 from dora_rl.observe.live.follower import Follower
 
