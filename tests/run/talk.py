@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from dora_rl.launch.local import LocalHandle
 from dora_rl.run import messages as say
-from dora_rl.run.handle import LocalProcess
 
 LIMIT_S = 40.0
 W = TypeVar("W")
@@ -14,7 +14,7 @@ W = TypeVar("W")
 class Talk:
     """A worker, and everything it said."""
 
-    def __init__(self, worker: LocalProcess) -> None:
+    def __init__(self, worker: LocalHandle) -> None:
         self.worker = worker
         self.heard: list[Any] = []
         self._unread: list[Any] = []

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dora_rl.launch.local import LOCAL, LocalHandle
+from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.handle import LocalProcess, torch_environment
 
 from .conftest import live_setup, request
 from .talk import Talk
@@ -18,15 +19,15 @@ from .talk import Talk
 @pytest.fixture(scope="module")
 def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Talk]]:
     """Starts instances, and ends them."""
-    workers: list[LocalProcess] = []
+    workers: list[LocalHandle] = []
     directory = tmp_path_factory.mktemp("instances")
 
     def make() -> Talk:
-        worker = LocalProcess(
-            "dora_rl.run.workers.instance",
+        worker = LOCAL.start(
+            WorkerSpec(
+                name="worker", module="dora_rl.run.workers.instance", log=str(directory / "instance.log")
+            ),
             say.InstanceWord,
-            log=directory / "instance.log",
-            environment=torch_environment(1),
         )
         workers.append(worker)
         setup = live_setup(model, directory, report_every_s=0.01, stop_strings=())

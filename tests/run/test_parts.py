@@ -19,6 +19,8 @@ from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
 from dora_rl.envs.scoring.judge import Judgement
 from dora_rl.envs.scoring.messages import Metric, Reason, RewardFailure
+from dora_rl.launch.breaking import broken
+from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.messages import (
     AbandonStep,
@@ -43,7 +45,6 @@ from dora_rl.run.orchestrator.training import Training
 from dora_rl.run.prompts import PromptLengths, PromptTable
 from dora_rl.run.run import resumable
 from dora_rl.run.setup import read_setup, write_setup
-from dora_rl.run.workers.breaking import broken
 from dora_rl.run.workers.instance import write_exported
 from dora_rl.store.errors import DiskFull
 from dora_rl.store.journal import Journal
@@ -324,12 +325,20 @@ def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) ->
     assert [(line["step"], line.get("step_time")) for line in lines] == [(1, 4.0), (1, None), (2, 3.5)]
 
 
+class SilentLaunch:
+    """Starts workers that say nothing. Speaks Launch."""
+
+    def start(self, worker: WorkerSpec, replies: Any) -> "Silent":
+        return Silent()
+
+
 class Silent:
     """A process that is there and says nothing, and what it was told. Speaks Handle."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self) -> None:
         self.told: list[Any] = []
         self.is_alive = True
+        self.is_mid_message = False
 
     def send(self, message: Any) -> None:
         self.told.append(message)
@@ -352,7 +361,7 @@ def make_training(make_setup: MakeSetup, root: Path) -> Training:
     setup, layout = make_setup(), LiveLayout(root=root)
     journal = Journal.create(layout.journal, setup.header())
     deaths = Deaths(3, root / "book")
-    training = Training(setup, layout, journal, deaths, lambda take, groups: None, launch=Silent)
+    training = Training(setup, layout, journal, deaths, lambda take, groups: None, launch=SilentLaunch())
     training.is_ready = True
     return training
 
@@ -436,7 +445,7 @@ def test_an_instance_that_hangs_before_it_joins_is_started_again(
 ) -> None:
     setup = make_setup(control=Control(silence_s=0.05))
     deaths = Deaths(3, tmp_path / "book")
-    instances = Instances(setup, LiveLayout(root=tmp_path), deaths, (), launch=Silent)
+    instances = Instances(setup, LiveLayout(root=tmp_path), deaths, (), launch=SilentLaunch())
     assert instances.lost() == []
     time.sleep(0.06)
     (lost,) = instances.lost()

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from dora_rl.core.errors import DoraError
 from dora_rl.core.recipe import Control
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.config import DataConfig, SourceConfig
-from dora_rl.run.handle import LocalProcess
+from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
+from dora_rl.launch.protocol import Launch, WorkerSpec
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator import preparing
 from dora_rl.run.setup import LiveSetup, Patience
@@ -28,10 +30,10 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., L
     monkeypatch.setattr(preparing, "_TELL_EVERY_S", 0.2)
     monkeypatch.setattr(preparing.tempfile, "tempdir", str(tmp_path))
 
-    def prepare(setup: LiveSetup, tell: preparing.Tell = print) -> LiveLayout:
+    def prepare(setup: LiveSetup, tell: preparing.Tell = print, launch: Launch = LOCAL) -> LiveLayout:
         layout = LiveLayout(root=tmp_path / "made")
         layout.root.mkdir()
-        preparing.make_prompts(setup, layout, tell)
+        preparing.make_prompts(setup, layout, tell, launch)
         return layout
 
     return prepare
@@ -63,16 +65,14 @@ def test_a_long_warm_start_is_told_of_and_outlasts_the_limit_of_its_steps(
 
 
 def test_a_death_during_the_warm_start_says_so_and_how_and_keeps_the_log(
-    prepared: Callable[..., LiveLayout], make_setup: MakeSetup, monkeypatch: pytest.MonkeyPatch
+    prepared: Callable[..., LiveLayout], make_setup: MakeSetup
 ) -> None:
-    started: list[LocalProcess] = []
+    started: list[LocalHandle] = []
 
-    class Noted(LocalProcess):
-        def __init__(self, *arguments: object, **options: object) -> None:
-            super().__init__(*arguments, **options)  # type: ignore[arg-type]
-            started.append(self)
-
-    monkeypatch.setattr(preparing, "LocalProcess", Noted)
+    class Noted(LocalLaunch):
+        def start(self, worker: WorkerSpec, replies: Any) -> LocalHandle:
+            started.append(super().start(worker, replies))
+            return started[-1]
 
     def kill(text: str) -> None:
         if text.startswith("warm start"):
@@ -81,7 +81,7 @@ def test_a_death_during_the_warm_start_says_so_and_how_and_keeps_the_log(
     with pytest.raises(
         DoraError, match=r"^warm start \d+/9000 failed: the process killed by SIGKILL"
     ) as raised:
-        prepared(make_setup(warm_start=WarmStart(steps=9000, update_rows=8)), kill)
+        prepared(make_setup(warm_start=WarmStart(steps=9000, update_rows=8)), kill, Noted())
     assert kept_log(raised.value) == ""
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from dora_rl.core.recipe import Control
+from dora_rl.launch.local import LOCAL, LocalHandle
+from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.handle import LocalProcess, torch_environment
 from dora_rl.run.orchestrator.plane import replay_live
 from dora_rl.run.run import run_live
 from dora_rl.run.setup import Devices, LiveSetup
@@ -33,18 +34,18 @@ NEEDS_TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs
 @pytest.fixture
 def start(model: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts trainers of runs by their names, of so many ranks, and ends them."""
-    workers: list[LocalProcess] = []
+    workers: list[LocalHandle] = []
 
     def make(run: str, ranks: int = 2, device: str = "cpu", **changes: object) -> Talk:
         root = tmp_path / run
         (root / "checkpoints").mkdir(parents=True, exist_ok=True)
         devices = Devices(trainer_ranks=ranks, trainer_device=device)
         setup: LiveSetup = live_setup(model, root, devices=devices, **changes)
-        worker = LocalProcess(
-            "dora_rl.run.workers.trainer",
+        worker = LOCAL.start(
+            WorkerSpec(
+                name="worker", module="dora_rl.run.workers.trainer", log=str(tmp_path / "trainer.log")
+            ),
             say.TrainerWord,
-            log=tmp_path / "trainer.log",
-            environment=torch_environment(1),
         )
         workers.append(worker)
         worker.send(say.Begin(setup=setup, store=str(root / "versions")))
@@ -114,7 +115,7 @@ def test_a_checkpoint_is_gone_on_from_by_any_number_of_ranks(start: Start, tmp_p
     written = talk.word(say.CheckpointWritten)
     assert Path(written.directory, "model.safetensors").exists()
     train(talk, 1)
-    talk.worker.kill()
+    talk.worker.end(within_s=0.0)
 
     again = start("run", 2)
     assert again.word(say.TrainerReady).version == 1

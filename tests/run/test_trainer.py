@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from dora_rl.launch.local import LOCAL, LocalHandle
+from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.handle import LocalProcess, torch_environment
 from dora_rl.trainer.records import Group, Trajectory
 from dora_rl.weights.store import Store
 
@@ -39,16 +40,16 @@ def groups(batch: int) -> tuple[Group, ...]:
 @pytest.fixture
 def start(model: Path, tmp_path: Path) -> Iterator[Callable[[str], Talk]]:
     """Starts trainers of runs by their names, and ends them."""
-    workers: list[LocalProcess] = []
+    workers: list[LocalHandle] = []
 
     def make(run: str) -> Talk:
         root = tmp_path / run
         (root / "checkpoints").mkdir(parents=True, exist_ok=True)
-        worker = LocalProcess(
-            "dora_rl.run.workers.trainer",
+        worker = LOCAL.start(
+            WorkerSpec(
+                name="worker", module="dora_rl.run.workers.trainer", log=str(tmp_path / "trainer.log")
+            ),
             say.TrainerWord,
-            log=tmp_path / "trainer.log",
-            environment=torch_environment(1),
         )
         workers.append(worker)
         worker.send(say.Begin(setup=live_setup(model, root), store=str(root / "versions")))
@@ -86,7 +87,7 @@ def test_steps_are_published_and_a_restart_catches_up_exactly(
     assert Store(tmp_path / "run/versions").versions == (0, 1, 2, 3, 4)
     assert not same(versions(tmp_path / "run", 3), versions(tmp_path / "run", 4))
 
-    talk.worker.kill()
+    talk.worker.end(within_s=0.0)
     again = start("run")
     assert again.word(say.TrainerReady).version == 2
     replays = [train(again, batch, is_replay=True) for batch in (2, 3)]

@@ -9,7 +9,11 @@ The command line turns a DoraError into `error: ...` and `hint: ...`; anything e
 traceback.
 """
 
+import errno
 from typing import ClassVar
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""The system's words for a full disk."""
 
 
 class DoraError(Exception):
@@ -40,3 +44,12 @@ class ModelError(UserError):
 def install_hint(extra: str) -> str:
     """How to get an extra, from an index or from a clone."""
     return f"pip install 'dora-rl[{extra}]', or '.[{extra}]' in a clone"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what led to it, is the system's word for a full disk."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

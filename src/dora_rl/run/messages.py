@@ -1,7 +1,8 @@
 """What workers are told and what they say: frozen records in msgpack, tagged by their names.
 
 A request is named by a number that no other Start of the run had, so a word about a request that was
-meanwhile aborted, moved or started again can be told from one about its successor.
+meanwhile aborted, moved or started again can be told from one about its successor. What any worker may be
+told or say is from `launch`.
 """
 
 from msgspec import field
@@ -9,13 +10,12 @@ from msgspec import field
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.record import Record
 from dora_rl.engines.requests import Request
+from dora_rl.launch.messages import Alive as Alive
+from dora_rl.launch.messages import Broken as Broken
+from dora_rl.launch.messages import Message as Message
+from dora_rl.launch.messages import Stop as Stop
 from dora_rl.run.setup import LiveSetup
 from dora_rl.trainer.records import Group
-
-
-class Message(Record, frozen=True, tag=True):
-    """Something that crosses the socket between the orchestrator and a worker."""
-
 
 # --- told to any worker -------------------------------------------------------------------------
 
@@ -27,13 +27,9 @@ class Begin(Message, frozen=True):
     store: str
     """The directory of published versions."""
     number: int = 0
-    """Of this instance."""
+    """Of this instance, or of this rank of the trainer."""
     stop_tokens: tuple[int, ...] = ()
     """That end a completion: told, because whoever reads them from a model directory takes seconds."""
-
-
-class Stop(Message, frozen=True):
-    """End in order."""
 
 
 # --- told to an instance ------------------------------------------------------------------------
@@ -136,24 +132,6 @@ class RetireVersion(Message, frozen=True):
 
 
 TrainerCommand = Begin | Stop | AddGroup | AbandonStep | TrainStep | WriteCheckpoint | RetireVersion
-
-# --- said by any worker -------------------------------------------------------------------------
-
-
-class Broken(Message, frozen=True):
-    """It cannot go on, and says why before it ends."""
-
-    message: str
-    is_users: bool = False
-    """Another try would end in the same way: the input is wrong."""
-    is_disk_full: bool = False
-    """So would it here, until there is room."""
-    hint: str | None = None
-
-
-class Alive(Message, frozen=True):
-    """A sign of life while something takes long."""
-
 
 # --- said by an instance ------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.core.errors import DoraError, UserError
+from dora_rl.launch.local import LOCAL
+from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.loop import Orchestrator
 from dora_rl.run.orchestrator.opening import Opened, open_again, open_new
@@ -20,22 +22,30 @@ __all__ = ["Watcher", "resume_live", "run_live"]
 
 
 def run_live(
-    setup: LiveSetup, watchers: Sequence[Watcher] = (), tell: Tell = lambda text: None
+    setup: LiveSetup,
+    watchers: Sequence[Watcher] = (),
+    tell: Tell = lambda text: None,
+    *,
+    launch: Launch = LOCAL,
 ) -> RunSummary:
     """Run a set-up to its end, or until it is interrupted, leaving everything in its run directory.
 
-    `tell` hears how far the preparations are, where they take long.
+    `tell` hears how far the preparations are, where they take long; `launch` starts every worker.
 
     The first SIGINT or SIGTERM lets the step in progress end, writes a checkpoint and returns; the second
     returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
     the run could not go on, with the reason; what is durable can be resumed.
     """
     with resumable(Path(setup.run_directory)):
-        return _run(open_new(setup, tell), watchers)
+        return _run(open_new(setup, launch, tell), launch, watchers)
 
 
 def resume_live(
-    run_directory: Path, watchers: Sequence[Watcher] = (), tell: Tell = lambda text: None
+    run_directory: Path,
+    watchers: Sequence[Watcher] = (),
+    tell: Tell = lambda text: None,
+    *,
+    launch: Launch = LOCAL,
 ) -> RunSummary:
     """Go on with a run that was interrupted, killed or failed, as `run_live` would have.
 
@@ -45,7 +55,7 @@ def resume_live(
         opened = open_again(run_directory)
         done = opened.journal.newest_version
         tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {opened.setup.steps}")
-        return _run(opened, watchers)
+        return _run(opened, launch, watchers)
 
 
 @contextmanager
@@ -63,9 +73,9 @@ def resumable(root: Path) -> Iterator[None]:
         raise
 
 
-def _run(opened: Opened, watchers: Sequence[Watcher]) -> RunSummary:
+def _run(opened: Opened, launch: Launch, watchers: Sequence[Watcher]) -> RunSummary:
     try:
-        orchestrator = Orchestrator(opened, tuple(watchers))
+        orchestrator = Orchestrator(opened, launch, tuple(watchers))
         with orchestrator.interrupts.heeded():
             orchestrator.run()
             orchestrator.stop()

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dora_rl.core.errors import NO_ROOM
 from dora_rl.store.errors import DiskFull
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -80,7 +79,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             raise
         raise disk_full(path) from error
 
@@ -91,15 +90,6 @@ def disk_full(path: Path) -> DiskFull:
         f"no space is left to write {path}: the disk mounted at {_mount_of(path)} is full",
         hint="free some space",
     )
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what led to it, is the system's word for a full disk."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _rename_to_new(source: Path, target: Path) -> None:

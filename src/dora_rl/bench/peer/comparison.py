@@ -14,12 +14,12 @@ from dora_rl.bench.schedules.prediction import step_s
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
+from dora_rl.launch.protocol import Place
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
 from dora_rl.prepare.aside import aside
 from dora_rl.prepare.machine import num_cores
 from dora_rl.prepare.planner import plan_run
-from dora_rl.run.handle import torch_environment
 from dora_rl.run.run import run_live
 from dora_rl.run.setup import LiveSetup
 
@@ -184,7 +184,7 @@ def _train_peer(place: Path, steps: int, num_threads: int) -> PeerRun:
         str(steps),
         str(output),
     ]
-    environment = {**os.environ, **torch_environment(num_threads)}
+    environment = {**os.environ, **Place(cpus=num_threads).thread_limits}
     with log.open("wb") as said:
         ended = subprocess.run(command, stdout=said, stderr=said, env=environment, check=False)
     if ended.returncode:

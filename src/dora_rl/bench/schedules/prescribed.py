@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from dora_rl.engines.requests import Request, Stopping, StreamKey
+from dora_rl.launch.local import LOCAL
 from dora_rl.run import messages as say
 from dora_rl.run.orchestrator.loop import Orchestrator
 from dora_rl.run.orchestrator.opening import Opened, open_new
@@ -21,7 +22,7 @@ LengthOf = Callable[[StreamKey], int]
 
 def run_prescribed(setup: LiveSetup, length_of: LengthOf, watchers: Sequence[Watcher] = ()) -> None:
     """Run a set-up to its end, leaving everything in its run directory."""
-    opened = open_new(setup)
+    opened = open_new(setup, LOCAL)
     try:
         orchestrator = _PrescribingOrchestrator(opened, tuple(watchers), length_of)
         orchestrator.run()
@@ -41,7 +42,7 @@ class _PrescribingOrchestrator(Orchestrator):
     """Every request is given its length on its way to an instance."""
 
     def __init__(self, opened: Opened, watchers: tuple[Watcher, ...], length_of: LengthOf) -> None:
-        super().__init__(opened, watchers)
+        super().__init__(opened, LOCAL, watchers)
         send = self._instances.send
 
         def send_prescribed(number: int, message: say.Message) -> None:

@@ -9,5 +9,4 @@ failing      rewards that failed, and when that is the end     deaths     of wor
 writing      journal, event log, watchers                      metrics    one line a step
 opening      a new run, or one to go on with                   plane      the control plane of a live run
 preparing    rows and warm start, by a process of their own    batches    journalled groups for the trainer
-waiting      sockets, ticks and interrupts
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.inputs import Fault
-from dora_rl.run.messages import Broken
+from dora_rl.launch.messages import Broken
 from dora_rl.store.errors import DiskFull
 
 _BY_ITSELF = ("exited with", "killed by SIGABRT")

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from dora_rl.core.fleet import InstanceSpec
+from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.handle import Handle, Launch, LocalProcess, torch_environment
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
 from dora_rl.run.setup import LiveSetup
@@ -66,7 +66,7 @@ class Instances:
         deaths: Deaths,
         stop_tokens: tuple[int, ...],
         *,
-        launch: Launch = LocalProcess,
+        launch: Launch,
     ) -> None:
         self._setup = setup
         self._stop_tokens = stop_tokens
@@ -78,12 +78,14 @@ class Instances:
             self._start(number)
 
     def _start(self, number: int) -> None:
-        handle = self._launch(
-            "dora_rl.run.workers.instance",
-            say.InstanceWord,
-            log=self._log(number),
-            environment=torch_environment(self._setup.devices.instance_threads),
+        devices = self._setup.devices
+        worker = WorkerSpec(
+            name=f"instance {number}",
+            module="dora_rl.run.workers.instance",
+            log=str(self._log(number)),
+            place=Place.on(devices.instance_home(number), cpus=devices.instance_threads),
         )
+        handle = self._launch.start(worker, say.InstanceWord)
         handle.send(
             say.Begin(
                 setup=self._setup,

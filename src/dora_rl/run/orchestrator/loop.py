@@ -19,8 +19,9 @@ import time
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
+from dora_rl.launch.protocol import Launch
+from dora_rl.launch.waiting import Interrupts, wait_for
 from dora_rl.run import messages as say
-from dora_rl.run.handle import Launch, LocalProcess
 from dora_rl.run.orchestrator.carrying import Carrying
 from dora_rl.run.orchestrator.deaths import Deaths, WorkerDied
 from dora_rl.run.orchestrator.evaluating import Evaluating
@@ -32,7 +33,6 @@ from dora_rl.run.orchestrator.requests import Draft, Requests
 from dora_rl.run.orchestrator.scoring import Scoring
 from dora_rl.run.orchestrator.training import Training
 from dora_rl.run.orchestrator.translating import News, Translating
-from dora_rl.run.orchestrator.waiting import Interrupts, wait_for
 from dora_rl.run.orchestrator.writing import Scribe, Watcher
 
 _PACE_S, _GPU_PACE_S = 0.01, 0.002
@@ -43,9 +43,7 @@ time from those who work on the same CPUs; a GPU stands still until somebody loo
 class Orchestrator:
     """One run, from where it stands to its end."""
 
-    def __init__(
-        self, opened: Opened, watchers: tuple[Watcher, ...] = (), *, launch: Launch = LocalProcess
-    ) -> None:
+    def __init__(self, opened: Opened, launch: Launch, watchers: tuple[Watcher, ...] = ()) -> None:
         setup, layout, plane, prompts = opened.setup, opened.layout, opened.plane, opened.prompts
         self._setup = setup
         self._opened = opened

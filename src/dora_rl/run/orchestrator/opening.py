@@ -15,6 +15,7 @@ from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
+from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.plane import make_plane
 from dora_rl.run.orchestrator.preparing import Tell, make_prompts
@@ -55,12 +56,12 @@ class Opened(Struct, kw_only=True):
         self.closing.close()
 
 
-def open_new(setup: LiveSetup, tell: Tell = lambda text: None) -> Opened:
+def open_new(setup: LiveSetup, launch: Launch, tell: Tell = lambda text: None) -> Opened:
     """A new run; nothing is left behind if its rows cannot be read. `tell` hears of what takes long."""
     with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
         header, root = setup.header(), Path(setup.run_directory)
         made = LiveLayout(root=Path(name))
-        make_prompts(setup, made, tell)
+        make_prompts(setup, made, tell, launch)
         directory = closing.enter_context(
             RunDirectory.create(root, header, lambda partial: _fill(LiveLayout(root=partial), setup, made))
         )

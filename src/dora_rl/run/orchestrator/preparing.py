@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from dora_rl.core.errors import DoraError
+from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
+from dora_rl.launch.waiting import wait_for
 from dora_rl.run import messages as say
-from dora_rl.run.handle import LocalProcess, torch_environment
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.deaths import end_if_final, how_it_ended
-from dora_rl.run.orchestrator.waiting import wait_for
 from dora_rl.run.setup import LiveSetup
 
 Tell = Callable[[str], None]
@@ -27,14 +27,12 @@ _TELL_EVERY_S = 10.0
 _LOOK_EVERY_S = 0.2
 
 
-def make_prompts(setup: LiveSetup, layout: LiveLayout, tell: Tell) -> None:
+def make_prompts(setup: LiveSetup, layout: LiveLayout, tell: Tell, launch: Launch) -> None:
     """Leave prompts, tokenizer and, after a warm start, the model in `layout`."""
     log = layout.root / "prompts.log"
-    worker = LocalProcess(
-        "dora_rl.run.workers.prompts",
+    worker = launch.start(
+        WorkerSpec(name="the preparation", module="dora_rl.run.workers.prompts", log=str(log)),
         say.PromptsWord,
-        log=log,
-        environment=torch_environment(1),
     )
     worker.send(say.Begin(setup=setup, store=str(layout.root)))
     try:
@@ -46,7 +44,7 @@ def make_prompts(setup: LiveSetup, layout: LiveLayout, tell: Tell) -> None:
 class _Waiting:
     """From the start of the process to its last word."""
 
-    def __init__(self, worker: LocalProcess, setup: LiveSetup, log: Path, tell: Tell) -> None:
+    def __init__(self, worker: Handle, setup: LiveSetup, log: Path, tell: Tell) -> None:
         self._worker = worker
         self._silence_s = setup.control.silence_s
         self._log = log

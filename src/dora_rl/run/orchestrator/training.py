@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dora_rl.core.decisions import Hand, Take
+from dora_rl.launch.protocol import Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.handle import Launch, LocalProcess, torch_environment
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.batches import group_of
 from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
@@ -36,7 +36,7 @@ class Training:
         deaths: Deaths,
         took: Callable[[Take, Sequence[FinishedGroup]], None],
         *,
-        launch: Launch = LocalProcess,
+        launch: Launch,
     ) -> None:
         self._setup = setup
         self._layout = layout
@@ -67,12 +67,17 @@ class Training:
         self._wants_checkpoint |= self._is_writing
         self._is_writing = False
         self._last_words: str | None = None
-        self.handle = self._launch(
-            "dora_rl.run.workers.trainer",
-            say.TrainerWord,
-            log=self._log,
-            environment=torch_environment(self._setup.devices.trainer_threads),
+        devices = self._setup.devices
+        worker = WorkerSpec(
+            name=_NAME,
+            module="dora_rl.run.workers.trainer",
+            log=str(self._log),
+            # Its other ranks are started by the first, within its place.
+            place=Place.on(
+                *map(devices.rank_device, range(devices.trainer_ranks)), cpus=devices.trainer_threads
+            ),
         )
+        self.handle = self._launch.start(worker, say.TrainerWord)
         self._heard_at = self._since = time.monotonic()
         self.handle.send(say.Begin(setup=self._setup, store=str(self._layout.versions)))
 

@@ -1,6 +1,5 @@
-"""The processes of a run: `python -m dora_rl.run.workers.<name> FD`. The only part that reaches torch.
+"""The processes of a run: `python -m dora_rl.run.workers.<name> ADDRESS`. The only part that reaches torch.
 
-channel   the worker's end of the socket
 instance  an engine and its loop        tracked  an engine that says how far its requests are
 trainer   the trainer, or its rank 0    rank     each of its other ranks
 prompts   rows as token ids, once, before the run begins

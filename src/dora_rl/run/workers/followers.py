@@ -7,10 +7,6 @@ All ranks act in step or not at all: one that is gone, broken or silent ends ran
 end of rank 0 ends the rest. They are of its process group, so whoever ends that ends them all.
 """
 
-import selectors
-import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -20,35 +16,47 @@ from typing import Self
 import msgspec
 
 from dora_rl.core.errors import DoraError
-from dora_rl.envs.scoring.wire import Frames, framed
+from dora_rl.launch.channel import Channel
+from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
+from dora_rl.launch.waiting import wait_for
 from dora_rl.run import messages as say
-from dora_rl.run.workers.channel import Channel
 
 SETTLING_S = 1.0
 """How long a rank whose work breaks off waits for rank 0 to name the one that died before it."""
-_RECEIVE_BYTES = 1 << 16
 _LOOK_EVERY_S = 0.2
 
 
 class Followers:
     """The other ranks, from their start to their end; none where the trainer is one process."""
 
-    def __init__(self, channel: Channel, begin: say.Begin) -> None:
+    def __init__(self, channel: Channel, begin: say.Begin, launch: Launch) -> None:
+        devices = begin.setup.devices
         self._channel = channel
         self._silence_s = begin.setup.control.silence_s
         self._stop_s = begin.setup.patience.stop_s
-        self._size = begin.setup.devices.trainer_ranks
+        self._size = devices.trainer_ranks
         self._is_ending = threading.Event()
-        self._followers = [_Follower(rank) for rank in range(1, self._size)]
+        self._using = threading.Lock()
+        """Held by whichever thread uses the handles: the main one tells, the watcher listens."""
+        self._followers: list[_Follower] = []
+        for rank in range(1, self._size):
+            place = Place.on(devices.rank_device(rank), cpus=devices.trainer_threads)
+            # What it prints goes where rank 0's output goes.
+            worker = WorkerSpec(name=f"rank {rank}", module="dora_rl.run.workers.rank", place=place)
+            handle = launch.start(worker, say.RankWord)
+            handle.send(msgspec.structs.replace(begin, number=rank))
+            self._followers.append(_Follower(rank, handle))
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
-        self.tell(begin)
         self._watcher.start()
 
     def tell(self, command: say.Message) -> None:
-        """Have every rank do what this one is about to do."""
-        sent = framed(command)
-        for each in self._followers:
-            each.pipe.sendall(sent)
+        """Have every rank do what this one is about to do; returns when all have it."""
+        handles = [each.handle for each in self._followers]
+        with self._using:
+            for handle in handles:
+                handle.send(command)
+        while not self._is_sent():
+            wait_for([], handles, _LOOK_EVERY_S)
 
     def __enter__(self) -> Self:
         return self
@@ -61,88 +69,60 @@ class Followers:
             time.sleep(SETTLING_S)
         self._is_ending.set()
         if error is None:
-            self._dismiss()
-        self._kill()
+            self.tell(say.Stop())
+        with self._using:
+            self._end_all(self._stop_s if error is None else 0.0)
 
-    def _dismiss(self) -> None:
-        self.tell(say.Stop())
-        until = time.monotonic() + self._stop_s
-        for each in self._followers:
-            each.has_ended(max(0.0, until - time.monotonic()))
+    def _is_sent(self) -> bool:
+        with self._using:
+            return all(each.handle.flush() for each in self._followers)
 
-    def _kill(self) -> None:
+    def _end_all(self, within_s: float) -> None:
+        until = time.monotonic() + within_s
         for each in self._followers:
-            each.process.kill()
-        for each in self._followers:
-            each.has_ended(SETTLING_S)
+            each.handle.end(max(0.0, until - time.monotonic()))
 
     # --- watching -------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for each in self._followers:
-                selector.register(each.pipe, selectors.EVENT_READ, each)
-            while self._followers and not self._is_ending.is_set():
-                speaking = [key.data for key, _ in selector.select(_LOOK_EVERY_S)]
+        handles = [each.handle for each in self._followers]
+        while handles and not self._is_ending.is_set():
+            wait_for([], handles, _LOOK_EVERY_S)
+            with self._using:
                 for each in self._followers:
-                    trouble = each.heard() if each in speaking else each.silence(self._silence_s)
-                    if trouble is not None and not self._is_ending.is_set():
-                        self._end(each.rank, trouble)
+                    if self._is_ending.is_set():
+                        return
+                    if (trouble := each.trouble(self._silence_s)) is not None:
+                        self._end(each, trouble)
 
-    def _end(self, rank: int, trouble: say.Broken) -> None:
+    def _end(self, lost: "_Follower", trouble: say.Broken) -> None:
         """In place of the main thread, which may be waiting for the lost rank."""
-        message = f"rank {rank} of {self._size} {trouble.message}"
+        message = f"rank {lost.rank} of {self._size} {trouble.message}"
         print(message, file=sys.stderr)
         self._channel.send(msgspec.structs.replace(trouble, message=message))
-        self._kill()
+        self._end_all(0.0)
         self._channel.leave(1)
 
 
 class _Follower:
-    """One of them."""
+    """Another rank: its handle, and when it was last heard."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, handle: Handle) -> None:
         self.rank = rank
-        self.pipe, theirs = socket.socketpair()
-        with theirs:
-            # Output and process group are rank 0's.
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dora_rl.run.workers.rank", str(theirs.fileno()), str(rank)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        self._decode = msgspec.msgpack.Decoder(say.RankWord).decode
-        self._frames = Frames()
+        self.handle = handle
         self._heard_at = time.monotonic()
 
-    def heard(self) -> say.Broken | None:
-        """Take in what it said; what is wrong, if it is gone or said so."""
-        self._heard_at = time.monotonic()
-        try:
-            received = self.pipe.recv(_RECEIVE_BYTES)
-        except ConnectionResetError:
-            received = b""
-        words = [self._decode(payload) for payload in self._frames.feed(received)]
+    def trouble(self, silence_s: float) -> say.Broken | None:
+        """Take in what it said; what is wrong, if it said so, is gone, or has been silent for so long."""
+        words = self.handle.receive()
         broken = next((word for word in words if isinstance(word, say.Broken)), None)
         if broken is not None:
             return msgspec.structs.replace(broken, message=f"broke: {broken.message}")
-        return None if received else say.Broken(message=self._how_it_ended())
-
-    def silence(self, limit_s: float) -> say.Broken | None:
-        """What is wrong, if it has given no sign of life for so long."""
-        is_silent = time.monotonic() - self._heard_at > limit_s
-        return say.Broken(message=f"was silent for {limit_s:g} s") if is_silent else None
-
-    def has_ended(self, within_s: float) -> bool:
-        """Whether the process is over."""
-        try:
-            self.process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def _how_it_ended(self) -> str:
-        if not self.has_ended(SETTLING_S):
-            return "closed its socket"
-        code = self.process.returncode
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        if not self.handle.is_alive:
+            how = self.handle.end(SETTLING_S)
+            return say.Broken(message=f"was {how}" if how.startswith("killed") else how)
+        now = time.monotonic()
+        if words:
+            self._heard_at = now
+        is_silent = now - self._heard_at > silence_s
+        return say.Broken(message=f"was silent for {silence_s:g} s") if is_silent else None

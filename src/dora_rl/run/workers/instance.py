@@ -1,4 +1,4 @@
-"""The process of an instance: `python -m dora_rl.run.workers.instance FD`. One engine and its loop.
+"""The process of an instance: `python -m dora_rl.run.workers.instance ADDRESS`. One engine and its loop.
 
 Commands are obeyed between steps, in the order they came; a version is read beside them. What is drawn is
 told within a report's time, and with the last tokens of a request its end. It never decides anything: not
@@ -19,9 +19,9 @@ from dora_rl.core.fleet import InstanceSpec
 from dora_rl.engines.errors import EngineError
 from dora_rl.engines.native.transfer import Exported
 from dora_rl.engines.requests import Event, Failed, Finished, Request
+from dora_rl.launch.breaking import telling_why
+from dora_rl.launch.channel import Channel
 from dora_rl.run import messages as say
-from dora_rl.run.workers.breaking import telling_why
-from dora_rl.run.workers.channel import Channel
 from dora_rl.run.workers.opening import open_tracked
 from dora_rl.run.workers.residents import Loading, Residents
 from dora_rl.run.workers.tracked import TrackedEngine
@@ -277,9 +277,9 @@ def write_exported(exported: Exported, path: Path) -> int:
     return len(content)
 
 
-def main(fd: int) -> None:
+def main(address: str) -> None:
     """Open the engine, say so, and obey."""
-    channel = Channel(fd, say.InstanceCommand)
+    channel = Channel.connect(address, say.InstanceCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
     torch.set_num_threads(begin.setup.devices.instance_threads)
@@ -296,4 +296,4 @@ def main(fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1])

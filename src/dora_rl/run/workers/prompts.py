@@ -1,4 +1,4 @@
-"""Rows as token ids, and the model after a warm start: `python -m dora_rl.run.workers.prompts FD`.
+"""Rows as token ids, and the model after a warm start: `python -m dora_rl.run.workers.prompts ADDRESS`.
 
 A process of its own because tokenizers come with torch. Writes into the directory it is told, and ends.
 """
@@ -15,6 +15,8 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.prompts import TokenizedPrompt, tokenize_rows
+from dora_rl.launch.breaking import telling_why
+from dora_rl.launch.channel import Channel
 from dora_rl.model.load import load_decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
@@ -22,8 +24,6 @@ from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.prompts import PromptTable, check_lengths
 from dora_rl.run.setup import LiveSetup
-from dora_rl.run.workers.breaking import telling_why
-from dora_rl.run.workers.channel import Channel
 from dora_rl.trainer.supervised import warm_started
 
 
@@ -69,9 +69,9 @@ def _answer(prompt: TokenizedPrompt, tokenizer: Any) -> tuple[int, ...]:
     return (*tokens, tokenizer.eos_token_id)
 
 
-def main(fd: int) -> None:
+def main(address: str) -> None:
     """Do it, and say so."""
-    channel = Channel(fd, say.Begin)
+    channel = Channel.connect(address, say.Begin)
     begin: say.Begin = channel.receive()
     with telling_why(channel):
         # Each piece has a limit of its own, which the owner keeps.
@@ -96,4 +96,4 @@ def _prepare(channel: Channel, setup: LiveSetup, layout: LiveLayout) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1])

@@ -1,4 +1,4 @@
-"""The process of rank 1 and above: `python -m dora_rl.run.workers.rank FD RANK`. Started by rank 0.
+"""The process of rank 1 and above: `python -m dora_rl.run.workers.rank ADDRESS`. Started by rank 0.
 
 It does what rank 0 is told, in step with it. It publishes nothing and says only that it lives, or what broke.
 """
@@ -9,15 +9,15 @@ import time
 import traceback
 
 from dora_rl.core.errors import DoraError
+from dora_rl.launch.breaking import broken
+from dora_rl.launch.channel import Channel
 from dora_rl.run import messages as say
-from dora_rl.run.workers.breaking import broken
-from dora_rl.run.workers.channel import Channel
 from dora_rl.run.workers.followers import SETTLING_S
 
 
-def main(fd: int, rank: int) -> None:
+def main(address: str) -> None:
     """Open this rank's part of the trainer, and follow."""
-    channel = Channel(fd, say.TrainerCommand)
+    channel = Channel.connect(address, say.TrainerCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
     with channel.kept_alive(math.inf):
@@ -25,7 +25,7 @@ def main(fd: int, rank: int) -> None:
             # Torch takes seconds to import; that rank 0 is gone is noticed before.
             from dora_rl.run.workers.training import follow
 
-            follow(channel, begin.setup, rank)
+            follow(channel, begin.setup, begin.number)
         except DoraError as error:
             traceback.print_exc()
             channel.send(broken(error))
@@ -40,4 +40,4 @@ def main(fd: int, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(sys.argv[1])

@@ -1,4 +1,4 @@
-"""The process of the trainer: `python -m dora_rl.run.workers.trainer FD`. Groups in, versions out.
+"""The process of the trainer: `python -m dora_rl.run.workers.trainer ADDRESS`. Groups in, versions out.
 
 It starts from the newest checkpoint and is told every batch after it, those that were published before marked
 as replays: they are trained on again and published no more. A version is said to be there once it is durable.
@@ -8,22 +8,24 @@ Where the trainer has several ranks, this is rank 0: it starts the others, and i
 import sys
 from pathlib import Path
 
+from dora_rl.launch.breaking import telling_why
+from dora_rl.launch.channel import Channel
+from dora_rl.launch.local import LocalLaunch
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.workers.breaking import telling_why
-from dora_rl.run.workers.channel import Channel
 from dora_rl.run.workers.followers import Followers
 
 
-def main(fd: int) -> None:
+def main(address: str) -> None:
     """Open the trainer where it left off, say so, and obey."""
-    channel = Channel(fd, say.TrainerCommand)
+    channel = Channel.connect(address, say.TrainerCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
     # Of an earlier trainer, that nobody may take for this one's.
     rendezvous = LiveLayout(root=Path(begin.setup.run_directory)).rendezvous
     rendezvous.unlink(missing_ok=True)
-    with telling_why(channel), Followers(channel, begin) as followers:
+    # Of this process's group: whoever ends that ends every rank.
+    with telling_why(channel), Followers(channel, begin, LocalLaunch(in_own_group=False)) as followers:
         with channel.kept_alive(begin.setup.patience.start_s):
             # Torch takes seconds to import; the other ranks are at it already.
             from dora_rl.run.workers.training import lead
@@ -33,4 +35,4 @@ def main(fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1])

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dora_rl.launch.breaking import telling_why
+from dora_rl.launch.channel import Channel
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.setup import LiveSetup
-from dora_rl.run.workers.breaking import telling_why
-from dora_rl.run.workers.channel import Channel
 from dora_rl.run.workers.checkpoints import (
     Pending,
     load_newest,

@@ -1,38 +1,31 @@
 """The one place where a worker's failure becomes a message: its owner decides what follows."""
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from safetensors import SafetensorError
-
-from dora_rl.core.errors import DoraError, UserError
-from dora_rl.run.messages import Broken
-from dora_rl.run.workers.channel import Channel
-from dora_rl.store.durable import is_disk_full
+from dora_rl.core.errors import DoraError, UserError, is_disk_full
+from dora_rl.launch.channel import Channel
+from dora_rl.launch.messages import Broken
 
 
 @contextmanager
 def telling_why(channel: Channel) -> Iterator[None]:
-    """Do the block; if it fails in a way that has words, say them and end the process."""
+    """Do the block; if it fails, end the process, and if that has words, say them before."""
     try:
         yield
-    except (DoraError, OSError, SafetensorError) as error:
-        channel.send(broken(error))
-        _end(channel)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, DoraError | OSError) or _is_of_tensor_files(error):
+            channel.send(broken(error))
+        # The log may be on the disk that is full.
+        with suppress(OSError):
+            traceback.print_exc()
         # Python's own way to end would wait for collectives, and their warnings would be its last words.
-        _end(channel)
+        channel.leave(1)
 
 
-def _end(channel: Channel) -> None:
-    # The log may be on the disk that is full.
-    with suppress(OSError):
-        traceback.print_exc()
-    channel.leave(1)
-
-
-def broken(error: DoraError | OSError | SafetensorError) -> Broken:
+def broken(error: BaseException) -> Broken:
     """What the owner is told of a failure."""
     message, hint = (error.message, error.hint) if isinstance(error, DoraError) else (str(error), None)
     if _is_disk_full(error):
@@ -44,4 +37,10 @@ def broken(error: DoraError | OSError | SafetensorError) -> Broken:
 def _is_disk_full(error: BaseException) -> bool:
     """Whoever writes tensors has the system's error in its text only."""
     cause = error.__cause__ if isinstance(error, DoraError) else error
-    return is_disk_full(error) or (isinstance(cause, SafetensorError) and "(os error 28)" in str(cause))
+    return is_disk_full(error) or (_is_of_tensor_files(cause) and "(os error 28)" in str(cause))
+
+
+def _is_of_tensor_files(error: BaseException | None) -> bool:
+    # Only where the library was loaded can it have raised: no worker loads it to ask.
+    library = sys.modules.get("safetensors")
+    return library is not None and isinstance(error, library.SafetensorError)

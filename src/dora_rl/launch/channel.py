@@ -1,7 +1,7 @@
 """The worker's end of the socket: a thread reads, any thread may send.
 
-When the owner is gone the process ends at once, whatever it is doing: all it has made durable is durable, and
-the rest would be in nobody's books.
+When the owner is gone the process ends at once with its group, whatever it is doing: all it has made durable
+is durable, and the rest would be in nobody's books.
 """
 
 import os
@@ -17,25 +17,41 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from dora_rl.envs.scoring.wire import Frames, framed
-from dora_rl.run.messages import Alive, Message
+from dora_rl.core.record import Record
+from dora_rl.launch.framing import Frames, framed
+from dora_rl.launch.messages import KEY_VARIABLE, Alive, Hello
 
 _RECEIVE_BYTES = 1 << 20
 _SIGN_OF_LIFE_S = 1.0
+_DIAL_S = 30.0
 
 
 class Channel:
-    """Messages from and to the orchestrator."""
+    """Messages from and to the owner."""
 
-    def __init__(self, fd: int, command: Any) -> None:
-        os.set_inheritable(fd, False)
-        self._pipe = socket.socket(fileno=fd)
+    def __init__(self, pipe: socket.socket, commands: Any) -> None:
+        self._pipe = pipe
         self._sending = threading.Lock()
         self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._decode = msgspec.msgpack.Decoder(command).decode
+        self._decode = msgspec.msgpack.Decoder(commands).decode
         threading.Thread(target=self._read, name="reader", daemon=True).start()
 
-    def send(self, message: Message) -> None:
+    @classmethod
+    def connect(cls, address: str, commands: Any) -> "Channel":
+        """The channel to the owner at `fd:N` or `tcp:HOST:PORT`; `commands` is the type of what he says."""
+        kind, _, where = address.partition(":")
+        if kind == "fd":
+            os.set_inheritable(int(where), False)
+            return cls(socket.socket(fileno=int(where)), commands)
+        assert kind == "tcp", f"an address begins with fd: or tcp:, not {address}"
+        # Not left to what this process starts.
+        key = os.environ.pop(KEY_VARIABLE)
+        channel = cls(_dialled(where), commands)
+        channel.send(Hello(key=key))
+        return channel
+
+    def send(self, message: Record) -> None:
+        """Tell the owner; waits until the socket has taken all of it."""
         with self._sending:
             self._pipe.sendall(framed(message))
 
@@ -85,3 +101,12 @@ class Channel:
                     self._received.put(self._decode(payload))
         finally:
             os.killpg(0, signal.SIGKILL)
+
+
+def _dialled(where: str) -> socket.socket:
+    host, _, port = where.rpartition(":")
+    pipe = socket.create_connection((host, int(port)), timeout=_DIAL_S)
+    pipe.settimeout(None)
+    # Messages are small and awaited: none waits for the next to share a packet with.
+    pipe.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return pipe

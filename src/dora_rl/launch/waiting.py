@@ -1,25 +1,21 @@
 """Waiting: for anyone to speak, for the next tick, for an interrupt; never longer than asked."""
 
 import os
-import selectors
+import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
+
+from dora_rl.launch.protocol import Handle
 
 
 class Readable(Protocol):
     """Something with a descriptor."""
 
     def fileno(self) -> int: ...
-
-
-class Sending(Readable, Protocol):
-    """Something that may have more to send than its socket takes."""
-
-    def flush(self) -> bool: ...
 
 
 class Interrupts:
@@ -62,12 +58,12 @@ class Interrupts:
                 signal.signal(number, handler)
 
 
-def wait_for(speaking: list[Sending], others: list[Readable], timeout_s: float) -> None:
+def wait_for(handles: Sequence[Handle], others: Sequence[Readable], timeout_s: float) -> None:
     """Return when someone has something to say, or after so long; meanwhile send what waits to be sent."""
-    with selectors.DefaultSelector() as selector:
-        for each in speaking:
-            events = selectors.EVENT_READ | (0 if each.flush() else selectors.EVENT_WRITE)
-            selector.register(each, events)
-        for other in others:
-            selector.register(other, selectors.EVENT_READ)
-        selector.select(timeout_s)
+    poll = select.poll()
+    for handle in handles:
+        handle.flush()
+        poll.register(handle, select.POLLIN)
+    for other in others:
+        poll.register(other, select.POLLIN)
+    poll.poll(1e3 * timeout_s)

@@ -1,0 +1,14 @@
+"""Processes: every one of the system is started, spoken to and ended here. Imports core only, never torch.
+
+protocol    Launch, Handle, WorkerSpec, Place: what whoever needs a worker asks for and gets
+messages    what any worker is told or says             framing   records as bytes of a stream
+channel     the worker's end                            breaking  its failure becomes a message
+connection  the owner's end of a socket                 local     processes of this machine
+waiting     for whoever speaks first, and for interrupts
+
+    owner                                            worker
+    launch.start(spec, replies) -> handle            python -m MODULE ADDRESS
+    handle.send, receive, end      <── frames ──>    Channel.connect(ADDRESS, commands)
+
+ADDRESS is `fd:N`, a socket that the worker inherits, or `tcp:HOST:PORT`, where its owner listens.
+"""

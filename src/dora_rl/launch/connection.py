@@ -1,0 +1,77 @@
+"""The owner's end of a socket to a worker: framed records out and in, never blocking.
+
+Keeps itself registered with the selector it is given, for reading and, while something is left to send, for
+writing; so whoever waits for that selector need not know which.
+"""
+
+import selectors
+import socket
+from typing import Any
+
+import msgspec
+
+from dora_rl.core.record import Record
+from dora_rl.launch.framing import Frames, framed
+
+_RECEIVE_BYTES = 1 << 20
+
+
+class Connection:
+    """A connected socket, what was not sent yet, and what came in part."""
+
+    def __init__(self, pipe: socket.socket, replies: Any, selector: selectors.BaseSelector) -> None:
+        pipe.setblocking(False)
+        self._pipe = pipe
+        self._selector = selector
+        self._decode = msgspec.msgpack.Decoder(replies).decode
+        self._frames, self._unsent = Frames(), bytearray()
+        self._is_blocked = False
+        self.has_hung_up = False
+        """Noticed by `receive`: the other end is closed, and everything that came through was given out."""
+        selector.register(pipe, selectors.EVENT_READ)
+
+    @property
+    def is_mid_message(self) -> bool:
+        return not self._frames.is_between
+
+    def send(self, message: Record) -> None:
+        """Send a message, or what the socket takes of it."""
+        self._unsent += framed(message)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what was kept; False while something is left."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._pipe.send(self._unsent)]
+        except BlockingIOError:
+            self._watch_writing(True)
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent.clear()  # The death is noticed by whoever reads.
+        self._watch_writing(False)
+        return True
+
+    def receive(self) -> list[Any]:
+        """Everything that came since."""
+        words: list[Any] = []
+        try:
+            while received := self._pipe.recv(_RECEIVE_BYTES):
+                words += map(self._decode, self._frames.feed(received))
+            self.has_hung_up = True
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            self.has_hung_up = True
+        return words
+
+    def close(self) -> None:
+        """Hang up."""
+        self._selector.unregister(self._pipe)
+        self._pipe.close()
+
+    def _watch_writing(self, is_blocked: bool) -> None:
+        if is_blocked != self._is_blocked:
+            self._is_blocked = is_blocked
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_blocked else 0)
+            self._selector.modify(self._pipe, events)

@@ -1,0 +1,35 @@
+"""What any worker may be told or say. On a wire is nothing but frozen records in msgpack, tagged by name."""
+
+from dora_rl.core.record import Record
+
+KEY_VARIABLE = "DORA_LAUNCH_KEY"
+"""The environment variable by which a worker that dials its owner is given its key."""
+
+
+class Message(Record, frozen=True, tag=True):
+    """Something that crosses the socket between a worker and its owner."""
+
+
+class Stop(Message, frozen=True):
+    """Told: end in order."""
+
+
+class Alive(Message, frozen=True):
+    """Said: a sign of life while something takes long."""
+
+
+class Broken(Message, frozen=True):
+    """Said: it cannot go on, and why, before it ends."""
+
+    message: str
+    is_users: bool = False
+    """Another try would end in the same way: the input is wrong."""
+    is_disk_full: bool = False
+    """So would it here, until there is room."""
+    hint: str | None = None
+
+
+class Hello(Message, frozen=True):
+    """Said first by a worker that dials its owner, who hangs up on a wrong key. Not part of `replies`."""
+
+    key: str

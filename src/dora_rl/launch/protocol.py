@@ -1,0 +1,97 @@
+"""What whoever needs a worker asks for and gets: a `Launch` makes a `Handle` out of a `WorkerSpec`.
+
+The owner decides what a worker does and when it is given up; a launch only starts it where it belongs,
+carries messages and says that it is gone. It starts nothing again.
+"""
+
+from typing import Any, Protocol
+
+from msgspec import field
+
+from dora_rl.core.record import Record
+
+
+class Place(Record, frozen=True):
+    """What a worker may use, and where."""
+
+    cpus: int | None = 1
+    """Cores its threads may keep busy; None leaves that to it."""
+    gpus: tuple[int, ...] = ()
+    """By their numbers on the node; the worker is told separately which device it computes on."""
+    node: str | None = None
+    """None is wherever the launch likes: of a local one, this machine."""
+
+    @classmethod
+    def on(cls, *devices: str, cpus: int | None = 1) -> "Place":
+        """A place for a worker that computes on devices by torch's names: `cpu`, `cuda:1`."""
+        return cls(cpus=cpus, gpus=tuple(int(name.partition(":")[2]) for name in devices if ":" in name))
+
+    @property
+    def thread_limits(self) -> dict[str, str]:
+        """Environment variables that keep torch and the libraries below it to the place's cores."""
+        if self.cpus is None:
+            return {}
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        return {**dict.fromkeys(names, str(self.cpus)), "TOKENIZERS_PARALLELISM": "false"}
+
+
+class WorkerSpec(Record, frozen=True):
+    """A worker to start: `python -m MODULE ADDRESS`."""
+
+    name: str
+    """For people, as in "instance 0"."""
+    module: str
+    log: str | None = None
+    """The file that what it prints is appended to; None is the owner's stderr, for it is no result."""
+    place: Place = Place()
+    environment: dict[str, str] = field(default_factory=dict)
+    """On top of the owner's, and of the place's limits."""
+
+
+class Handle(Protocol):
+    """A worker as its owner sees it. Nothing blocks but `end`; for one thread at a time."""
+
+    def send(self, message: Record) -> None:
+        """Tell it something; what it cannot take at once is kept. One that is gone is told nothing."""
+        ...
+
+    def flush(self) -> bool:
+        """Send what was kept; False while something is left."""
+        ...
+
+    def receive(self) -> list[Any]:
+        """Everything it said since, in its order; also what it said before it died."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor of this machine: readable when it said something, is gone, or takes what was kept."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """False as soon as `receive` noticed that it is gone: nothing more will come from it."""
+        ...
+
+    @property
+    def is_mid_message(self) -> bool:
+        """Whether a part of a message came, and the rest is on its way."""
+        ...
+
+    def end(self, within_s: float) -> str:
+        """Wait so long for it to end, then kill it with all it started; say how it ended.
+
+        `exited with 3`, `killed by SIGKILL`, or `closed its socket` of one that hung up and went on. May be
+        called again, and says the same.
+        """
+        ...
+
+
+class Launch(Protocol):
+    """Starts workers: as processes of this machine, or elsewhere."""
+
+    def start(self, worker: WorkerSpec, replies: Any) -> Handle:
+        """A worker that may not be up yet, and takes messages already; `replies` is the type of its words.
+
+        It ends, with all it started, when its owner is gone, however that ended.
+        """
+        ...
