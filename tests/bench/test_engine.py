@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dora_rl.bench.engine.features import SHARES, _dealt
 from dora_rl.bench.engine.hardware import DeviceSpeed, least_time_s
-from dora_rl.bench.engine.reference import ON_H200
+from dora_rl.bench.engine.reference import references
 from dora_rl.bench.engine.setup import make_setup
 from dora_rl.bench.engine.suite import SECTIONS, run_sections
 from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of
@@ -116,7 +116,7 @@ def test_requests_are_spread_as_said(num_versions: int) -> None:
 
 
 def test_the_reference_holds_every_default_row() -> None:
-    assert [each.name for each in make_setup(device="cuda").workloads] == list(ON_H200)
+    assert [each.name for each in make_setup(device="cuda").workloads] == list(references().gpu.speeds)
 
 
 def test_the_command_prints_a_table_or_json() -> None:

@@ -8,6 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from dora_rl.bench.device import DeviceKind, backend_of
 from dora_rl.bench.engine.setup import DeviceKind, backend_of
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.core.record import Record

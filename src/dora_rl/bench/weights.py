@@ -12,17 +12,17 @@ about that of a trained one: the size of a step against the spacing of the value
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
-from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from dora_rl.bench.device import synchronised_s
 from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.shapes import QWEN3_06B
+from dora_rl.model.shapes import QWEN3_06B, random_weights
 from dora_rl.weights.bits import patterns
 from dora_rl.weights.chain import AnchorPolicy
 from dora_rl.weights.channel import Resident
@@ -66,7 +66,10 @@ class AdvancingModel:
         self._config = config
         self._tokens = tokens
         self._chance = torch.Generator(device).manual_seed(0)
-        self._masters = _fresh(config, device, self._chance)
+        self._masters = {
+            name: tensor.requires_grad_()
+            for name, tensor in random_weights(config, seed=0, device=device, dtype=torch.float32).items()
+        }
         self._decoder = Decoder.empty(config, device=device, dtype=torch.bfloat16)
         self._optimizer = torch.optim.AdamW(self._masters.values(), lr=learning_rate, weight_decay=0.0)
         self._cast()
@@ -100,18 +103,6 @@ class AdvancingModel:
     def _cast(self) -> None:
         for name, parameter in self._decoder.named_parameters():
             parameter.copy_(self._masters[name])
-
-
-def _fresh(config: ModelConfig, device: str, chance: torch.Generator) -> dict[str, Tensor]:
-    """Float32 weights of a new model, made on the device."""
-    masters: dict[str, Tensor] = {}
-    for name, parameter in Decoder.empty(config, device=device, dtype=torch.float32).named_parameters():
-        if name.endswith("norm.weight"):
-            nn.init.ones_(parameter)
-        else:
-            nn.init.normal_(parameter, std=config.initializer_range, generator=chance)
-        masters[name] = parameter
-    return masters
 
 
 class DeltaFigures(Record, frozen=True):
@@ -219,12 +210,7 @@ class _VersionCourse:
             self._resident[name].copy_(tensor)
 
     def _timed(self, what: str, act: Callable[[], object]) -> None:
-        self._wait()
-        began_s = perf_counter()
+        device = next(iter(self._resident.values())).device
+        began_s = synchronised_s(device)
         act()
-        self._wait()
-        self._times.setdefault(what, []).append(perf_counter() - began_s)
-
-    def _wait(self) -> None:
-        if next(iter(self._resident.values())).is_cuda:
-            torch.cuda.synchronize()
+        self._times.setdefault(what, []).append(synchronised_s(device) - began_s)

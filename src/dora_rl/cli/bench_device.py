@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Device(StrEnum):
+class BenchDevice(StrEnum):
     """A kind of device, as an option."""
 
     CPU = "cpu"

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from dora_rl.cli.bench_device import Device
+from dora_rl.cli.bench_device import BenchDevice
 
 
 def gap(
-    device: Annotated[Device, typer.Option(help="Where engine and trainer run.")] = Device.CPU,
+    device: Annotated[BenchDevice, typer.Option(help="Where engine and trainer run.")] = BenchDevice.CPU,
     shape: Annotated[str, typer.Option(help="qwen3-0.6b, smollm2-135m or tiny, random weights.")] = "tiny",
     requests: Annotated[int, typer.Option(min=1, help="Trajectories to compare.")] = 16,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of each.")] = 128,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dora_rl.cli.bench_device import Device
+from dora_rl.cli.bench_device import BenchDevice
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def schedules(
     device: Annotated[
-        Device, typer.Option(help="cpu: a recipe with its rewards. cuda: prescribed lengths, one GPU.")
-    ] = Device.CPU,
+        BenchDevice, typer.Option(help="cpu: a recipe with its rewards. cuda: prescribed lengths, one GPU.")
+    ] = BenchDevice.CPU,
     steps: Annotated[int, typer.Option(min=3, help="Train steps of each run.")] = 20,
     names: Annotated[
         str, typer.Option("--schedules", help="Which, with commas; left out, all six. Costs come from sync.")

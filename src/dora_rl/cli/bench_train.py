@@ -32,7 +32,7 @@ def train(
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     import msgspec
 
-    from dora_rl.bench.train.batches import SequenceLengths
+    from dora_rl.bench.lengths import SequenceLengths
     from dora_rl.bench.train.run import TrainBench, run_bench
     from dora_rl.observe.terminal import stdout
 

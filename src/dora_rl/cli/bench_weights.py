@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dora_rl.cli.bench_device import Device
+from dora_rl.cli.bench_device import BenchDevice
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def weights(
     device: Annotated[
-        Device, typer.Option(help="cpu: a small model. cuda: the shape of Qwen3-0.6B.")
-    ] = Device.CPU,
+        BenchDevice, typer.Option(help="cpu: a small model. cuda: the shape of Qwen3-0.6B.")
+    ] = BenchDevice.CPU,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps at each learning rate.")] = 20,
     directory: Annotated[
         Path | None, typer.Option(help="The disk to measure; a temporary directory is made on it.")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dora_rl.bench.engine.reference import ON_TWO_CORES
+from dora_rl.bench.engine.reference import references
 from dora_rl.bench.engine.setup import EngineBench
-from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, requests_of, run_s
+from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of, run_s
 from dora_rl.bench.figures import Cell, Figures, Say
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.opening import open_engine
@@ -65,14 +65,12 @@ def _measure(directory: Path, tail: RequestWorkload, say: Say) -> Figures:
     rows: list[tuple[Cell, ...]] = [
         _row(tail.name, tail.num_tokens / ours_s, "generate", tail.num_tokens / generate_s, _FLOOR)
     ]
-    for count, vllm_tokens_s in ON_TWO_CORES.items():
-        if count <= len(tail.lengths):
-            workload = RequestWorkload(
-                name=f"{count}x64", lengths=(64,) * count, prompt_tokens=_PROMPT_TOKENS
-            )
+    for name, reference in references().cpu.speeds.items():
+        workload = parse_workload(name, tail.lengths, _PROMPT_TOKENS)
+        if len(workload.lengths) <= len(tail.lengths):
             speed = workload.num_tokens / run_s(engine, requests_of(workload, vocab_size=vocab_size))
-            rows.append(_row(workload.name, speed, "vLLM CPU", vllm_tokens_s, 1.0))
-            say(f"cpu: {workload.name} ours {speed:,.0f} tokens/s")
+            rows.append(_row(name, speed, "vLLM CPU", reference.tokens_s, reference.floor_ratio))
+            say(f"cpu: {name} ours {speed:,.0f} tokens/s")
     return Figures(
         title=f"{directory.name}, float32, {NUM_THREADS} threads: useful tokens a second",
         columns=_COLUMNS,

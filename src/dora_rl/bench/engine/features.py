@@ -1,11 +1,10 @@
 """What features of the engine cost: batch-invariant mode, resident versions, the arrival of a new version."""
 
-import time
 from collections.abc import Callable
 
 import torch
 
-from dora_rl.bench.engine.hardware import synchronise
+from dora_rl.bench.device import synchronised_s
 from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, requests_of, timed
 from dora_rl.bench.figures import Figures, Say
@@ -121,8 +120,6 @@ def _delta(parameters: dict[str, torch.Tensor]) -> Delta:
 
 
 def _time_s(work: Callable[[], None], device: str) -> float:
-    synchronise(device)
-    begin = time.perf_counter()
+    begin_s = synchronised_s(device)
     work()
-    synchronise(device)
-    return time.perf_counter() - begin
+    return synchronised_s(device) - begin_s

@@ -5,13 +5,13 @@ weights and the KV of all rows, or multiplies, whichever takes longer; prompts c
 launches and samplers cost nothing here: no engine gets all of it.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from dora_rl.bench.device import synchronised_s
 from dora_rl.bench.engine.workloads import RequestWorkload
 from dora_rl.model.config import ModelConfig
 
@@ -43,20 +43,12 @@ def measure_hardware(device: str, dtype: torch.dtype) -> DeviceSpeed:
     return DeviceSpeed(bytes_s=2 * _COPY_BYTES[device] / copy_s, flops=2.0 * size**3 / product_s)
 
 
-def synchronise(device: str) -> None:
-    """Wait until the device has done what it was told."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def _best_s(work: Callable[[], object], device: str, tries: int = 5) -> float:
     times = []
     for _ in range(tries):
-        synchronise(device)
-        begin = time.perf_counter()
+        begin_s = synchronised_s(device)
         work()
-        synchronise(device)
-        times.append(time.perf_counter() - begin)
+        times.append(synchronised_s(device) - begin_s)
     return min(times)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dora_rl.bench.engine.hardware import synchronise
+from dora_rl.bench.device import synchronised_s
 from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, requests_of, run_s
 from dora_rl.bench.figures import Cell, Figures, Say
@@ -83,8 +83,7 @@ def _move_once(
     for _ in range(prefill.num_steps):
         engine.step()
     # The steps were launched, not awaited: what is left of the prefill is no part of the move.
-    synchronise(prefill.device)
-    begin = time.perf_counter()
+    begin = synchronised_s(prefill.device)
     exported = carry(engine.export_request(request.id))
     engine.import_request(exported)
     (ended,) = engine.run()

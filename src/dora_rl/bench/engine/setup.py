@@ -4,12 +4,11 @@ import gc
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Literal
 
 import torch
 
+from dora_rl.bench.device import DeviceKind, backend_of
 from dora_rl.bench.engine.workloads import (
     PROMPT_TOKENS,
     RequestWorkload,
@@ -17,11 +16,9 @@ from dora_rl.bench.engine.workloads import (
     parse_workload,
     read_lengths,
 )
-from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
-from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.executor import CPU
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
@@ -29,7 +26,6 @@ from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.shapes import SHAPES, random_weights
 
-DeviceKind = Literal["cpu", "cuda"]
 _KV_SHARE = 0.6
 """Of the free memory, at most."""
 
@@ -105,17 +101,6 @@ class EngineBench:
             step_tokens=max(self.step_tokens, max_running),
             max_positions=min(max(each.longest for each in workloads), self.model.max_positions),
         )
-
-
-def backend_of(device: DeviceKind) -> Backend:
-    """The engine's backend of a kind of device."""
-    if device == "cpu":
-        return CPU
-    if not torch.cuda.is_available():
-        raise UserError("there is no CUDA device here", hint="--device cpu")
-    # By name: its kernels are compiled by a package that is there only where a GPU is.
-    backend: Backend = import_module("dora_rl.engines.native.cuda").CUDA
-    return backend
 
 
 def _free_bytes(device: DeviceKind) -> int:

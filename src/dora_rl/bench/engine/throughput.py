@@ -1,7 +1,7 @@
 """Tokens a second by workload, against vLLM and the roofline."""
 
 from dora_rl.bench.engine.hardware import DeviceSpeed, least_time_s, measure_hardware
-from dora_rl.bench.engine.reference import ON_H200, SHAPE
+from dora_rl.bench.engine.reference import references
 from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, TimedRuns, requests_of, timed
 from dora_rl.bench.figures import Cell, Figures, Say
@@ -48,9 +48,10 @@ def _against_vllm(
     setup: EngineBench, workload: RequestWorkload, result: TimedRuns
 ) -> tuple[Cell, Cell, Cell]:
     """Its figure, our share of it, and whether that is enough."""
-    reference = ON_H200.get(workload.name)
-    if setup.device != "cuda" or setup.shape != SHAPE or reference is None:
+    vllm = references().gpu
+    reference = vllm.speeds.get(workload.name)
+    if setup.device != "cuda" or setup.shape != vllm.shape or reference is None:
         return None, None, None
-    ratio = result.best_tokens_s / reference.vllm_tokens_s
+    ratio = result.best_tokens_s / reference.tokens_s
     verdict = "met" if ratio >= reference.floor_ratio else "missed"
-    return reference.vllm_tokens_s, round(ratio, 2), f"{verdict} ({reference.floor_ratio:g}x)"
+    return reference.tokens_s, round(ratio, 2), f"{verdict} ({reference.floor_ratio:g}x)"

@@ -5,7 +5,6 @@ lengths of a long-tailed list). All requests are there at once; prompts are dist
 """
 
 import json
-import math
 import random
 import statistics
 import time
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dora_rl.bench.lengths import SequenceLengths
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 from dora_rl.engines.errors import EngineError
@@ -20,7 +20,7 @@ from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 
 PROMPT_TOKENS = 128
-_MEDIAN, _SIGMA, _SHORTEST, _LONGEST = 300, 1.0, 16, 4096
+_MEDIAN, _SIGMA = 300.0, 1.0
 _MOST_REQUESTS = 1024
 
 
@@ -59,11 +59,9 @@ def parse_workload(text: str, tail: tuple[int, ...], prompt_tokens: int = PROMPT
     return RequestWorkload(name=text, lengths=tail[: int(count)], prompt_tokens=prompt_tokens)
 
 
-def long_tail(seed: int = 0, count: int = _MOST_REQUESTS, median: int = _MEDIAN) -> tuple[int, ...]:
-    """Lognormal lengths, cut to 16..4096: most are short, and the longest is many times the mean."""
-    draw = random.Random(seed)
-    lengths = (round(draw.lognormvariate(math.log(median), _SIGMA)) for _ in range(count))
-    return tuple(min(max(length, _SHORTEST), _LONGEST) for length in lengths)
+def long_tail(count: int = _MOST_REQUESTS, median: float = _MEDIAN) -> tuple[int, ...]:
+    """Lengths from 16 to 4096, the same at every call."""
+    return tuple(SequenceLengths(count=count, median=median, sigma=_SIGMA).draw())
 
 
 def read_lengths(path: Path) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What is trained in the benchmark: shapes made without files, lengths with a long tail, and what they cost.
+"""What is trained in the benchmark: shapes made without files, batches of given lengths, and what they cost.
 
 Arithmetic counted: every matrix product of the parameters, the head's included, and causal attention, three
 times the forward pass. What is computed again is not counted.
@@ -7,32 +7,11 @@ times the forward pass. What is computed again is not counted.
 import math
 import random
 
-from dora_rl.core.record import Record
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.shapes import QWEN3_06B, QWEN3_17B, TINY
 from dora_rl.trainer.records import Group, TrainBatch, Trajectory
 
 SHAPES = {"0.6B": QWEN3_06B, "1.7B": QWEN3_17B, "tiny": TINY}
-
-
-class SequenceLengths(Record, frozen=True):
-    """Lognormal, cut: tokens of each sequence."""
-
-    count: int = 256
-    median: float = 400.0
-    sigma: float = 0.9
-    low: int = 16
-    high: int = 4096
-    seed: int = 0
-
-    def draw(self) -> list[int]:
-        """The same for the same seed."""
-        rng = random.Random(self.seed)
-        mu = math.log(self.median)
-        return [
-            min(max(round(rng.lognormvariate(mu, self.sigma)), self.low), self.high)
-            for _ in range(self.count)
-        ]
 
 
 def batch_of(lengths: list[int], vocab_size: int, group_size: int = 4, seed: int = 0) -> TrainBatch:

@@ -6,8 +6,9 @@ from functools import partial
 import msgspec
 import torch
 
+from dora_rl.bench.lengths import SequenceLengths
 from dora_rl.bench.train.baseline import measure_baseline
-from dora_rl.bench.train.batches import SHAPES, SequenceLengths
+from dora_rl.bench.train.batches import SHAPES
 from dora_rl.bench.train.steps import BASE, TrainerVariant, TrainTiming, measure, variants
 from dora_rl.bench.train.timing import matmul_peak, release
 from dora_rl.core.errors import ConfigError

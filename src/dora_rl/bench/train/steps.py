@@ -3,6 +3,7 @@
 import msgspec
 import torch
 
+from dora_rl.bench.device import synchronised_s
 from dora_rl.bench.train.batches import batch_of, train_flops
 from dora_rl.bench.train.timing import (
     KernelTime,
@@ -10,13 +11,13 @@ from dora_rl.bench.train.timing import (
     forget_peak,
     kernels_of,
     peak_bytes,
-    synchronised_s,
     timed,
 )
 from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.core.record import Record
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.shapes import random_weights
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.trainer import Trainer
 
@@ -110,14 +111,9 @@ def measure(
 
 
 def random_decoder(model: ModelConfig, device: torch.device) -> Decoder:
-    """Weights drawn on the device: large shapes would take minutes on the host."""
+    """A float32 decoder, its weights drawn on the device: large shapes would take minutes on the host."""
     decoder = Decoder.empty(model, device=device, dtype=torch.float32)
-    generator = torch.Generator(device).manual_seed(0)
-    for name, parameter in decoder.named_parameters():
-        if name.endswith("norm.weight"):
-            torch.nn.init.ones_(parameter)
-        else:
-            torch.nn.init.normal_(parameter, std=model.initializer_range, generator=generator)
+    decoder.load_state_dict(random_weights(model, seed=0, device=str(device), dtype=torch.float32))
     return decoder
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from dora_rl.bench.device import synchronised_s
 from dora_rl.core.record import Record
 
 
@@ -38,13 +39,6 @@ class PhaseClock:
             totals[phase] = totals.get(phase, 0.0) + seconds
         self._marks.clear()
         return totals
-
-
-def synchronised_s(device: torch.device) -> float:
-    """The host's clock, once the device has done everything."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def peak_bytes(device: torch.device) -> int:
