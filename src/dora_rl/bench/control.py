@@ -41,7 +41,7 @@ _COUNTED_STEPS = 4
 
 
 class FleetScope(Record, frozen=True):
-    """What to measure."""
+    """What the benchmark of the control plane measures: sizes of the fleet, and steps."""
 
     instances: int = 10_240
     steps: int = 10
@@ -64,7 +64,7 @@ QUICK = FleetScope(
 
 
 class FleetRun(Record, frozen=True):
-    """One run of one size."""
+    """What one simulated run of one size of the fleet took."""
 
     instances: int
     steps: int
@@ -95,7 +95,7 @@ class LineCount(Record, frozen=True):
 
 
 class LimitCheck(Record, frozen=True):
-    """One figure against its limit."""
+    """One measured figure against the limit it must stay within."""
 
     name: str
     value: float
@@ -105,6 +105,8 @@ class LimitCheck(Record, frozen=True):
 
 
 class ControlReport(Record, frozen=True):
+    """Every size that was measured, and whether limits are met."""
+
     sizes: tuple[FleetRun, ...]
     rebalancing: FleetRun
     work: tuple[LineCount, LineCount]
@@ -190,7 +192,7 @@ def count_lines(recipe: Recipe) -> LineCount:
 
 
 class _LineCounter:
-    """A trace function."""
+    """A trace function for `sys.settrace` that counts executed lines."""
 
     def __init__(self) -> None:
         self.lines = 0

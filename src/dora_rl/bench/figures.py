@@ -10,7 +10,7 @@ Say = Callable[[str], None]
 
 
 class Figures(Record, frozen=True):
-    """What one section measured."""
+    """The table that one section of a benchmark measured."""
 
     title: str
     columns: tuple[str, ...]

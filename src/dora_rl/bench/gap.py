@@ -27,7 +27,7 @@ from dora_rl.trainer.scoring import scored
 
 
 class LogprobGap(Record, frozen=True):
-    """Of one dtype."""
+    """How far log-probabilities of engine and trainer are apart in one dtype."""
 
     dtype: Dtype
     num_tokens: int

@@ -178,7 +178,7 @@ class _VersionCourse:
             self._go_whole(version, new)
 
     def row(self, rate: float) -> DeltaFigures:
-        """What it came to."""
+        """What was measured at this learning rate."""
         return DeltaFigures(
             learning_rate=rate,
             weights_bytes=self._bytes,

@@ -14,7 +14,7 @@ _INVARIANT_ROWS = {"cuda": (64, 256), "cpu": (8, 32)}
 
 
 def invariant(setup: EngineBench, say: Say) -> Figures:
-    """The same requests in both modes."""
+    """Tokens a second of the same requests in fast and in batch-invariant mode."""
     count, length = _INVARIANT_ROWS[setup.device]
     prompt_tokens = setup.workloads[0].prompt_tokens
     workload = RequestWorkload(

@@ -21,7 +21,7 @@ _MATRIX_SIZE = {"cuda": 8192, "cpu": 1024}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
-    """What a device was seen to do."""
+    """The speed a device was seen to reach."""
 
     bytes_s: float
     """Copying: read and written bytes together."""
@@ -33,7 +33,7 @@ class DeviceSpeed:
 
 
 def measure_hardware(device: str, dtype: torch.dtype) -> DeviceSpeed:
-    """The best of a few tries."""
+    """Memory and arithmetic speed of a device, the best of a few tries."""
     source = torch.zeros(_COPY_BYTES[device], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy_s = _best_s(lambda: target.copy_(source), device)
@@ -55,7 +55,7 @@ def _best_s(work: Callable[[], object], device: str, tries: int = 5) -> float:
 def least_time_s(
     model: ModelConfig, workload: RequestWorkload, hardware: DeviceSpeed, *, itemsize: int
 ) -> float:
-    """Of prompts and decode steps together."""
+    """The least seconds that prompts and decode steps of a workload can take together."""
     steps = np.arange(1, max(workload.lengths))
     rows = np.searchsorted(np.sort(workload.lengths), steps, side="right")
     rows = len(workload.lengths) - rows
@@ -82,5 +82,5 @@ def _matrix_values(model: ModelConfig) -> int:
 
 
 def _kv_values(model: ModelConfig) -> int:
-    """Of one token."""
+    """Keys and values of one token, over all layers."""
     return 2 * model.num_layers * model.kv_size

@@ -42,7 +42,7 @@ class PrefillSteps:
 
 
 def migrate(setup: EngineBench, say: Say) -> Figures:
-    """One row a length."""
+    """Seconds to move a request and to compute its KV again, one row for each length of context."""
     rows = []
     for num_tokens in _TOKENS[setup.device]:
         workload = RequestWorkload(name="one", lengths=(2,), prompt_tokens=num_tokens)

@@ -48,12 +48,12 @@ class EngineBench:
 
     @property
     def model(self) -> ModelConfig:
-        """The shape itself."""
+        """Configuration of the model that is measured."""
         return SHAPES[self.shape]
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Of weights and KV."""
+        """The dtype of weights and KV."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
@@ -84,7 +84,7 @@ class EngineBench:
         return engine
 
     def weights(self, seed: int) -> dict[str, torch.Tensor]:
-        """Random weights on the device."""
+        """Random weights of the measured shape, on the device."""
         return dict(random_weights(self.model, seed=seed, device=self.device, dtype=self.torch_dtype))
 
     def _limits(self, workloads: Sequence[RequestWorkload], num_host_blocks: int) -> Limits:
@@ -155,7 +155,7 @@ def make_setup(
     step_tokens: int | None = None,
     directory: Path | None = None,
 ) -> EngineBench:
-    """The setup these options ask for."""
+    """What these options of the command line ask to measure."""
     defaults = DEFAULTS[device]
     if shape is not None and shape not in SHAPES:
         raise ConfigError(f"no shape '{shape}'", hint=f"there are {', '.join(SHAPES)}")

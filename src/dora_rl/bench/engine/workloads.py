@@ -33,7 +33,7 @@ class RequestWorkload(Record, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens generated."""
+        """Tokens that all requests generate together."""
         return sum(self.lengths)
 
     @property
@@ -65,7 +65,7 @@ def long_tail(count: int = _MOST_REQUESTS, median: float = _MEDIAN) -> tuple[int
 
 
 def read_lengths(path: Path) -> tuple[int, ...]:
-    """A JSON list of lengths."""
+    """Lengths from a file that holds a JSON list of them."""
     try:
         lengths = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -40,7 +40,7 @@ _TRIAL_STEPS = 4
 
 
 class PeerSide(Record, frozen=True):
-    """One of the two."""
+    """What one of the two systems, ours or TRL, reached."""
 
     name: str
     threads: str
@@ -53,7 +53,7 @@ class PeerSide(Record, frozen=True):
 
 
 class PeerComparison(Record, frozen=True):
-    """Both, and what the comparison was about."""
+    """Our run beside TRL's, and what the comparison was about."""
 
     title: str
     target: float

@@ -29,7 +29,7 @@ class PeerStep(Record, frozen=True):
 
 
 class PeerRun(Record, frozen=True):
-    """What TRL's trainer did."""
+    """What TRL's trainer did, step by step."""
 
     version: str
     num_threads: int

@@ -45,7 +45,7 @@ _LEAST_WARMUP = 2
 
 
 class ScheduleScope(Record, frozen=True):
-    """What is measured."""
+    """Which runs are compared: a recipe, schedules, seeds."""
 
     recipe: str
     """A recipe file, or the name of a shipped one."""
@@ -61,7 +61,7 @@ class ScheduleScope(Record, frozen=True):
 
 
 class ScheduleRun(Record, frozen=True):
-    """One run."""
+    """What one live run under one schedule took and earned."""
 
     schedule: ScheduleName
     seed: int
@@ -89,7 +89,7 @@ class ScheduleRun(Record, frozen=True):
 
 
 class ScheduleComparison(Record, frozen=True):
-    """All runs, in the order they were made."""
+    """All runs of a comparison of schedules, in the order they were made."""
 
     title: str
     claims_speed_only: bool
@@ -115,7 +115,7 @@ class _SyncBasis(Record, frozen=True, gc=True):
 
 
 class _MachineUse(Record, frozen=True):
-    """Of the machine, by a run."""
+    """What one run used of the machine."""
 
     gpu_share: float | None
     cpu_s: float | None

@@ -16,7 +16,7 @@ from dora_rl.core.record import Record
 
 
 class MeasuredCosts(Record, frozen=True):
-    """In seconds."""
+    """What the parts of a live run cost on this machine, in seconds."""
 
     round_s: float
     """Of a decode round, whatever decodes; once for each version."""

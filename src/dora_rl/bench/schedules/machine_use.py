@@ -146,7 +146,7 @@ _PROC = Path("/proc")
 
 
 def used_s() -> float | None:
-    """Seconds so far, of all of them that live; None where the system does not say."""
+    """Processor seconds so far of this process and those it started that live; None where unknown."""
     if not (_PROC / "self" / "stat").exists():
         return None
     found = dict(filter(None, map(_read, _PROC.glob("[0-9]*/stat"))))

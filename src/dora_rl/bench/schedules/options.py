@@ -23,7 +23,7 @@ Beside fewer others the long ones stand out, as they do where answers are long.
 
 
 class ScheduleOptions(Record, frozen=True):
-    """As they were given."""
+    """The options of `dora bench schedules` as they were given."""
 
     device: Literal["cpu", "cuda"]
     steps: int

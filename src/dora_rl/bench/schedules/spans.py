@@ -38,7 +38,7 @@ class DecodingSpan(Record, frozen=True):
 
 
 class StepSpan(Record, frozen=True):
-    """One train step."""
+    """When one train step took its batch and published, and how long it trained."""
 
     taken_at: float
     published_at: float
@@ -60,7 +60,7 @@ class _InstanceSpan(Struct, kw_only=True):
     starts: int = 0
 
     def begin(self, now: float) -> None:
-        """A new stretch."""
+        """Begin a new stretch of decoding."""
         self.since = now
         self.rounds = self.row_rounds = self.kv_token_rounds = 0.0
         self.starts = 0
@@ -76,7 +76,7 @@ class _InstanceSpan(Struct, kw_only=True):
 
 
 class LogFacts(Struct, kw_only=True):
-    """What one run took."""
+    """Everything one run's log says about costs."""
 
     decodings: list[DecodingSpan] = field(default_factory=list)
     steps: list[StepSpan] = field(default_factory=list)
@@ -90,7 +90,7 @@ class LogFacts(Struct, kw_only=True):
 
 
 class _LogReader:
-    """Takes in one event after the other."""
+    """Collects LogFacts from the events of a run, one after the other."""
 
     def __init__(self) -> None:
         self.facts = LogFacts()
@@ -210,7 +210,7 @@ class _LogReader:
 
 
 def read_facts(events: Iterable[Event]) -> LogFacts:
-    """One run, from its event log."""
+    """What a run's event log says about costs, in one pass over it."""
     reader = _LogReader()
     for event in events:
         reader.watch(event)

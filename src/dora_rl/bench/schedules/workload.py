@@ -30,7 +30,7 @@ _MICRO_BATCH_VALUES = _MICRO_BATCH_TOKENS * 1024
 
 
 class PrescribedWorkload(Record, frozen=True):
-    """What is generated and trained on."""
+    """A model of random weights, and the responses of prescribed lengths it generates and trains on."""
 
     shape: str
     device: str

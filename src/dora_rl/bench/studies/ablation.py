@@ -31,6 +31,8 @@ class AblatedPart(Record, frozen=True):
 
 
 class AblationRow(Record, frozen=True):
+    """One part switched off, on both divisions of the devices."""
+
     variant: AblatedPart
     plenty: Result
     """On the preset's division of the devices."""

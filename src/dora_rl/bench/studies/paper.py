@@ -64,7 +64,7 @@ PUBLISHED = {
 
 
 class PaperRow(Record, frozen=True):
-    """One schedule on one size."""
+    """Our result of one schedule on one size of cluster, beside the paper's."""
 
     result: Result
     sync_step_s: float

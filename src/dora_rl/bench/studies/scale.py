@@ -26,6 +26,8 @@ _STEPS_SHRINK_ABOVE = 512
 
 
 class ScaleRow(Record, frozen=True):
+    """The result at one size, and what simulating it took."""
+
     result: Result
     wall_s: float
     """Seconds that simulating it took."""

@@ -23,6 +23,8 @@ RATIOS = (1.25, 1.5, 2.0, 2.5, 3.0)
 
 
 class StalenessRow(Record, frozen=True):
+    """The result at one bound S and one number of active groups R."""
+
     max_staleness: int
     ratio: float | None
     """R / B; None where the controller found it."""

@@ -16,7 +16,7 @@ from dora_rl.core.record import Record
 
 
 class TrainBench(Record, frozen=True):
-    """What is measured."""
+    """Which train steps are measured: shapes, device, lengths, variants."""
 
     shapes: tuple[str, ...] = ("0.6B", "1.7B")
     device: str = "cuda"
@@ -38,7 +38,7 @@ class TrainBench(Record, frozen=True):
 
 
 class TrainReport(Record, frozen=True):
-    """What was measured."""
+    """What whole train steps took, beside what the device can do."""
 
     device: str
     peak_flops_per_s: float

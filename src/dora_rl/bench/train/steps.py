@@ -23,7 +23,7 @@ from dora_rl.trainer.trainer import Trainer
 
 
 class TrainerVariant(Record, frozen=True):
-    """One way to run the same work."""
+    """One way to run the same train step: a name and the trainer's settings."""
 
     name: str
     config: TrainerConfig

@@ -53,7 +53,7 @@ def forget_peak(device: torch.device) -> None:
 
 
 def release(device: torch.device) -> None:
-    """Give back what the last run held."""
+    """Give back the memory that the last run held."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -75,7 +75,7 @@ def matmul_peak(device: torch.device, size: int | None = None) -> float:
 
 @contextmanager
 def named(clock: PhaseClock, phase: str) -> Iterator[None]:
-    """A phase, and `other` after it."""
+    """Mark the block as a phase, and `other` after it."""
     clock.mark(phase)
     yield
     clock.mark("other")
