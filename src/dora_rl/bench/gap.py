@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.bench.device import DeviceKind, backend_of
-from dora_rl.bench.engine.setup import DeviceKind, backend_of
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.core.record import Record
 from dora_rl.engines.native.engine import NativeEngine

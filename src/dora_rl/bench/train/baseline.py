@@ -14,7 +14,7 @@ from dora_rl.algorithms.advantages import outcome_advantages
 from dora_rl.bench.device import synchronised_s
 from dora_rl.bench.train.batches import batch_of, train_flops
 from dora_rl.bench.train.steps import TrainTiming, random_decoder
-from dora_rl.bench.train.timing import PhaseClock, forget_peak, peak_bytes, synchronised_s
+from dora_rl.bench.train.timing import PhaseClock, forget_peak, peak_bytes
 from dora_rl.core.recipe.algorithm import AdvantageConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import to_published
