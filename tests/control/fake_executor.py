@@ -133,6 +133,8 @@ class Executor:
         self.work: list[Work] = []
         self.newest = 0
         self.training: do.Take | None = None
+        self._taken: do.Take | None = None
+        """The batch that was taken on the last input."""
         self._believed: tuple[int, ...] = ()
         """Groups that control believes to be in training."""
         self._is_durable = False
@@ -162,7 +164,7 @@ class Executor:
             do.Load: self._load,
             do.Drop: self._drop,
             do.Lend: self._lend,
-            do.GiveBack: self._give_back,
+            do.Return: self._give_back,
             do.Restart: self._restart,
             do.Admit: self._admit,
             do.Hand: self._hand,
@@ -172,6 +174,10 @@ class Executor:
             do.Wait: lambda d: None,
             do.Finish: self._finish,
         }
+
+    def begin(self) -> None:
+        """Control is told something: what follows is decided about that."""
+        self._taken = None
 
     def carry_out(self, decision: Decision) -> None:
         self._act[type(decision)](decision)
@@ -511,7 +517,7 @@ class Executor:
         self.say(machine.key, lambda at: told.Loaded(at=at, instance=machine.key, version=version))
 
     def _lend(self, d: do.Lend) -> None:
-        assert self.training is None, f"{d} in the middle of a step"
+        assert self._taken is not None, f"{d}, and no step begins"
         machine = self._heard(d.instance)
         if machine is not None:
             assert machine.spec.elastic, f"{d} of one that is not elastic"
@@ -519,7 +525,7 @@ class Executor:
             machine.is_lent = True
             self.say(machine.key, lambda at: told.Lent(at=at, instance=machine.key))
 
-    def _give_back(self, d: do.GiveBack) -> None:
+    def _give_back(self, d: do.Return) -> None:
         machine = self._heard(d.instance)
         if machine is None:
             return
@@ -580,16 +586,16 @@ class Executor:
         for group in d.groups:
             self._check_finished(group)
         assert self._handed.pop(d.batch, set()) <= set(d.groups), f"{d} leaves out what was handed over"
-        self._believed = d.groups
+        self._taken, self._believed = d, d.groups
         if not self._is_trainer_down:
             self.training = d
-            if any(machine.is_lent for machine in self.machines.values()):
-                self._soon(lambda: self._say_trained(d))
+            self._soon(lambda: self._say_trained(d))
             self._soon(lambda: self._publish(d))
 
     def _say_trained(self, d: do.Take) -> None:
         """Before or after the version is durable: words may overtake each other."""
-        self.say("trainer", lambda at: told.Trained(at=at) if self.training is d else None)
+        if any(machine.is_lent for machine in self.machines.values()):
+            self.say("trainer", lambda at: told.Trained(at=at) if self.training is d else None)
 
     def _publish(self, d: do.Take) -> None:
         if self.training is not d:

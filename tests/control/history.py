@@ -114,6 +114,7 @@ class History:
             elastic=rng.random() < 0.25,
             moves_kv=rng.random() < 0.9,
             continues=rng.random() < 0.8,
+            parks=rng.random() < 0.7,
         )
 
     # --- fate ---
@@ -208,6 +209,7 @@ class History:
     def tell(self, event: Input) -> None:
         decisions = self.plane.handle(event)
         self.num_inputs += 1
+        self.executor.begin()
         self.audit.watch(event, decisions)
         for decision in decisions:
             self.executor.carry_out(decision)

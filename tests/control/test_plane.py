@@ -126,7 +126,7 @@ def test_an_instance_that_hangs_while_it_returns_is_restarted() -> None:
     assert only(bench.end(bench.made(do.Start)[0]), do.Lend)
     bench.tick(after=600.0)
     assert not bench.made(do.Restart), "its devices train: it need not say anything"
-    assert one(bench.publish(), do.GiveBack).instance == 0
+    assert one(bench.publish(), do.Return).instance == 0
     bench.tick()
     assert not bench.made(do.Restart), "it has only just been given back"
     assert one(bench.tick(after=61.0), do.Restart).instance == 0
@@ -138,9 +138,9 @@ def test_an_instance_goes_on_when_the_step_is_computed_and_not_only_when_it_is_d
     bench.tick()
     assert not bench.tell(told.Trained), "nothing trains"
     assert only(bench.end(bench.made(do.Start)[0]), do.Lend)
-    assert one(bench.tell(told.Trained), do.GiveBack).instance == 0
+    assert one(bench.tell(told.Trained), do.Return).instance == 0
     assert not bench.tell(told.Trained), "it was given back"
-    assert not only(bench.publish(), do.GiveBack)
+    assert not only(bench.publish(), do.Return)
 
 
 def test_devices_stay_with_a_trainer_that_has_its_next_batch() -> None:
@@ -154,7 +154,7 @@ def test_devices_stay_with_a_trainer_that_has_its_next_batch() -> None:
     assert len(bench.made(do.Take)) == len(bench.made(do.Lend)) == 1
     assert not bench.tell(told.Trained), "the next step begins as soon as this one is durable"
     assert only(bench.publish(), do.Take)
-    assert one(bench.tell(told.Trained), do.GiveBack).instance == 1
+    assert one(bench.tell(told.Trained), do.Return).instance == 1
 
 
 def test_an_instance_that_comes_back_waits_for_the_version_about_to_be_published() -> None:
@@ -188,7 +188,7 @@ def test_an_instance_is_given_back_once() -> None:
     bench.tick()
     bench.run_steps(4)
     assert len(bench.made(do.Take)) >= 4
-    assert len(bench.made(do.GiveBack)) == len(bench.made(do.Lend)) == 1
+    assert len(bench.made(do.Return)) == len(bench.made(do.Lend)) == 1
 
 
 # --- moves --------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def other(start: Callable[[], Talk]) -> Talk:
 
 def test_a_request_is_told_as_it_grows_and_when_it_ends(talk: Talk) -> None:
     clock = talk.word(say.Report).clock
-    talk.worker.send(say.Generate(request=request(1, max_new_tokens=200)))
+    talk.worker.send(say.StartRequest(request=request(1, max_new_tokens=200)))
     ended = talk.ended(1)
     reports = [word for word in talk.heard if isinstance(word, say.Report) and word.drawn]
     assert ended.is_truncated
@@ -71,35 +71,35 @@ def test_requests_of_several_versions_gain_a_token_a_round(talk: Talk) -> None:
     clock = talk.word(say.Report).clock
     talk.worker.send(say.LoadVersion(version=1))
     for version in (0, 1):
-        talk.worker.send(say.Generate(request=request(2 + version, version=version, max_new_tokens=100)))
+        talk.worker.send(say.StartRequest(request=request(2 + version, version=version, max_new_tokens=100)))
     last = max(talk.ended(2).clock, talk.ended(3).clock)
     talk.worker.send(say.DropVersion(version=1))
     assert 100 <= last - clock <= 102
 
 
 def test_a_request_goes_on_behind_tokens_that_exist_with_the_same_draws(talk: Talk) -> None:
-    talk.worker.send(say.Generate(request=request(4, max_new_tokens=30)))
+    talk.worker.send(say.StartRequest(request=request(4, max_new_tokens=30)))
     talk.ended(4)
     whole = talk.tokens(4)
-    talk.worker.send(say.Generate(request=request(5, max_new_tokens=18, continued=tuple(whole[:12]))))
+    talk.worker.send(say.StartRequest(request=request(5, max_new_tokens=18, continued=tuple(whole[:12]))))
     talk.ended(5)
     assert talk.tokens(5) == whole[12:]
 
 
 def test_nothing_is_heard_of_an_aborted_request(talk: Talk) -> None:
-    talk.worker.send(say.Generate(request=request(6, max_new_tokens=400)))
+    talk.worker.send(say.StartRequest(request=request(6, max_new_tokens=400)))
     talk.has_drawn(6)
     talk.worker.send(say.AbortRequest(request=6))
-    talk.worker.send(say.Generate(request=request(7, max_new_tokens=5)))
+    talk.worker.send(say.StartRequest(request=request(7, max_new_tokens=5)))
     assert talk.ended(7).kv_tokens == 0
     assert 0 < len(talk.tokens(6)) < 400
 
 
 def test_a_moved_request_yields_the_same_tokens(talk: Talk, other: Talk, tmp_path: Path) -> None:
-    talk.worker.send(say.Generate(request=request(10, max_new_tokens=300)))
+    talk.worker.send(say.StartRequest(request=request(10, max_new_tokens=300)))
     talk.ended(10)
     for number, path in ((11, None), (12, str(tmp_path / "kv"))):
-        other.worker.send(say.Generate(request=request(number, max_new_tokens=300)))
+        other.worker.send(say.StartRequest(request=request(number, max_new_tokens=300)))
         other.has_drawn(number)
         other.worker.send(say.ExportRequest(request=number, path=path))
         exported = other.word(say.RequestExported)
@@ -108,7 +108,7 @@ def test_a_moved_request_yields_the_same_tokens(talk: Talk, other: Talk, tmp_pat
         assert 0 < len(told) < 300
         if path is None:
             moved = request(number, max_new_tokens=300 - len(told), continued=tuple(told))
-            talk.worker.send(say.Generate(request=moved))
+            talk.worker.send(say.StartRequest(request=moved))
         else:
             talk.worker.send(say.ImportRequest(request=number, path=path))
             assert talk.word(say.RequestImported).request == number
@@ -117,25 +117,25 @@ def test_a_moved_request_yields_the_same_tokens(talk: Talk, other: Talk, tmp_pat
 
 
 def test_nothing_decodes_while_it_is_paused(talk: Talk) -> None:
-    talk.worker.send(say.Pause())
-    talk.word(say.Paused)
+    talk.worker.send(say.LendDevice())
+    talk.word(say.DeviceLent)
     clock = talk.word(say.Report).clock
-    talk.worker.send(say.Generate(request=request(20)))
+    talk.worker.send(say.StartRequest(request=request(20)))
     for _ in range(5):
         assert talk.word(say.Report).clock == clock
-    talk.worker.send(say.GoOn())
-    talk.word(say.WentOn)
+    talk.worker.send(say.ReturnDevice())
+    talk.word(say.DeviceReturned)
     talk.ended(20)
 
 
 def test_versions_come_whole_or_as_a_change_and_requests_keep_theirs(talk: Talk) -> None:
     talk.worker.send(say.LoadVersion(version=1))
-    talk.worker.send(say.Generate(request=request(30, version=1)))
+    talk.worker.send(say.StartRequest(request=request(30, version=1)))
     talk.worker.send(say.LoadVersion(version=2, drop=(0,)))
-    talk.worker.send(say.Generate(request=request(31, version=2)))
-    talk.worker.send(say.Generate(request=request(32, version=0)))
+    talk.worker.send(say.StartRequest(request=request(31, version=2)))
+    talk.worker.send(say.StartRequest(request=request(32, version=0)))
     assert [talk.word(say.VersionLoaded).version for _ in range(2)] == [1, 2]
-    failed = talk.word(say.RequestFailed)
+    failed = talk.word(say.RequestRefused)
     assert failed.request == 32
     assert "not resident" in failed.reason
     assert (talk.ended(30).drawn.version, talk.ended(31).drawn.version) == (1, 2)
@@ -143,7 +143,7 @@ def test_versions_come_whole_or_as_a_change_and_requests_keep_theirs(talk: Talk)
 
 
 def test_an_interrupted_request_goes_on_under_the_other_version(other: Talk) -> None:
-    other.worker.send(say.Generate(request=request(40, max_new_tokens=300)))
+    other.worker.send(say.StartRequest(request=request(40, max_new_tokens=300)))
     other.has_drawn(40)
     other.worker.send(say.InterruptAll(version=2))
     other.word(say.VersionLoaded)

@@ -28,7 +28,7 @@ from dora_rl.run.messages import (
     Broken,
     CheckpointWritten,
     RetireVersion,
-    StepTrained,
+    StepPublished,
     TrainerReady,
     TrainStep,
     WriteCheckpoint,
@@ -303,9 +303,9 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
 
     judge(1.0, failure)
     judge(4.0, failure)
-    metrics.trained(StepTrained(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    metrics.trained(StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
     judge(8.0)
-    metrics.trained(StepTrained(batch=1, train_s=1.0, publish_s=0.0), 5.0)
+    metrics.trained(StepPublished(batch=1, train_s=1.0, publish_s=0.0), 5.0)
     metrics.close()
     first, second = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert (first["tokens"], first["reward_failures"]) == (2.5, 2.0)
@@ -318,7 +318,7 @@ def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) ->
     path.write_text('{"step":1,"at":4.0,"step_time":4.0}\n{"step":1,"at":5.0,"eval/prompts":8.0}\n')
     metrics = Metrics(path, tmp_path / "board", make_plane(make_setup(), table(3, 0)), newest_version=1)
     metrics.evaluated(1, 5.0, [1.0], [3])
-    word = StepTrained(batch=1, train_s=1.0, publish_s=0.1, metrics={}, num_different=None, is_replay=False)
+    word = StepPublished(batch=1, train_s=1.0, publish_s=0.1, metrics={}, num_different=None, is_replay=False)
     metrics.trained(word, 7.5)
     metrics.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -96,7 +96,7 @@ def test_two_ranks_train_what_one_process_trains(start: Start, tmp_path: Path, d
         if batch == 1:
             # A group that comes before the others.
             for talk in (alone, together):
-                talk.worker.send(say.AddGroup(batch=1, group=groups(1)[0]))
+                talk.worker.send(say.HandGroup(batch=1, group=groups(1)[0]))
         expected, found = train(alone, batch).metrics, train(together, batch).metrics
         for key in ("loss", "grad_norm", "entropy", "ratio_mean", "trained/tokens", "reward"):
             assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
@@ -197,7 +197,7 @@ def test_a_step_that_is_no_number_is_skipped_by_all_ranks(start: Start) -> None:
     broken = msgspec.structs.replace(first.members[0], loss_weight=1e300)
     odd = msgspec.structs.replace(first, members=(broken, *first.members[1:]))
     talk.worker.send(say.TrainStep(batch=0, groups=(odd, second)))
-    assert talk.word(say.StepTrained).metrics["updates/skipped"] == 1.0
+    assert talk.word(say.StepPublished).metrics["updates/skipped"] == 1.0
     assert train(talk, 1).metrics["updates/made"] == 1.0
 
 

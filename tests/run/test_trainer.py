@@ -60,9 +60,9 @@ def start(model: Path, tmp_path: Path) -> Iterator[Callable[[str], Talk]]:
         worker.end(within_s=0.0)
 
 
-def train(talk: Talk, batch: int, **fields: Any) -> say.StepTrained:
+def train(talk: Talk, batch: int, **fields: Any) -> say.StepPublished:
     talk.worker.send(say.TrainStep(batch=batch, groups=groups(batch), **fields))
-    return talk.word(say.StepTrained)
+    return talk.word(say.StepPublished)
 
 
 def versions(root: Path, version: int) -> dict[str, torch.Tensor]:
@@ -103,7 +103,7 @@ def test_steps_are_published_and_a_restart_catches_up_exactly(
 def test_groups_may_come_one_by_one(start: Callable[[str], Talk], tmp_path: Path) -> None:
     whole, streamed = start("whole"), start("streamed")
     train(whole, 0)
-    streamed.worker.send(say.AddGroup(batch=0, group=groups(0)[0]))
+    streamed.worker.send(say.HandGroup(batch=0, group=groups(0)[0]))
     train(streamed, 0)
     assert same(versions(tmp_path / "whole", 1), versions(tmp_path / "streamed", 1))
 

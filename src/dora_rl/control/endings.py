@@ -81,6 +81,13 @@ class Endings:
             self._p.dispatch.resume(t, event.tokens)
 
     def environment_failed(self, event: told.EnvironmentFailed) -> None:
+        self._try_again(event, "environment")
+
+    def refused(self, event: told.Refused) -> None:
+        """An engine that cannot carry out a request counts like an environment that broke."""
+        self._try_again(event, "engine")
+
+    def _try_again(self, event: told.EnvironmentFailed | told.Refused, whose: str) -> None:
         group = self._p.ledger.group_of(event.trajectory)
         if group is None or (t := group.member(event.trajectory)).phase >= Phase.SCORED:
             return
@@ -90,7 +97,7 @@ class Endings:
             t.tokens, t.phase, t.attempt = 0, Phase.PENDING, t.attempt + 1
             self._p.dispatch.place(t)
         else:
-            self._give_up(group, t, f"failed: environment, {t.failures} tries")
+            self._give_up(group, t, f"failed: {whose}, {t.failures} tries")
 
     def _give_up(self, group: Group, t: Trajectory, outcome: str) -> None:
         """A member failed for good; the group goes on while enough are left."""

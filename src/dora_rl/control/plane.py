@@ -62,6 +62,7 @@ class ControlPlane:
             told.TurnEnded: self._endings.turn_ended,
             told.EnvironmentReplied: self._endings.environment_replied,
             told.EnvironmentFailed: self._endings.environment_failed,
+            told.Refused: self._endings.refused,
             told.Scored: self._endings.scored,
             told.Moved: self._endings.moved,
             told.MoveFailed: self._endings.move_failed,

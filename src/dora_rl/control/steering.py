@@ -13,7 +13,7 @@ from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
 from dora_rl.control.placement import Change, Planner, Situation
 from dora_rl.control.window import Window
-from dora_rl.core.decisions import Drop, GiveBack, Interrupt, Lend, Load
+from dora_rl.core.decisions import Drop, Return, Interrupt, Lend, Load
 from dora_rl.core.recipe import Control
 
 _MANY = 256
@@ -129,7 +129,7 @@ class Steering:
         """Free a twentieth of the KV.
 
         Requests that wait for their environment go first; then the largest move to where there is
-        plenty; then the smallest park.
+        plenty; then the smallest park, on an instance that parks when it is told to.
         """
         goal = instance.kv_tokens - _RELIEF * instance.kv_capacity
         self._evict_waiting(instance, goal)
@@ -140,7 +140,7 @@ class Steering:
                 break
             running.pop(0)
         kept = instance.kv_tokens
-        while len(running) > 1 and kept > goal:
+        while instance.spec.parks and len(running) > 1 and kept > goal:
             t = running.pop()
             kept -= t.prompt_tokens + instance.clock - t.offset
             self._dispatch.park(t, instance)
@@ -164,8 +164,8 @@ class Steering:
 
     # --- elastic devices ---
 
-    def lend(self, now: float) -> None:
-        """Elastic instances train: their requests move where there is room, the others wait."""
+    def prepare_lending(self, now: float) -> list[Instance]:
+        """Elastic instances will train: their requests move where there is room, the others wait."""
         elastic = [i for i in self._fleet if i.spec.elastic and i.state in (State.UP, State.LOADING)]
         for instance in elastic:
             instance.state = State.LENT
@@ -174,13 +174,18 @@ class Steering:
                 movable = self._control.rebalance and t.phase == Phase.RUNNING
                 if movable and not self._move_away(t, instance, now):
                     break
+        return elastic
+
+    def lend(self, instances: list[Instance]) -> None:
+        """Let these train from now on: said last, so that they decode while the batch is on its way."""
+        for instance in instances:
             self._emit(Lend(instance=instance.id))
 
     def give_back(self, now: float) -> None:
         """Training is over: elastic instances generate again."""
         for instance in self._fleet:
             if instance.state is State.LENT:
-                self._emit(GiveBack(instance=instance.id))
+                self._emit(Return(instance=instance.id))
                 instance.state, instance.last_seen = State.RETURNING, now
 
     def renew_returning(self, now: float) -> None:

@@ -50,9 +50,10 @@ class Steps:
         self._oldest_taken = max(staleness)
         p.meters.took(batch, staleness, p.now)
         p.pace.taken(p.now)
-        p.steering.lend(p.now)
+        lent = p.steering.prepare_lending(p.now)
         p.emit(Take(batch=number, groups=tuple(group.id for group in batch), staleness=staleness))
         self._onset()
+        p.steering.lend(lent)
 
     def _onset(self) -> None:
         """A step begins: new groups may start."""

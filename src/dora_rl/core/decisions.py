@@ -101,8 +101,8 @@ class Lend(Decision, frozen=True):
     instance: int
 
 
-class GiveBack(Decision, frozen=True):
-    """Training is over: generate again."""
+class Return(Decision, frozen=True):
+    """Training is over: the devices return to this instance, which generates again."""
 
     instance: int
 
@@ -177,7 +177,7 @@ AnyDecision = (
     | Load
     | Drop
     | Lend
-    | GiveBack
+    | Return
     | Restart
     | Admit
     | Hand

@@ -26,6 +26,8 @@ class InstanceSpec(Record, frozen=True):
     """A live request can be exported with its KV; otherwise it is prefilled again."""
     continues: bool = True
     """A request can start from tokens generated elsewhere; otherwise it starts again."""
+    parks: bool = True
+    """A request's KV can be taken to host memory on command; otherwise the instance preempts by itself."""
 
     def kv_capacity(self, num_versions: int) -> int:
         """Tokens of KV that fit beside `num_versions` resident versions."""

@@ -1,6 +1,6 @@
 """The event log: everything control was told and what it decided, one JSON line each, append-only.
 
-    {"history":1,"recipe":{...}}                                            the schema and the set-up
+    {"history":2,"recipe":{...}}                                            the schema and the set-up
     {"seq":7,"decisions":1,"input":"Published","at":63.1,"version":1,...}   an input; one decision follows
     {"seq":7,"at":63.1,"decision":"Retire","version":0}                     which is this
 
@@ -24,7 +24,7 @@ from dora_rl.core.inputs import AnyInput, Input
 from dora_rl.core.loading import Tree, build, to_dict
 from dora_rl.core.recipe import Count, Recipe
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when a line written before can no longer be read."""
 
 Event = tuple[Input, list[Decision]]

@@ -97,6 +97,15 @@ class EnvironmentReplied(Input, frozen=True):
 
 
 class EnvironmentFailed(Input, frozen=True):
+    """The environment of a trajectory broke: another attempt, or the end of the trajectory."""
+
+    trajectory: int
+    reason: str
+
+
+class Refused(Input, frozen=True):
+    """An engine cannot carry out the request of a trajectory: another attempt, or its end."""
+
     trajectory: int
     reason: str
 
@@ -194,6 +203,7 @@ AnyInput = (
     | TurnEnded
     | EnvironmentReplied
     | EnvironmentFailed
+    | Refused
     | Scored
     | Moved
     | MoveFailed

@@ -35,7 +35,7 @@ class Begin(Message, frozen=True):
 # --- told to an instance ------------------------------------------------------------------------
 
 
-class Generate(Message, frozen=True):
+class StartRequest(Message, frozen=True):
     """Start a request, or go on with one behind the tokens that exist already."""
 
     request: Request
@@ -78,32 +78,32 @@ class InterruptAll(Message, frozen=True):
     version: int
 
 
-class Pause(Message, frozen=True):
-    """Generate nothing until told to go on."""
+class LendDevice(Message, frozen=True):
+    """Generate nothing until the device returns: others train on it."""
 
 
-class GoOn(Message, frozen=True):
-    """Generate again."""
+class ReturnDevice(Message, frozen=True):
+    """Nobody trains on the device any more: generate again."""
 
 
 InstanceCommand = (
     Begin
     | Stop
-    | Generate
+    | StartRequest
     | AbortRequest
     | LoadVersion
     | DropVersion
     | ExportRequest
     | ImportRequest
     | InterruptAll
-    | Pause
-    | GoOn
+    | LendDevice
+    | ReturnDevice
 )
 
 # --- told to the trainer ------------------------------------------------------------------------
 
 
-class AddGroup(Message, frozen=True):
+class HandGroup(Message, frozen=True):
     """This group belongs to the step of `batch`, whose other groups may come later."""
 
     batch: int
@@ -131,7 +131,7 @@ class RetireVersion(Message, frozen=True):
     version: int
 
 
-TrainerCommand = Begin | Stop | AddGroup | AbandonStep | TrainStep | WriteCheckpoint | RetireVersion
+TrainerCommand = Begin | Stop | HandGroup | AbandonStep | TrainStep | WriteCheckpoint | RetireVersion
 
 # --- said by an instance ------------------------------------------------------------------------
 
@@ -178,8 +178,8 @@ class RequestEnded(Message, frozen=True):
     is_truncated: bool
 
 
-class RequestFailed(Message, frozen=True):
-    """It cannot be carried out here."""
+class RequestRefused(Message, frozen=True):
+    """The engine cannot carry out a request, or cannot take in one that moves here."""
 
     request: int
     reason: str
@@ -196,12 +196,12 @@ class RequestImported(Message, frozen=True):
     request: int
 
 
-class Paused(Message, frozen=True):
-    """Nothing decodes."""
+class DeviceLent(Message, frozen=True):
+    """The instance decodes nothing, and its device may be trained on."""
 
 
-class WentOn(Message, frozen=True):
-    """It generates again."""
+class DeviceReturned(Message, frozen=True):
+    """The instance generates again."""
 
 
 InstanceWord = (
@@ -211,11 +211,11 @@ InstanceWord = (
     | VersionLoaded
     | Report
     | RequestEnded
-    | RequestFailed
+    | RequestRefused
     | RequestExported
     | RequestImported
-    | Paused
-    | WentOn
+    | DeviceLent
+    | DeviceReturned
 )
 
 # --- said by the trainer ------------------------------------------------------------------------
@@ -228,23 +228,28 @@ class TrainerReady(Message, frozen=True):
     pid: int
 
 
-class StepComputed(Message, frozen=True):
-    """The weights of a step are there; what is left is to make them durable."""
+class StepTrained(Message, frozen=True):
+    """The weights of a step are computed; what is left is to make them durable."""
 
     batch: int
 
 
-class StepTrained(Message, frozen=True):
-    """The step that trained version `batch` is over."""
+class StepPublished(Message, frozen=True):
+    """The step that trained version `batch` is over, and version `batch + 1` is in the store."""
 
     batch: int
     train_s: float
     publish_s: float
-    """Until the next version was durable; zero for a replay."""
+    """From the end of training until the version was durable."""
     metrics: dict[str, float | None] = field(default_factory=dict)
+
+
+class StepReplayed(Message, frozen=True):
+    """A step whose version was public already was trained again."""
+
+    batch: int
     num_different: int | None = None
-    """For a replay: values that differ from those that were published."""
-    is_replay: bool = False
+    """Values that differ from those that were published; None where those are retired."""
 
 
 class CheckpointWritten(Message, frozen=True):
@@ -252,7 +257,7 @@ class CheckpointWritten(Message, frozen=True):
     directory: str
 
 
-TrainerWord = Broken | Alive | TrainerReady | StepComputed | StepTrained | CheckpointWritten
+TrainerWord = Broken | Alive | TrainerReady | StepTrained | StepPublished | StepReplayed | CheckpointWritten
 
 # --- said by the trainer's other ranks, to its first --------------------------------------------
 

@@ -65,6 +65,8 @@ class World:
         self._early_resumes: dict[int, do.Resume] = {}
         self._outgoing: dict[int, float] = {}
         self._step: do.Take | None = None
+        self._taken: do.Take | None = None
+        """A batch whose step begins once everything that was decided with it is carried out."""
         self._lent: set[int] = set()
         self._gone = (0.0, 0.0)
         """Busy and present seconds of instances that died."""
@@ -81,7 +83,7 @@ class World:
             do.Load: self._load,
             do.Drop: self._drop,
             do.Lend: self._lend,
-            do.GiveBack: self._give_back,
+            do.Return: self._give_back,
             do.Restart: self._restart,
             do.Hand: self._hand,
             do.Take: self._take,
@@ -141,6 +143,8 @@ class World:
                 for decision in decisions:
                     if (act := carry_out.get(type(decision))) is not None:
                         act(decision)
+                if self._taken is not None:
+                    self._begin_step(self._taken)
         for key in self._dirty:
             if (engine := self.engines.get(key)) is not None:
                 self._schedule(engine)
@@ -395,7 +399,7 @@ class World:
         self._dirty.add(engine.id)
         self.tell(told.Lent(at=self.now, instance=engine.id))
 
-    def _give_back(self, d: do.GiveBack) -> None:
+    def _give_back(self, d: do.Return) -> None:
         engine = self.engines[d.instance]
         self._lent.discard(engine.id)
         self.trainer.lent_gpus -= engine.spec.gpus
@@ -450,6 +454,11 @@ class World:
         self.trainer.hand(d.group, self._futures.group_tokens(d.group), self.now)
 
     def _take(self, d: do.Take) -> None:
+        self._taken = d
+
+    def _begin_step(self, d: do.Take) -> None:
+        """The trainer has its batch, and the devices that were lent for it."""
+        self._taken = None
         tokens_of = {group: self._futures.group_tokens(group) for group in d.groups}
         trained, visible = self.trainer.begin(tokens_of, self.now)
         self._step = d

@@ -11,7 +11,7 @@ from pathlib import Path
 from dora_rl.store.durable import disk_full, sync_path
 from dora_rl.store.errors import Contradiction, JournalError
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when a journal written before can no longer be read."""
 APPLICATION = 0x444F5241
 """Marks the file as a journal of this program: "DORA"."""

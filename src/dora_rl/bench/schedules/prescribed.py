@@ -46,7 +46,7 @@ class _PrescribingOrchestrator(Orchestrator):
         send = self._instances.send
 
         def send_prescribed(number: int, message: say.Message) -> None:
-            if isinstance(message, say.Generate):
+            if isinstance(message, say.StartRequest):
                 message = replace(message, request=prescribed(message.request, length_of))
             send(number, message)
 

@@ -113,7 +113,7 @@ class _LogReader:
             told.Published: self._published,
             do.Start: self._started,
             do.Load: self._load,
-            do.GiveBack: self._give_back,
+            do.Return: self._give_back,
             do.Take: self._took,
         }
 
@@ -189,7 +189,7 @@ class _LogReader:
         if (since := self._loading.pop((event.instance, event.version), None)) is not None:
             self.facts.loads_s.append(self._now - since)
 
-    def _give_back(self, decision: do.GiveBack) -> None:
+    def _give_back(self, decision: do.Return) -> None:
         self._returning[decision.instance] = self._now
 
     def _returned(self, event: told.Returned) -> None:

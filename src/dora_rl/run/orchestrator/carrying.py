@@ -49,8 +49,8 @@ class Carrying:
             do.Interrupt: self._interrupt,
             do.Load: lambda d: self._tell(d.instance, say.LoadVersion(version=d.version, drop=d.drop)),
             do.Drop: lambda d: self._tell(d.instance, say.DropVersion(version=d.version)),
-            do.Lend: lambda d: self._tell(d.instance, say.Pause()),
-            do.GiveBack: lambda d: self._tell(d.instance, say.GoOn()),
+            do.Lend: lambda d: self._tell(d.instance, say.LendDevice()),
+            do.Return: lambda d: self._tell(d.instance, say.ReturnDevice()),
             do.Restart: self._restart,
             do.Hand: training.hand,
             do.Take: training.take,
@@ -81,7 +81,7 @@ class Carrying:
         placed = self._requests.of(trajectory)
         if placed is not None and placed.number == number:
             request = self._request(number, self._requests.drafts[trajectory])
-            self._tell(placed.instance, say.Generate(request=request))
+            self._tell(placed.instance, say.StartRequest(request=request))
 
     def _request(self, number: int, draft: Draft) -> Request:
         start, evaluation = draft.start, self._setup.evaluation

@@ -186,19 +186,19 @@ class Orchestrator:
             match word:
                 case say.TrainerReady():
                     self._translating.open_store()
-                case say.StepComputed():
+                case say.StepTrained():
                     if self._setup.devices.is_elastic:
                         news.inputs.append(told.Trained(at=at))
-                case say.StepTrained(is_replay=True):
+                case say.StepPublished(is_replay=True):
                     different = word.num_different or 0
                     news.inputs.append(told.Replayed(at=at, batch=word.batch, num_different=different))
-                case say.StepTrained():
+                case say.StepPublished():
                     self._published(word, at, news)
                 case say.CheckpointWritten():
                     news.after.append(lambda word=word: self._covered(word))  # type: ignore[misc]
         self.training.restart_if_gone()
 
-    def _published(self, word: say.StepTrained, at: float, news: News) -> None:
+    def _published(self, word: say.StepPublished, at: float, news: News) -> None:
         version = word.batch + 1
         news.inputs.append(told.Published(at=at, version=version, train_s=word.train_s))
         news.inputs += self.evaluating.due(version, at)

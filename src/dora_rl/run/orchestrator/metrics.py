@@ -10,7 +10,7 @@ import msgspec
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Take
 from dora_rl.envs.scoring.judge import Judgement
-from dora_rl.run.messages import StepTrained
+from dora_rl.run.messages import StepPublished
 from dora_rl.store.durable import write_atomically
 from dora_rl.store.records import FinishedGroup
 
@@ -56,7 +56,7 @@ class Metrics:
             values[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
         self._taken[take.batch] = values
 
-    def trained(self, word: StepTrained, at: float) -> None:
+    def trained(self, word: StepPublished, at: float) -> None:
         """A step was published: told before it is written down, and cut off again if it is not."""
         counters = self._counters()
         since = {name: value - self._marks[name] for name, value in counters.items()}

@@ -22,7 +22,7 @@ from dora_rl.trainer.records import Group
 
 _NAME = "the trainer"
 
-News = say.TrainerReady | say.StepComputed | say.StepTrained | say.CheckpointWritten
+News = say.TrainerReady | say.StepTrained | say.StepPublished | say.CheckpointWritten
 
 
 class Training:
@@ -160,7 +160,7 @@ class Training:
 
     def _add(self, hand: Hand) -> None:
         self._has_part = True
-        self.handle.send(say.AddGroup(batch=hand.batch, group=self._group(hand.group)))
+        self.handle.send(say.HandGroup(batch=hand.batch, group=self._group(hand.group)))
 
     def _train(self, step: say.TrainStep) -> None:
         self.is_training, self._has_part = not step.is_replay, False
@@ -192,10 +192,10 @@ class Training:
                 case say.TrainerReady():
                     self._catch_up(word)
                     news.append(word)
-                case say.StepTrained():
+                case say.StepPublished():
                     self._done()
                     news.append(word)
-                case say.StepComputed():
+                case say.StepTrained():
                     news.append(word)
                 case say.CheckpointWritten():
                     self._done()

@@ -54,11 +54,11 @@ class Translating:
             say.VersionLoaded: self._loaded,
             say.Report: self._report,
             say.RequestEnded: self._ended,
-            say.RequestFailed: self._failed,
+            say.RequestRefused: self._failed,
             say.RequestExported: self._exported,
             say.RequestImported: self._imported,
-            say.Paused: lambda post, _, at, news: news.inputs.append(told.Lent(at=at, instance=post.number)),
-            say.WentOn: lambda post, _, at, news: news.inputs.append(
+            say.DeviceLent: lambda post, _, at, news: news.inputs.append(told.Lent(at=at, instance=post.number)),
+            say.DeviceReturned: lambda post, _, at, news: news.inputs.append(
                 told.Returned(at=at, instance=post.number)
             ),
         }
@@ -187,7 +187,7 @@ class Translating:
         )
         news.after.append(lambda: self._has_ended(key))
 
-    def _failed(self, post: Post, word: say.RequestFailed, at: float, news: News) -> None:
+    def _failed(self, post: Post, word: say.RequestRefused, at: float, news: News) -> None:
         placed = self._requests.find(word.request, post.number)
         if placed is None:
             return
@@ -196,7 +196,7 @@ class Translating:
             news.inputs.append(told.MoveFailed(at=at, trajectory=placed.trajectory, reason=word.reason))
         else:
             news.inputs.append(
-                told.EnvironmentFailed(at=at, trajectory=placed.trajectory, reason=word.reason)
+                told.Refused(at=at, trajectory=placed.trajectory, reason=word.reason)
             )
 
     # --- moving ---------------------------------------------------------------------------------

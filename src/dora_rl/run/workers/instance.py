@@ -49,15 +49,15 @@ class InstanceWorker:
         self._is_paused = False
         self._reported_at = 0.0
         self._obey: dict[type, Callable[[Any], None]] = {
-            say.Generate: self._generate,
+            say.StartRequest: self._generate,
             say.AbortRequest: self._abort,
             say.LoadVersion: self._load,
             say.DropVersion: self._drop,
             say.ExportRequest: self._export,
             say.ImportRequest: self._import,
             say.InterruptAll: self._interrupt,
-            say.Pause: self._pause,
-            say.GoOn: self._go_on,
+            say.LendDevice: self._pause,
+            say.ReturnDevice: self._go_on,
         }
 
     @property
@@ -70,6 +70,8 @@ class InstanceWorker:
             elastic=self._setup.devices.pauses(self._number),
             # What arrives waits in host memory until it has a place on the device.
             moves_kv=limits.num_host_blocks > 0,
+            # The scheduler preempts at the step that lacks a block, which no report could foresee.
+            parks=False,
         )
 
     def run(self) -> None:
@@ -96,7 +98,7 @@ class InstanceWorker:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _generate(self, command: say.Generate) -> None:
+    def _generate(self, command: say.StartRequest) -> None:
         self._told[command.request.id] = 0
         self._engine.submit(command.request)
 
@@ -110,7 +112,7 @@ class InstanceWorker:
             return
         if isinstance(event, Failed):
             del self._told[event.id]
-            self._channel.send(say.RequestFailed(request=event.id, reason=event.message))
+            self._channel.send(say.RequestRefused(request=event.id, reason=event.message))
             return
         self._channel.send(
             say.RequestEnded(
@@ -166,7 +168,7 @@ class InstanceWorker:
             arrived = _renamed(exported, command.request)
             self._engine.import_request(arrived)
         except (EngineError, OSError) as error:
-            self._channel.send(say.RequestFailed(request=command.request, reason=str(error)))
+            self._channel.send(say.RequestRefused(request=command.request, reason=str(error)))
             return
         self._told[command.request] = len(exported.header.logprobs)
         self._channel.send(say.RequestImported(request=command.request))
@@ -201,7 +203,7 @@ class InstanceWorker:
         )
         self._finish_loading()
         for request in left:
-            self._generate(say.Generate(request=msgspec.structs.replace(request, version=command.version)))
+            self._generate(say.StartRequest(request=msgspec.structs.replace(request, version=command.version)))
 
     def _taken_out(self, id: int) -> Request:
         drawn, request = self._engine.drawn(id), self._engine.request(id)
@@ -211,20 +213,20 @@ class InstanceWorker:
 
     # --- devices --------------------------------------------------------------------------------
 
-    def _pause(self, command: say.Pause) -> None:
+    def _pause(self, command: say.LendDevice) -> None:
         self._is_paused = True
-        self._channel.send(say.Paused())
+        self._channel.send(say.DeviceLent())
 
-    def _go_on(self, command: say.GoOn) -> None:
+    def _go_on(self, command: say.ReturnDevice) -> None:
         self._is_paused = False
-        self._channel.send(say.WentOn())
+        self._channel.send(say.DeviceReturned())
 
 
 def _goes_beside(command: object, loading: Loading) -> bool:
     """Whether a command does not wait for a version on its way."""
-    if isinstance(command, say.Generate):
+    if isinstance(command, say.StartRequest):
         return command.request.version != loading.version
-    return isinstance(command, say.AbortRequest | say.Pause | say.GoOn)
+    return isinstance(command, say.AbortRequest | say.LendDevice | say.ReturnDevice)
 
 
 def _turn_of(exported: Exported) -> Finished:

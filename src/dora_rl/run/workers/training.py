@@ -53,7 +53,7 @@ class Steps:
         """That the next step trains."""
         return self._trainer.version
 
-    def add(self, command: say.AddGroup) -> None:
+    def add(self, command: say.HandGroup) -> None:
         """Take in one group of a step."""
         began = time.monotonic()
         self._begin(command.batch)
@@ -115,7 +115,7 @@ class TrainerWorker:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._writing: Future[None] = self._writer.submit(steps.prepare_checkpoints)
         self._obey: dict[type, Callable[[Any], None]] = {
-            say.AddGroup: steps.add,
+            say.HandGroup: steps.add,
             say.AbandonStep: steps.abandon,
             say.TrainStep: self._train,
             say.WriteCheckpoint: self._checkpoint,
@@ -143,19 +143,20 @@ class TrainerWorker:
 
     def _train(self, command: say.TrainStep) -> None:
         self._steps.train(command)
-        if not command.is_replay:
-            self._channel.send(say.StepComputed(batch=command.batch))
+        if command.is_replay:
+            self._steps.finish()
+            self._channel.send(say.StepReplayed(batch=command.batch, num_different=self._publish()))
+            return
+        self._channel.send(say.StepTrained(batch=command.batch))
         metrics, train_s = self._steps.finish()
         began = time.monotonic()
-        num_different = self._publish()
+        self._publish()
         self._channel.send(
-            say.StepTrained(
+            say.StepPublished(
                 batch=command.batch,
                 train_s=train_s,
                 publish_s=time.monotonic() - began,
                 metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
-                num_different=num_different,
-                is_replay=command.is_replay,
             )
         )
 
@@ -210,7 +211,7 @@ def follow(channel: Channel, setup: LiveSetup, rank: int) -> None:
         steps.served()
     while not isinstance(command := channel.receive(), say.Stop):
         match command:
-            case say.AddGroup():
+            case say.HandGroup():
                 steps.add(command)
             case say.AbandonStep():
                 steps.abandon(command)
