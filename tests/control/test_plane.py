@@ -143,6 +143,28 @@ def test_an_instance_goes_on_when_the_step_is_computed_and_not_only_when_it_is_d
     assert not only(bench.publish(), do.Return)
 
 
+def test_devices_are_lent_after_the_batch_is_taken_and_its_onset_is_over() -> None:
+    """They decode while the batch is on its way to the trainer."""
+    bench = Bench(max_staleness=1, active_groups=2)
+    bench.join(0)
+    bench.join(1, elastic=True)
+    first, second = sorted(only(bench.tick(), do.Start), key=lambda start: start.instance)
+    decisions = bench.end(second)
+    kinds = [type(decision) for decision in decisions]
+    assert kinds[-1] is do.Lend
+    assert kinds.index(do.Take) < kinds.index(do.Admit) < kinds.index(do.Lend)
+    assert all(start.instance == first.instance for start in only(decisions, do.Start))
+
+
+@pytest.mark.parametrize("parks", [True, False])
+def test_only_an_instance_that_parks_on_command_is_told_to(parks: bool) -> None:
+    bench = Bench(group_size=4, max_staleness=0)
+    bench.join(0, kv_tokens=4000, parks=parks)
+    bench.tick()
+    decisions = bench.tell(told.KvPressure, instance=0, clock=900.0, kv_tokens=3900)
+    assert bool(only(decisions, do.Park)) is parks
+
+
 def test_devices_stay_with_a_trainer_that_has_its_next_batch() -> None:
     bench = Bench(max_staleness=1, active_groups=2)
     bench.join(0)
@@ -342,6 +364,16 @@ def test_a_group_goes_on_without_members_that_failed_for_good() -> None:
     assert (closed.members, closed.outcome) == ((a.trajectory,), "failed: environment, 1 tries")
     bench.end(b)
     assert only(bench.end(c), do.Take)
+
+
+def test_a_request_that_an_engine_refuses_is_tried_again_and_given_up_like_a_broken_environment() -> None:
+    bench = Bench(group_size=3, max_staleness=0, min_members=2, environment_tries=2)
+    bench.join(0)
+    a, *_ = only(bench.tick(), do.Start)
+    again = one(bench.tell(told.Refused, trajectory=a.trajectory, reason="too long"), do.Start)
+    assert (again.trajectory, again.attempt) == (a.trajectory, 1)
+    closed = one(bench.tell(told.Refused, trajectory=a.trajectory, reason="too long"), do.Close)
+    assert (closed.members, closed.outcome) == ((a.trajectory,), "failed: engine, 2 tries")
 
 
 def test_too_few_members_left_close_the_group_and_another_starts() -> None:

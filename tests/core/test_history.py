@@ -107,6 +107,18 @@ def test_a_foreign_file_is_refused(tmp_path: Path, text: str, message: str) -> N
         History(path)
 
 
+def test_an_event_log_of_the_first_schema_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_text(
+        '{"history":1,"recipe":{}}\n'
+        '{"seq":0,"decisions":1,"input":"EnvironmentFailed","at":1.0,"trajectory":0,"reason":"no room"}\n'
+        '{"seq":0,"at":1.0,"decision":"GiveBack","instance":0}\n'
+    )
+    with pytest.raises(UserError, match="is an event log of schema 1; this version reads 2") as refused:
+        History(path)
+    assert refused.value.hint == "use the version of dora-rl that wrote it"
+
+
 def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read"):
         History(tmp_path / "none.jsonl")

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from safetensors import SafetensorError
 
-from dora_rl.core.decisions import Lend, Start, Take
+from dora_rl.core.decisions import Start, Take
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import Fault
 from dora_rl.core.recipe import Control
@@ -34,7 +34,6 @@ from dora_rl.run.messages import (
     WriteCheckpoint,
 )
 from dora_rl.run.orchestrator.batches import group_of
-from dora_rl.run.orchestrator.carrying import Carrying
 from dora_rl.run.orchestrator.deaths import Deaths, WorkerDied, end_if_final, how_it_ended
 from dora_rl.run.orchestrator.failing import RewardFailures, RewardsFailed
 from dora_rl.run.orchestrator.instances import Instances
@@ -318,7 +317,12 @@ def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) ->
     path.write_text('{"step":1,"at":4.0,"step_time":4.0}\n{"step":1,"at":5.0,"eval/prompts":8.0}\n')
     metrics = Metrics(path, tmp_path / "board", make_plane(make_setup(), table(3, 0)), newest_version=1)
     metrics.evaluated(1, 5.0, [1.0], [3])
-    word = StepPublished(batch=1, train_s=1.0, publish_s=0.1, metrics={}, num_different=None, is_replay=False)
+    word = StepPublished(
+        batch=1,
+        train_s=1.0,
+        publish_s=0.1,
+        metrics={},
+    )
     metrics.trained(word, 7.5)
     metrics.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -451,11 +455,3 @@ def test_an_instance_that_hangs_before_it_joins_is_started_again(
     (lost,) = instances.lost()
     assert lost.reason == "was silent for 0.05 s"
     assert instances.lost() == [], "the next one has its own time"
-
-
-def test_an_instance_is_told_to_pause_after_the_trainer_has_its_batch() -> None:
-    order: list[str] = []
-    carrying = Carrying.__new__(Carrying)
-    carrying._acts = {Take: lambda _: order.append("take"), Lend: lambda _: order.append("pause")}
-    carrying.carry_out([Lend(instance=0), Take(batch=0, groups=(1,), staleness=(0,))])
-    assert order == ["take", "pause"]

@@ -22,7 +22,7 @@ from dora_rl.weights.store import Store
 from .conftest import MakeSetup, live_setup
 from .talk import Talk
 from .test_crashes import KILL, run, summary
-from .test_trainer import groups, train
+from .test_trainer import groups, train, train_again
 from .verdict import check_journal
 from .victim import children
 
@@ -120,14 +120,14 @@ def test_a_checkpoint_is_gone_on_from_by_any_number_of_ranks(start: Start, tmp_p
     again = start("run", 2)
     assert again.word(say.TrainerReady).version == 1
     # Bit for bit.
-    assert train(again, 1, is_replay=True).num_different == 0
+    assert train_again(again, 1).num_different == 0
     again.worker.send(say.Stop())
     assert again.worker.end(within_s=SOON_S) == "exited with 0"
     assert not (tmp_path / "run/rendezvous").exists()
 
     fewer = start("run", 1)
     assert fewer.word(say.TrainerReady).version == 1
-    assert train(fewer, 1, is_replay=True).num_different is not None
+    assert train_again(fewer, 1).num_different is not None
     train(fewer, 2)
     other = start("other", 1)
     for batch in range(3):

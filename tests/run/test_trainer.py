@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -60,9 +59,14 @@ def start(model: Path, tmp_path: Path) -> Iterator[Callable[[str], Talk]]:
         worker.end(within_s=0.0)
 
 
-def train(talk: Talk, batch: int, **fields: Any) -> say.StepPublished:
-    talk.worker.send(say.TrainStep(batch=batch, groups=groups(batch), **fields))
+def train(talk: Talk, batch: int) -> say.StepPublished:
+    talk.worker.send(say.TrainStep(batch=batch, groups=groups(batch)))
     return talk.word(say.StepPublished)
+
+
+def train_again(talk: Talk, batch: int) -> say.StepReplayed:
+    talk.worker.send(say.TrainStep(batch=batch, groups=groups(batch), is_replay=True))
+    return talk.word(say.StepReplayed)
 
 
 def versions(root: Path, version: int) -> dict[str, torch.Tensor]:
@@ -90,7 +94,7 @@ def test_steps_are_published_and_a_restart_catches_up_exactly(
     talk.worker.end(within_s=0.0)
     again = start("run")
     assert again.word(say.TrainerReady).version == 2
-    replays = [train(again, batch, is_replay=True) for batch in (2, 3)]
+    replays = [train_again(again, batch) for batch in (2, 3)]
     assert [replay.num_different for replay in replays] == [0, 0]
     train(again, 4)
     expected = start("other")

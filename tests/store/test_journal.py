@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,8 +110,23 @@ def test_a_journal_of_another_schema_is_refused(journal: Journal) -> None:
     with sqlite3.connect(journal.path) as db:
         db.execute("PRAGMA user_version=7")
     db.close()
-    with pytest.raises(JournalError, match="schema 7; this version reads 1"):
+    with pytest.raises(JournalError, match="schema 7; this version reads 2"):
         Journal.open(journal.path)
+
+
+def test_a_journal_of_the_first_schema_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE events (seq INTEGER PRIMARY KEY, input BLOB, decisions BLOB)")
+        decisions = msgspec.msgpack.encode([{"decision": "GiveBack", "instance": 0}])
+        told = msgspec.msgpack.encode({"input": "Tick", "at": 1.0})
+        db.execute("INSERT INTO events VALUES (0, ?, ?)", (told, decisions))
+        db.execute("PRAGMA application_id=0x444F5241")
+        db.execute("PRAGMA user_version=1")
+    db.close()
+    with pytest.raises(JournalError, match="is a journal of schema 1; this version reads 2") as refused:
+        Journal.open(path)
+    assert refused.value.hint == "use the version of dora-rl that wrote it"
 
 
 def test_it_is_written_through_to_the_disk(journal: Journal) -> None:

@@ -13,7 +13,7 @@ from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
 from dora_rl.control.placement import Change, Planner, Situation
 from dora_rl.control.window import Window
-from dora_rl.core.decisions import Drop, Return, Interrupt, Lend, Load
+from dora_rl.core.decisions import Drop, Interrupt, Lend, Load, Return
 from dora_rl.core.recipe import Control
 
 _MANY = 256

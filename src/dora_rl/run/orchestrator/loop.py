@@ -189,7 +189,7 @@ class Orchestrator:
                 case say.StepTrained():
                     if self._setup.devices.is_elastic:
                         news.inputs.append(told.Trained(at=at))
-                case say.StepPublished(is_replay=True):
+                case say.StepReplayed():
                     different = word.num_different or 0
                     news.inputs.append(told.Replayed(at=at, batch=word.batch, num_different=different))
                 case say.StepPublished():

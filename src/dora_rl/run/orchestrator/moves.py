@@ -1,7 +1,7 @@
 """Moves in progress: a request leaves its source with its tokens, and its KV where it is worth it.
 
     Move ──> ExportRequest ──> RequestExported ──┬─ with KV ──> ImportRequest ──> RequestImported ──> Moved
-                                                 └─ without ──> StartRequest behind its tokens ─────────> Moved
+                                                 └─ without ──> StartRequest behind its tokens ─────> Moved
 
 If it ended before it could leave, nothing more comes of the move. KV travels through files in memory.
 """

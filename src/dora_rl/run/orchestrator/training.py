@@ -22,7 +22,7 @@ from dora_rl.trainer.records import Group
 
 _NAME = "the trainer"
 
-News = say.TrainerReady | say.StepTrained | say.StepPublished | say.CheckpointWritten
+News = say.TrainerReady | say.StepTrained | say.StepPublished | say.StepReplayed | say.CheckpointWritten
 
 
 class Training:
@@ -192,7 +192,7 @@ class Training:
                 case say.TrainerReady():
                     self._catch_up(word)
                     news.append(word)
-                case say.StepPublished():
+                case say.StepPublished() | say.StepReplayed():
                     self._done()
                     news.append(word)
                 case say.StepTrained():

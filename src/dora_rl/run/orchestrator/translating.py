@@ -57,7 +57,9 @@ class Translating:
             say.RequestRefused: self._failed,
             say.RequestExported: self._exported,
             say.RequestImported: self._imported,
-            say.DeviceLent: lambda post, _, at, news: news.inputs.append(told.Lent(at=at, instance=post.number)),
+            say.DeviceLent: lambda post, _, at, news: news.inputs.append(
+                told.Lent(at=at, instance=post.number)
+            ),
             say.DeviceReturned: lambda post, _, at, news: news.inputs.append(
                 told.Returned(at=at, instance=post.number)
             ),
@@ -195,9 +197,7 @@ class Translating:
         if self._moves.forget(placed.trajectory):
             news.inputs.append(told.MoveFailed(at=at, trajectory=placed.trajectory, reason=word.reason))
         else:
-            news.inputs.append(
-                told.Refused(at=at, trajectory=placed.trajectory, reason=word.reason)
-            )
+            news.inputs.append(told.Refused(at=at, trajectory=placed.trajectory, reason=word.reason))
 
     # --- moving ---------------------------------------------------------------------------------
 

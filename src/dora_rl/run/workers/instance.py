@@ -203,7 +203,9 @@ class InstanceWorker:
         )
         self._finish_loading()
         for request in left:
-            self._generate(say.StartRequest(request=msgspec.structs.replace(request, version=command.version)))
+            self._generate(
+                say.StartRequest(request=msgspec.structs.replace(request, version=command.version))
+            )
 
     def _taken_out(self, id: int) -> Request:
         drawn, request = self._engine.drawn(id), self._engine.request(id)
