@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dora_rl import api
+from dora_rl.api import training as api
 from dora_rl.control.fleet import Fleet, Instance
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.fleet import InstanceSpec

@@ -61,7 +61,7 @@ def train(
             "a run goes on as it was started: --resume takes neither --set nor --dry-run",
             hint="leave them out, or start another run",
         )
-    from dora_rl.api import go_on, start
+    from dora_rl.api.training import go_on, start
 
     if resume is not None:
         go_on(resume, as_json=as_json)

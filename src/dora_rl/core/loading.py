@@ -6,7 +6,7 @@ and what would be accepted. Knows no recipe in particular: the schema is an argu
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import cache
@@ -43,10 +43,18 @@ def load_yaml(path: Path) -> Tree:
 
 def override(tree: Tree, assignments: Sequence[str], root: type[msgspec.Struct]) -> Tree:
     """A copy of `tree` with each `path=value` applied; a path may be any unambiguous suffix of a full one."""
+    changed = tree
+    for assignment in assignments:
+        name, value = split_assignment(assignment)
+        changed = assigned(changed, {name: value}, root)
+    return deepcopy(changed) if changed is tree else changed
+
+
+def assigned(tree: Tree, values: Mapping[str, Any], root: type[msgspec.Struct]) -> Tree:
+    """A copy of `tree` with each path set to its value; a path may be any unambiguous end of a full one."""
     schema = _schema(root)
     changed = deepcopy(tree)
-    for assignment in assignments:
-        name, value = _split(assignment)
+    for name, value in values.items():
         _assign(changed, schema, _full_path(name, schema).split("."), value)
     return changed
 
@@ -96,7 +104,8 @@ def _parse_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def _split(assignment: str) -> tuple[str, Any]:
+def split_assignment(assignment: str) -> tuple[str, Any]:
+    """The path and the value, read as YAML, of `path=value`."""
     name, equals, text = assignment.partition("=")
     if not (name and equals):
         raise ConfigError(f"override '{assignment}' assigns nothing", hint="write it as path=value")

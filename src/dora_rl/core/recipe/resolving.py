@@ -6,20 +6,20 @@ group of one keeps one member. `expand` fills these in, so that the recipe a run
 to be read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.loading import Tree, build, load_yaml, override, to_dict
+from dora_rl.core.loading import Tree, assigned, build, load_yaml, split_assignment, to_dict
 from dora_rl.core.recipe.anchoring import anchored
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.shipped import find_recipe
 from dora_rl.core.recipe.tree import Recipe
 
-_PRESET_KEYS = ("preset=", "algorithm.preset=")
+_PRESET_KEYS = ("preset", "algorithm.preset")
 _LETTERS = {
     "S": "control.max_staleness",
     "R": "control.active_groups",
@@ -32,16 +32,32 @@ _LETTERS = {
 def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
     """The recipe in a file, or shipped under a name, with overrides; none is the defaults."""
     _check_letters(assignments)
-    path = find_recipe(name) if name is not None else None
-    tree = with_preset_keys(load_yaml(path)) if path is not None else {}
-    chosen = [text.partition("=")[2] for text in assignments if text.startswith(_PRESET_KEYS)]
-    others = [text for text in assignments if not text.startswith(_PRESET_KEYS)]
-    tree = override(tree, others, Recipe)
-    if chosen:
-        tree["algorithm"] = _as_mapping(tree.get("algorithm", {})) | {"preset": chosen[-1]}
-    source = f"{path or 'recipe'}{' with --set' if assignments else ''}"
-    recipe = build(Recipe, expand(tree), source)
-    return anchored(recipe, path.parent if path is not None else Path())
+    tree, directory, source = recipe_tree(name)
+    values = dict(split_assignment(text) for text in assignments)
+    return recipe_of(with_values(tree, values), directory, f"{source}{' with --set' if values else ''}")
+
+
+def recipe_tree(name: str | None) -> tuple[Tree, Path, str]:
+    """What a recipe file, or a shipped recipe, says; where its paths start from; what to call it in errors."""
+    if name is None:
+        return {}, Path(), "recipe"
+    path = find_recipe(name)
+    return with_preset_keys(load_yaml(path)), path.parent, str(path)
+
+
+def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
+    """A copy of the tree with keys set, by any unambiguous end of their paths; the last preset wins."""
+    others = {key: value for key, value in values.items() if key not in _PRESET_KEYS}
+    changed = assigned(with_preset_keys(tree), others, Recipe)
+    for key in _PRESET_KEYS:
+        if key in values:
+            changed["algorithm"] = _as_mapping(changed.get("algorithm", {})) | {"preset": values[key]}
+    return changed
+
+
+def recipe_of(tree: Tree, directory: Path, source: str) -> Recipe:
+    """The recipe that a tree describes; `source` names it in errors, its paths start from `directory`."""
+    return anchored(build(Recipe, expand(tree), source), directory)
 
 
 def _check_letters(assignments: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
+from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
@@ -37,8 +38,8 @@ class RunView:
         rewards_log: str = "logs/rewards.log",
         num_compared: int | None = None,
     ) -> None:
-        self._title = title
-        self._num_steps = num_steps
+        self.title = title
+        self.num_steps = num_steps
         self._tell = tell
         self._rewards_log = rewards_log
         self._remarks: dict[str, str] = {}
@@ -70,24 +71,39 @@ class RunView:
         self._num_told = len(self._follower.steps)
         self._num_evaluations_told = len(self._follower.evaluated)
 
-    def __rich__(self) -> RenderableType:
+    def now(self) -> tuple[State, list[StepFacts], list[EvaluationFacts]]:
+        """What goes on at this moment, and the steps and evaluations so far."""
         with self._lock:
             follower = self._follower
-            return draw(
-                self._title,
-                follower.state,
-                follower.steps,
-                follower.evaluations,
-                num_steps=self._num_steps,
-                warnings=self._warner.current(follower),
-                remarks=list(self._remarks.values())[-_SHOWN_REMARKS:],
-            )
+            return follower.state, list(follower.steps), list(follower.evaluations)
+
+    def warnings(self) -> list[str]:
+        """Reasons, as of now, why the run may not be worth going on with."""
+        with self._lock:
+            return list(self._warner.current(self._follower))
+
+    def remarks(self) -> list[str]:
+        """The latest about workers and failures that somebody who watches should see."""
+        with self._lock:
+            return list(self._remarks.values())[-_SHOWN_REMARKS:]
+
+    def __rich__(self) -> RenderableType:
+        state, steps, evaluations = self.now()
+        return draw(
+            self.title,
+            state,
+            steps,
+            evaluations,
+            num_steps=self.num_steps,
+            warnings=self.warnings(),
+            remarks=self.remarks(),
+        )
 
     def _tell_steps(self, tell: Callable[[str], None]) -> None:
         steps = self._follower.steps
         for number in range(self._num_told, len(steps)):
             line = step_line(
-                steps[: number + 1], num_steps=self._num_steps, compares_groups=self._compares_groups
+                steps[: number + 1], num_steps=self.num_steps, compares_groups=self._compares_groups
             )
             tell(line)
             for warning in self._warner.new(self._follower):

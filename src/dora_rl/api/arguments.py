@@ -1,0 +1,186 @@
+"""Keywords of a call become a Recipe, and the objects that stand beside it.
+
+    train("demo", steps=20)                                    a recipe by name or path, and what differs
+    train(model="dir", data=rows, rewards=[f], steps=50)       no recipe at all
+    train(model=..., data=..., num_generations=8, beta=0.0)    TRL's names
+
+A keyword is a key of the recipe (a section as a mapping, or any unambiguous end of a path), or a name of
+TRL's. Where a recipe has the name of something, the thing itself may stand: rows, functions, a loaded model.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dora_rl.api.models import LoadedModel, lora_section
+from dora_rl.api.objects import UserObjects
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.loading import Tree, to_dict
+from dora_rl.core.named import OBJECT
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.aliases import translated
+from dora_rl.core.recipe.resolving import recipe_of, recipe_tree, with_values
+from dora_rl.envs.tasks.task import Task
+
+Base = str | Path | Recipe | Mapping[str, Any] | None
+"""What a call starts from: a recipe's name or file, a Recipe, a tree, or the defaults."""
+
+_RENAMED = {
+    "reward_funcs": "rewards",
+    "train_dataset": "data",
+    "eval_dataset": "held_out",
+    "processing_class": "tokenizer",
+}
+"""TRL's names of what may be an object."""
+
+
+class Asked:
+    """What a call asked for: a recipe, and what its names stand for."""
+
+    def __init__(self, base: Base, given: Mapping[str, Any]) -> None:
+        self.objects = UserObjects()
+        """Functions."""
+        self.tables: dict[str, Iterable[Any]] = {}
+        """Rows, by the name that stands for them in the recipe."""
+        self.model: LoadedModel | None = None
+        """A model that was given instead of a path."""
+        self.name = _name(base)
+        """What the run is called after."""
+        settings = {_RENAMED.get(name, name): value for name, value in given.items() if value is not None}
+        tree, directory, source = _tree_of(base)
+        tokenizer, weights = settings.pop("tokenizer", None), settings.pop("reward_weights", None)
+        values = self._objects_named(settings, weights)
+        if isinstance(model := settings.get("model"), str | Path) or model is None:
+            if tokenizer is not None:
+                raise ConfigError(
+                    "a tokenizer was given without a loaded model",
+                    hint="save it beside the model: tokenizer.save_pretrained(DIRECTORY)",
+                )
+        else:
+            self.model = LoadedModel(model, tokenizer)
+            values["model"] = f"{OBJECT}model"
+        self.recipe = recipe_of(with_values(tree, values), directory, source)
+
+    def _objects_named(self, settings: Mapping[str, Any], weights: Sequence[float] | None) -> Tree:
+        """Keys and plain values, with names in the place of objects."""
+        values: Tree = {}
+        for name, value in settings.items():
+            match name:
+                case "model":
+                    values["model"] = str(value)
+                case "data":
+                    values |= self._data(value)
+                case "held_out":
+                    values["data.held_out"] = self._source(value, "held_out")
+                case "rewards":
+                    values["rewards"] = self._rewards(value, weights)
+                case "loss" | "advantage":
+                    values[f"algorithm.{name}"] = self._algorithm_part(name, value)
+                case "peft_config":
+                    values["trainer.lora"] = lora_section(value)
+                case _:
+                    found = translated(name, value, settings)
+                    values |= {name: _plain(value)} if found is None else found
+        return values
+
+    def _data(self, given: Any) -> Tree:
+        if isinstance(given, Task):
+            return self._task(given)
+        if isinstance(given, Mapping):
+            # The recipe's own section, in which a source may be a table of rows.
+            section = {key: _plain(value) for key, value in given.items() if key not in ("train", "held_out")}
+            for key in ("train", "held_out"):
+                if given.get(key) is not None:
+                    section[key] = self._source(given[key], "rows" if key == "train" else "held_out")
+            return {"data": section}
+        return {"data.train": self._source(given, "rows")}
+
+    def _task(self, task: Task) -> Tree:
+        tables = {"rows": task.train, "held_out": task.held_out}
+        for label, rows in tables.items():
+            self.tables[f"{OBJECT}{label}"] = [{"prompt": row.prompt, **row.columns} for row in rows]
+        values: Tree = {"data.train": {"name": f"{OBJECT}rows"}}
+        if task.held_out:
+            values["data.held_out"] = {"name": f"{OBJECT}held_out"}
+        return values | {
+            "rewards": [to_dict(reward) for reward in task.rewards],
+            "response.max_new_tokens": task.max_new_tokens,
+        }
+
+    def _source(self, given: Any, label: str) -> Any:
+        if isinstance(given, str | Path):
+            return {"name": str(given)}
+        if isinstance(given, Mapping | msgspec.Struct):
+            return _plain(given)
+        if not isinstance(given, Iterable):
+            raise ConfigError(
+                f"data is no table of rows but {type(given).__name__}",
+                hint="give a path, a list of mappings with a 'prompt', an iterable of them, or a data set",
+            )
+        self.tables[f"{OBJECT}{label}"] = given
+        return {"name": f"{OBJECT}{label}"}
+
+    def _rewards(self, given: Any, weights: Sequence[float] | None) -> list[Tree]:
+        entries = list(given) if isinstance(given, list | tuple) else [given]
+        if weights is not None and len(weights) != len(entries):
+            raise ConfigError(f"{len(weights)} reward_weights for {len(entries)} rewards", hint="one each")
+        sections = [self._reward(entry) for entry in entries]
+        for section, weight in zip(sections, weights or (), strict=False):
+            section["weight"] = float(weight)
+        return sections
+
+    def _reward(self, entry: Any) -> Tree:
+        match entry:
+            case str():
+                return {"function": entry}
+            case msgspec.Struct():
+                return to_dict(entry)
+            case Mapping():
+                section = dict(entry)
+                function = section.get("function")
+                return section | (self._reward(function) if callable(function) else {})
+            case (function, weight):
+                return self._reward(function) | {"weight": float(weight)}
+        if not callable(entry):
+            raise ConfigError(
+                f"a reward is a function, a name, (function, weight) or a mapping, not {entry!r:.80}"
+            )
+        name = self.objects.add(entry, kind="reward")
+        return {"function": name, "name": name.removeprefix(OBJECT)}
+
+    def _algorithm_part(self, kind: str, given: Any) -> Any:
+        if callable(given) and not isinstance(given, msgspec.Struct):
+            return {"kind": "custom", "function": self.objects.add(given, kind=kind)}
+        return _plain(given)
+
+
+def _tree_of(base: Base) -> tuple[Tree, Path, str]:
+    """What a call starts from, where its paths start from, and what to call it in errors."""
+    match base:
+        case Recipe():
+            return to_dict(base), Path(), "recipe"
+        case Mapping():
+            return dict(base), Path(), "recipe"
+        case None:
+            return {}, Path(), "the arguments"
+    return recipe_tree(str(base))
+
+
+def _name(base: Base) -> str:
+    return Path(base).stem if isinstance(base, str | Path) else "run"
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_unknown)
+
+
+def _unknown(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        raise ConfigError(
+            f"{value!r:.80} cannot stand here", hint="functions may be rewards, loss, advantage"
+        )
+    raise ConfigError(f"{value!r:.80} is no plain value", hint="use numbers, strings, lists and mappings")

@@ -1,0 +1,85 @@
+"""A user's own objects in a recipe: `object:LABEL` stands for a function that was given instead of named.
+
+A recipe is plain data, so what was given travels beside it: as cloudpickle's bytes to the worker that calls
+it, never into a file. Cloudpickle takes functions of a notebook, a REPL and `__main__`, lambdas and closures
+along by value. What cannot be packed (it holds a lock, a socket, a model on a GPU) is known before anything
+starts, with the reason.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dora_rl.core.errors import UserError
+from dora_rl.core.named import OBJECT
+
+_TOO_LARGE = 64 * 2**20
+"""Bytes of a packed object from which on a mistake is likelier than a wish."""
+
+
+class UserObjects:
+    """Functions by label, as they were given."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, Any] = {}
+
+    def add(self, given: Any, *, kind: str) -> str:
+        """Keep an object; the name that stands for it in the recipe."""
+        label = _free(_label(given, kind), self._given)
+        self._given[label] = given
+        return f"{OBJECT}{label}"
+
+    def __bool__(self) -> bool:
+        return bool(self._given)
+
+    def packed(self) -> tuple[dict[str, bytes], dict[str, str]]:
+        """The bytes of each object that can be sent to another process, and why the others cannot."""
+        sent: dict[str, bytes] = {}
+        kept: dict[str, str] = {}
+        for label, given in self._given.items():
+            try:
+                content = _pickled(given)
+            except Exception as error:  # whatever an object of the user's does when it is packed
+                kept[label] = f"{type(error).__name__}: {error}"
+                continue
+            if len(content) > _TOO_LARGE:
+                kept[label] = f"it is {len(content) / 2**20:,.0f} MiB with everything it refers to"
+            else:
+                sent[label] = content
+        return sent, kept
+
+    def of(self, label: str) -> Any:
+        """The object itself."""
+        return self._given[label]
+
+    def check_complete(self, names: Mapping[str, str]) -> None:
+        """Refuse to go on without objects that a recipe names: `names` says where each stands."""
+        missing = [
+            f"{name.removeprefix(OBJECT)} ({where})"
+            for name, where in names.items()
+            if name.startswith(OBJECT) and name.removeprefix(OBJECT) not in self._given
+        ]
+        if missing:
+            raise UserError(
+                f"the run was started from Python with objects that are not here: {', '.join(missing)}",
+                hint="resume it from Python and give them again: dora_rl.resume(RUN, rewards=[...])",
+            )
+
+
+def _pickled(given: Any) -> bytes:
+    import cloudpickle
+
+    content: bytes = cloudpickle.dumps(given)
+    return content
+
+
+def _label(given: Any, kind: str) -> str:
+    name = getattr(given, "__name__", None) or type(given).__name__
+    return kind if name == "<lambda>" else str(name)
+
+
+def _free(label: str, taken: Mapping[str, Any]) -> str:
+    number = 2
+    found = label
+    while found in taken:
+        found, number = f"{label}_{number}", number + 1
+    return found

@@ -1,0 +1,138 @@
+"""Keywords of a call: everything a recipe can say, TRL's names, and objects in the place of names."""
+
+import threading
+
+import pytest
+
+from dora_rl.api.arguments import Asked
+from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.recipe import Recipe
+
+ROWS = [{"prompt": "one", "solution": "1"}, {"prompt": "two", "solution": "2"}]
+
+
+def longer(completions, **columns):
+    return [float(len(text)) for text in completions]
+
+
+def asked(base=None, **given):
+    return Asked(base, given)
+
+
+def test_sections_and_ends_of_paths_are_keywords():
+    recipe = asked(steps=7, batch={"groups": 4}, max_staleness=2, learning_rate=1e-4).recipe
+    assert (recipe.steps, recipe.batch.groups, recipe.control.max_staleness) == (7, 4, 2)
+    assert recipe.optimizer.learning_rate == 1e-4
+    assert recipe.batch.group_size == Recipe().batch.group_size
+
+
+def test_a_shipped_recipe_a_recipe_object_and_a_mapping_are_where_a_call_may_start():
+    assert asked("demo", steps=3).recipe.model == "tiny"
+    assert asked("demo").name == "demo"
+    assert asked(Recipe(steps=5), seed=1).recipe == Recipe(steps=5, seed=1)
+    assert asked({"steps": 5}, seed=1).recipe == Recipe(steps=5, seed=1)
+
+
+def test_an_unknown_keyword_names_the_nearest_key():
+    with pytest.raises(ConfigError) as error:
+        asked(max_stalenes=2)
+    assert "max_staleness" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"num_generations": 4}, lambda r: r.batch.group_size == 4),
+        ({"max_completion_length": 99}, lambda r: r.response.max_new_tokens == 99),
+        ({"max_steps": 3}, lambda r: r.steps == 3),
+        ({"beta": 0.1}, lambda r: r.algorithm.kl.coefficient == 0.1),
+        ({"beta": 0.0}, lambda r: r.algorithm.kl is None),
+        ({"epsilon": 0.1}, lambda r: (r.algorithm.loss.clip_low, r.algorithm.loss.clip_high) == (0.1, 0.1)),
+        ({"epsilon": 0.1, "epsilon_high": 0.3}, lambda r: r.algorithm.loss.clip_high == 0.3),
+        ({"loss_type": "dapo"}, lambda r: r.algorithm.loss.clip_high == 0.28),
+        ({"scale_rewards": False}, lambda r: r.algorithm.advantage.scale == "none"),
+        (
+            {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "num_generations": 8},
+            lambda r: (r.batch.groups, r.batch.group_size) == (4, 8),
+        ),
+        ({"report_to": "none"}, lambda r: r.run.trackers == ()),
+        ({"report_to": "wandb"}, lambda r: r.run.trackers == ("wandb",)),
+        ({"output_dir": "out"}, lambda r: r.run.directory == "out"),
+        (
+            {"save_steps": 5, "save_total_limit": 3},
+            lambda r: (r.checkpoints.every, r.checkpoints.keep) == (5, 3),
+        ),
+        (
+            {"lr_scheduler_type": "cosine", "warmup_steps": 2, "max_steps": 9},
+            lambda r: r.optimizer.learning_rate_schedule.total_updates == 9,
+        ),
+    ],
+)
+def test_names_of_trl_mean_what_they_mean_there(given, read):
+    assert read(asked(**given).recipe)
+
+
+def test_what_has_no_counterpart_is_refused_with_the_reason():
+    with pytest.raises(ConfigError, match="num_iterations"):
+        asked(num_iterations=4)
+    with pytest.raises(ConfigError, match="no whole groups"):
+        asked(per_device_train_batch_size=3, num_generations=8)
+
+
+def test_rows_and_functions_are_named_and_kept_beside_the_recipe():
+    found = asked(
+        model="tiny", train_dataset=ROWS, eval_dataset=ROWS[:1], reward_funcs=[longer, "exact_match"]
+    )
+    recipe = found.recipe
+    assert recipe.data is not None
+    assert recipe.data.train.name == "object:rows"
+    assert recipe.data.held_out is not None
+    assert found.tables["object:rows"] is ROWS
+    assert [reward.function for reward in recipe.rewards] == ["object:longer", "exact_match"]
+    assert recipe.rewards[0].label == "longer"
+    assert found.objects.of("longer") is longer
+
+
+def test_rewards_may_come_with_weights_and_options():
+    found = asked(rewards=[(longer, 0.5), {"function": lambda completions: [0.0], "per": "group"}])
+    first, second = found.recipe.rewards
+    assert (first.weight, second.per, second.function) == (0.5, "group", "object:reward")
+    assert [
+        r.weight for r in asked(rewards=[longer, "exact_match"], reward_weights=[2, 3]).recipe.rewards
+    ] == [2, 3]
+    with pytest.raises(ConfigError, match="3 reward_weights for 1"):
+        asked(rewards=longer, reward_weights=[1, 2, 3])
+
+
+def test_two_functions_of_one_name_have_two_labels():
+    found = asked(rewards=[lambda completions: [0.0], lambda completions: [1.0]])
+    assert [reward.label for reward in found.recipe.rewards] == ["reward", "reward_2"]
+
+
+def test_closures_are_packed_and_what_cannot_be_is_named_with_the_reason():
+    bonus, lock = 3.0, threading.Lock()
+
+    def closure(completions, **columns):
+        return [bonus] * len(completions)
+
+    def stuck(completions, **columns):
+        with lock:
+            return [0.0]
+
+    sent, kept = asked(rewards=[closure, stuck]).objects.packed()
+    assert list(sent) == ["closure"]
+    assert "lock" in kept["stuck"]
+
+
+def test_a_run_with_objects_is_not_resumed_without_them():
+    objects = asked(rewards=[longer]).objects
+    objects.check_complete({"object:longer": "rewards"})
+    with pytest.raises(UserError, match=r"other \(rewards\)"):
+        objects.check_complete({"object:longer": "rewards", "object:other": "rewards"})
+
+
+def test_a_tokenizer_alone_and_a_thing_that_is_no_model_are_refused():
+    with pytest.raises(ConfigError, match="without a loaded model"):
+        asked(model="tiny", tokenizer=object())
+    with pytest.raises(UserError, match="model is dict"):
+        asked(model={"weights": 1})
