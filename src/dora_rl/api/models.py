@@ -11,6 +11,10 @@ from dora_rl.core.loading import Tree
 from dora_rl.core.recipe.trainer import LORA_TARGETS
 
 
+_ONLY = {"lora_dropout": 0.0, "bias": "none", "use_dora": False, "use_rslora": False}
+"""What a LoRA may say of these."""
+
+
 class LoadedModel:
     """A model in memory with its tokenizer, to be written where a run can read them."""
 
@@ -58,12 +62,7 @@ def lora_section(config: Any) -> Tree:
         raise ConfigError(
             f"peft_config is {type(config).__name__}, and only LoRA is known", hint="peft.LoraConfig"
         )
-    for name, default in (
-        ("lora_dropout", 0.0),
-        ("bias", "none"),
-        ("use_dora", False),
-        ("use_rslora", False),
-    ):
+    for name, default in _ONLY.items():
         if getattr(config, name, default) != default:
             raise ConfigError(f"peft_config.{name} is not supported here", hint=f"leave it at {default!r}")
     section: Tree = {"rank": int(config.r), "alpha": float(config.lora_alpha)}

@@ -33,8 +33,8 @@ KEYS = {
 """What is the same under another name."""
 
 _REFUSED = {
-    "num_iterations": "every trajectory is trained on once; batch.updates splits a batch into several updates",
-    "num_train_epochs": "a run is as long as `steps` says; rows come again, in another order, when all were used",
+    "num_iterations": "a trajectory is trained on once; batch.updates splits a batch into several updates",
+    "num_train_epochs": "a run is as long as `steps` says; rows come again when all were used",
     "per_device_eval_batch_size": "evaluation runs on the rollout engine, whose slots are cluster.slots",
     "use_vllm": "the rollout engine is built in",
     "vllm_mode": "the rollout engine is built in",

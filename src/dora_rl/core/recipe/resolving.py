@@ -38,7 +38,7 @@ def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_tree(name: str | None) -> tuple[Tree, Path, str]:
-    """What a recipe file, or a shipped recipe, says; where its paths start from; what to call it in errors."""
+    """What a recipe of that name says, where its paths start from, and what to call it in errors."""
     if name is None:
         return {}, Path(), "recipe"
     path = find_recipe(name)
