@@ -10,7 +10,6 @@ from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.loading import Tree
 from dora_rl.core.recipe.trainer import LORA_TARGETS
 
-
 _ONLY = {"lora_dropout": 0.0, "bias": "none", "use_dora": False, "use_rslora": False}
 """What a LoRA may say of these."""
 
