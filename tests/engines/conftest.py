@@ -8,12 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.executor import CPU
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import seeded_decoder, tiny_config

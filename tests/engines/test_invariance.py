@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.experts import TiledExperts
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.engines.requests import Event, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import Experts
 from dora_rl.model.experts import ExpertMlp
@@ -101,7 +101,7 @@ def sparse_engine(dtype: str, **limits: int) -> NativeEngine:
         decoder = seeded_decoder(model, version)
         for parameter in decoder.parameters():
             parameter.data *= 4
-        engine.load_version(version, decoder.to(config.torch_dtype).state_dict())
+        engine.load_version(version, decoder.to(serving_dtype(config)).state_dict())
     return engine
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.lanes import Lanes
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.plan import CopyBlock, Discard, Park, Plan, Row, Sampled, Unpark
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.stops import Stops

@@ -10,12 +10,12 @@ import torch
 
 from dora_rl.core.recipe import Batch, Control
 from dora_rl.core.recipe.trainer import OptimizerConfig, TrainerConfig
-from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
 from dora_rl.envs.config import DataConfig, RewardConfig, ScoringConfig, SourceConfig
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
-from dora_rl.run.setup import EngineSetup, LiveSetup
+from dora_rl.run.setup import LiveSetup
 from dora_rl.weights.store import Store
 
 EVEN_REWARD = f"{Path(__file__).with_name('rewards.py')}:even_reward"
@@ -65,7 +65,7 @@ def live_setup(model: Path, run_directory: Path, **changes: Any) -> LiveSetup:
         model=str(model),
         data=DataConfig(train=SourceConfig(name="count", options={"rows": 64, "held_out_rows": 8})),
         scoring=ScoringConfig(rewards=(RewardConfig(function=EVEN_REWARD),), processes=1),
-        engine=EngineSetup(limits=limits, max_versions=4),
+        engine=EngineConfig(limits=limits, max_versions=4),
         max_new_tokens=48,
         # A fresh model draws every character about as often: responses of very different lengths.
         stop_strings=("a", "b", "c", "d"),

@@ -14,6 +14,7 @@ from dora_rl.core.decisions import Start, Take
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import Fault
 from dora_rl.core.recipe import Control
+from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.requests import Sampling
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
@@ -47,7 +48,7 @@ from dora_rl.run.setup import read_setup, write_setup
 from dora_rl.run.workers.instance import write_exported
 from dora_rl.store.errors import DiskFull
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import FinishedGroup, Response, StreamKey, Stretch, WholeTrajectory
+from dora_rl.store.records import FinishedGroup, Response, Stretch, WholeTrajectory
 from dora_rl.trainer.checkpoint import CheckpointError
 
 from .conftest import MakeSetup

@@ -7,9 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.opening import open_engine
-from dora_rl.engines.native.scheduling.limits import Limits
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.tiny import save_tiny
 from dora_rl.trainer.exporting import export

@@ -14,10 +14,9 @@ import pytest
 from dora_rl.core.recipe.algorithm import AdvantageConfig, AlgorithmConfig
 from dora_rl.core.recipe.losses import PolicyGradientConfig, PpoConfig
 from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.decoder import Decoder

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config
@@ -89,7 +89,7 @@ def adopt(engine: NativeEngine, channel: Channel, version: int, base: int) -> No
 def test_an_adopting_engine_serves_the_same_tokens(
     channel: Channel, engine_config: EngineConfig, is_step_by_step: bool
 ) -> None:
-    made = versions(engine_config.torch_dtype)
+    made = versions(serving_dtype(engine_config))
     for number, tensors in enumerate(made):
         channel.publish(number, tensors)
     expected = drawn(engine_with(engine_config, LAST, made[LAST]), LAST)
@@ -106,7 +106,7 @@ def test_an_adopting_engine_serves_the_same_tokens(
 
 
 def test_the_base_of_running_requests_stays_as_it_was(channel: Channel, engine_config: EngineConfig) -> None:
-    made = versions(engine_config.torch_dtype)
+    made = versions(serving_dtype(engine_config))
     for number, tensors in enumerate(made):
         channel.publish(number, tensors)
     engine = engine_with(engine_config, 0, made[0])

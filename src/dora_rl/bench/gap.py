@@ -11,10 +11,9 @@ from torch import Tensor
 from dora_rl.bench.device import DeviceKind, backend_of
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.core.record import Record
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.decoder import Decoder

@@ -9,23 +9,7 @@ from typing import Literal
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.generation import Sampling as Sampling
 from dora_rl.core.record import Record
-
-_WORD = 2**32
-
-
-class StreamKey(Record, frozen=True):
-    """Names a random stream; with the position of a token in its sequence it names a draw."""
-
-    seed: int
-    epoch: int = 0
-    row: int = 0
-    member: int = 0
-    attempt: int = 0
-
-    def __post_init__(self) -> None:
-        words = (self.epoch, self.row, self.member, self.attempt)
-        if not (0 <= self.seed < _WORD**2 and all(0 <= word < _WORD for word in words)):
-            raise ConfigError(f"{self} does not fit 64 bits of seed and 32 of each of the others")
+from dora_rl.core.stream_key import StreamKey as StreamKey
 
 
 class Stopping(Record, frozen=True):

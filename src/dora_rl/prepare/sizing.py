@@ -8,13 +8,12 @@ from dora_rl.control.fleet import GROWTH_TOKENS
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.executor import CPU
 from dora_rl.engines.native.paged import PagedCache
-from dora_rl.engines.native.scheduling.limits import Limits
-from dora_rl.engines.native.setup import EngineConfig, parameter_bytes
+from dora_rl.engines.native.setup import parameter_bytes, serving_dtype
 from dora_rl.model.config import ModelConfig
-from dora_rl.run.setup import EngineSetup
 
 _GIB = 2**30
 _SPARE = 1.02
@@ -24,7 +23,7 @@ _SPARE = 1.02
 class Sized(Record, frozen=True):
     """An engine, and what it holds."""
 
-    engine: EngineSetup
+    engine: EngineConfig
     versions_bytes: int
     kv_bytes: int
     workspace_bytes: int
@@ -49,9 +48,9 @@ def size_engine(
     """
     positions = _positions(model, longest_prompt, max_new_tokens)
     config, backend = _smallest(recipe, device, positions), _backend(device)
-    version = parameter_bytes(model, config.torch_dtype) + backend.prepared_bytes(model, config)
+    version = parameter_bytes(model, serving_dtype(config)) + backend.prepared_bytes(model, config)
     versions, workspace = config.max_versions * version, backend.workspace_bytes(model, config)
-    block = config.limits.block_size * PagedCache.cell_bytes(model, config.torch_dtype)
+    block = config.limits.block_size * PagedCache.cell_bytes(model, serving_dtype(config))
     # One block is the engine's own: what idle rows write to.
     num_blocks = min(_wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
     least = config.limits.blocks_for(positions)
@@ -66,11 +65,9 @@ def size_engine(
     num_host_blocks = moving if asked is None else asked // config.limits.block_size
     limits = replace(config.limits, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
     kv = (num_blocks + 1) * block
-    engine = EngineSetup(
+    engine = replace(
+        config,
         limits=limits,
-        max_versions=config.max_versions,
-        is_batch_invariant=config.is_batch_invariant,
-        steps_ahead=config.steps_ahead,
         device_bytes=round(_SPARE * (versions + workspace + kv)),
         host_bytes=max(1, num_host_blocks * block),
     )

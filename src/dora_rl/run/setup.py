@@ -21,23 +21,9 @@ from dora_rl.core.recipe import (
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.core.record import Record
-from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.requests import Sampling
 from dora_rl.envs.config import DataConfig, ScoringConfig
-
-
-class EngineSetup(Record, frozen=True):
-    """One instance's engine. Its dtype is the trainer's serving dtype."""
-
-    limits: Limits
-    max_versions: Positive = 4
-    """Versions that memory is set aside for."""
-    is_batch_invariant: bool = False
-    """Make tokens and logprobs bitwise independent of everything but the request and its version."""
-    steps_ahead: Count = 0
-    """Steps launched before the answer of an earlier one is taken in."""
-    device_bytes: Positive = 8 * 2**30
-    host_bytes: Positive = 8 * 2**30
 
 
 class Devices(Record, frozen=True):
@@ -117,7 +103,7 @@ class LiveSetup(Record, frozen=True):
     """A Hugging Face directory: the initial weights, and the tokenizer."""
     data: DataConfig
     scoring: ScoringConfig
-    engine: EngineSetup
+    engine: EngineConfig
     max_new_tokens: Positive
     """A response ends there, at the latest."""
     steps: Positive
@@ -148,6 +134,11 @@ class LiveSetup(Record, frozen=True):
             raise ConfigError(
                 "one instance that holds one version cannot serve a window of several",
                 hint="raise engine.max_versions, add instances, or set control.max_staleness to 0",
+            )
+        if self.engine.dtype != self.dtype:
+            raise ConfigError(
+                f"versions are published in {self.dtype}; the engine holds them in {self.engine.dtype}",
+                hint="give the engine the trainer's serving_dtype",
             )
         if self.max_new_tokens >= self.engine.limits.max_positions:
             raise ConfigError(

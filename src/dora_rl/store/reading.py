@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from msgspec import msgpack
 
+from dora_rl.core.stream_key import StreamKey
 from dora_rl.store.errors import JournalError
 from dora_rl.store.packing import unpack_tokens
 from dora_rl.store.records import (
     FinishedGroup,
     Response,
-    StreamKey,
     Summary,
     TakenBatch,
     Unfinished,

@@ -7,6 +7,7 @@ name the attempt they belong to; those of an attempt that is over are left out w
 from msgspec import field
 
 from dora_rl.core.record import Record
+from dora_rl.core.stream_key import StreamKey
 from dora_rl.store.errors import Contradiction
 
 # --- told ---------------------------------------------------------------------------------------
@@ -105,16 +106,6 @@ class Response(Record, frozen=True):
             for stretch, end in zip(self.stretches, ends, strict=False)
             for _ in range(end - stretch.start)
         )
-
-
-class StreamKey(Record, frozen=True):
-    """What keys the random stream of a trajectory."""
-
-    seed: int
-    epoch: int
-    row: int
-    member: int
-    attempt: int
 
 
 class Unfinished(Record, frozen=True):

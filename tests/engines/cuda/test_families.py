@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.cuda.backend import backend_on
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.executor import CPU
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config

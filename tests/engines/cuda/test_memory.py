@@ -6,13 +6,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.cuda.cache import BlockCache
 from dora_rl.engines.native.cuda.executor import CudaExecutor, buffer_bytes, moving_bytes
 from dora_rl.engines.native.cuda.lane import lane_bytes
 from dora_rl.engines.native.cuda.slots import cut_bytes
 from dora_rl.engines.native.cuda.staging import Room
-from dora_rl.engines.native.scheduling.limits import Limits
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.tiny import tiny_config
 

@@ -5,8 +5,8 @@ from collections import defaultdict, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dora_rl.engines.config import Limits
 from dora_rl.engines.native.cuda.ordering import Ordering
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.plan import CopyBlock, Park, Plan, Sampled, Unpark
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.stops import Stops

@@ -15,7 +15,6 @@ from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, requests_of, run_s
 from dora_rl.bench.figures import Cell, Figures, Say
 from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.shared import share, take_shared
 from dora_rl.engines.native.transfer import Exported
 from dora_rl.engines.requests import Request, Stopping
 
@@ -24,10 +23,9 @@ _COLUMNS = (
     "tokens",
     "KV MiB",
     "in process s",
-    "shared memory s",
     "as bytes s",
     "prefill s",
-    "shared / prefill",
+    "bytes / prefill",
 )
 
 CarryRequest = Callable[[Exported], Exported]
@@ -50,7 +48,7 @@ def migrate(setup: EngineBench, say: Say) -> Figures:
         (request,) = requests_of(workload, vocab_size=setup.model.vocab_size)
         prefill = PrefillSteps(device=setup.device, num_steps=-(-num_tokens // setup.step_tokens))
         rows.append(_row(engine, request, prefill))
-        say(f"migrate: {num_tokens} tokens in {rows[-1][2]} s, through shared memory in {rows[-1][3]} s")
+        say(f"migrate: {num_tokens} tokens in {rows[-1][2]} s, as bytes in {rows[-1][3]} s")
         del engine
     return Figures(title="moving a request, until its next token", columns=_COLUMNS, rows=tuple(rows))
 
@@ -61,10 +59,9 @@ def _row(engine: NativeEngine, request: Request, prefill: PrefillSteps) -> tuple
     run_s(engine, [once])
     again_s = run_s(engine, [once])
     kv_bytes, in_process_s = _move(engine, request, prefill, lambda exported: exported)
-    _, shared_s = _move(engine, request, prefill, lambda exported: take_shared(share(exported)))
     _, as_bytes_s = _move(engine, request, prefill, lambda exported: Exported.from_bytes(exported.to_bytes()))
-    seconds = (round(each, 4) for each in (in_process_s, shared_s, as_bytes_s, again_s))
-    return len(request.prompt), round(kv_bytes / 2**20, 1), *seconds, round(shared_s / again_s, 3)
+    seconds = (round(each, 4) for each in (in_process_s, as_bytes_s, again_s))
+    return len(request.prompt), round(kv_bytes / 2**20, 1), *seconds, round(as_bytes_s / again_s, 3)
 
 
 def _move(

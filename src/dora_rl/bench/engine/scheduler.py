@@ -5,7 +5,7 @@ import time
 from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, requests_of
 from dora_rl.bench.figures import Cell, Figures, Say
-from dora_rl.engines.native.scheduling.limits import Limits
+from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.plan import Plan, Sampled
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.stops import Stops

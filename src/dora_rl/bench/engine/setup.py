@@ -18,11 +18,10 @@ from dora_rl.bench.engine.workloads import (
 )
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.paged import PagedCache
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.shapes import SHAPES, random_weights
 

@@ -16,5 +16,4 @@ philox    keyed noise in integer operations
 versions  resident weight sets
 deltas    changes to one
 transfer  a live request as tensors or bytes
-shared    a live request in memory that two processes share
 """

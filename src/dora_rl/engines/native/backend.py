@@ -10,8 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.scheduling.plan import Executor
-from dora_rl.engines.native.setup import EngineConfig, parameter_bytes
+from dora_rl.engines.native.setup import parameter_bytes, serving_dtype
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 
@@ -59,4 +60,4 @@ class Backend:
 
     def version_bytes(self, model: ModelConfig, config: EngineConfig) -> int:
         """Of one resident version."""
-        return parameter_bytes(model, config.torch_dtype) + self.prepared_bytes(model, config)
+        return parameter_bytes(model, serving_dtype(config)) + self.prepared_bytes(model, config)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from dora_rl.core.errors import DoraError
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import RequestError, VersionError
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.executor import CPU
@@ -19,7 +20,7 @@ from dora_rl.engines.native.scheduling.plan import Launched, Plan
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig, check_support, checked_ledger
+from dora_rl.engines.native.setup import check_support, checked_ledger
 from dora_rl.engines.native.transfer import Exported, header_of, sequence_of
 from dora_rl.engines.native.versions import Versions, Weights
 from dora_rl.engines.requests import Event, Failed, Request

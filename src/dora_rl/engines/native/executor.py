@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import EngineError
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.joint import Joint
@@ -25,7 +26,7 @@ from dora_rl.engines.native.paged import PagedAttention, PagedCache
 from dora_rl.engines.native.passes import TILE_ROWS, Pass, sampled_rows, split_rows, tiled_passes, whole_pass
 from dora_rl.engines.native.sampling import Drawn, Sampler
 from dora_rl.engines.native.scheduling.plan import CopyBlock, Discard, Move, Park, Plan, Row, Sampled, Unpark
-from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.engines.native.tables import BlockTables
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
@@ -56,8 +57,8 @@ class CpuExecutor:
         self._versions: dict[int, Prepared] = {}
         self._joint: Joint | None = None
         self._is_batch_invariant = config.is_batch_invariant
-        self._cache = PagedCache(model, limits, config.torch_dtype)
-        self._short_tokens = SHORT_BYTES // (model.kv_size * config.torch_dtype.itemsize)
+        self._cache = PagedCache(model, limits, serving_dtype(config))
+        self._short_tokens = SHORT_BYTES // (model.kv_size * serving_dtype(config).itemsize)
         self._parked: dict[int, Tensor] = {}
         """KV in host memory, by ticket."""
         self._tables = BlockTables(limits)
@@ -247,6 +248,6 @@ def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
 CPU = Backend(
     torch_device="cpu",
     make_device=CpuExecutor,
-    prepared_bytes=lambda model, config: packed_bytes(model, config.torch_dtype),
+    prepared_bytes=lambda model, config: packed_bytes(model, serving_dtype(config)),
     workspace_bytes=cpu_workspace_bytes,
 )

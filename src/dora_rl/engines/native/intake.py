@@ -5,9 +5,10 @@ Refuses in words, before anything is changed.
 
 from collections.abc import Mapping
 
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.engines.native.transfer import Exported
 from dora_rl.engines.requests import Request
 from dora_rl.model.config import ModelConfig
@@ -47,5 +48,5 @@ class Intake:
         self.check_tokens(exported.header.tokens)
         model, num_tokens, kv = self._model, exported.header.num_computed, exported.kv
         shape = (model.num_layers, 2, num_tokens, model.num_kv_heads, model.head_dim)
-        if kv is not None and (kv.shape != shape or kv.dtype != self._config.torch_dtype):
+        if kv is not None and (kv.shape != shape or kv.dtype != serving_dtype(self._config)):
             raise RequestError(f"KV {kv.dtype} {list(kv.shape)} is not of {num_tokens} tokens of this model")

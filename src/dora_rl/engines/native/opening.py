@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.engine import NativeEngine
 from dora_rl.engines.native.executor import CPU
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 

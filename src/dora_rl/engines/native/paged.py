@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dora_rl.engines.config import Limits
 from dora_rl.engines.native.copies import independent
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.model.config import ModelConfig
 
 

@@ -1,42 +1,26 @@
-"""How an engine is set up, checked before anything is allocated."""
+"""A configuration in terms of this engine: its memory, checked before anything is allocated."""
 
 import torch
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.record import Record
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.memory import MemoryLedger
 from dora_rl.engines.native.paged import PagedCache
-from dora_rl.engines.native.scheduling.limits import Limits
-from dora_rl.model.config import Dtype, ModelConfig
+from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 
 
-class EngineConfig(Record, frozen=True):
-    """How an engine is set up."""
-
-    limits: Limits
-    dtype: Dtype = "float32"
-    max_versions: int = 4
-    """Versions that memory is set aside for."""
-    is_batch_invariant: bool = False
-    """Make tokens and logprobs bitwise independent of everything but the request and its version."""
-    steps_ahead: int = 0
-    """Steps of each version launched before the answer of an earlier one is taken in."""
-    device_bytes: int = 8 * 2**30
-    host_bytes: int = 8 * 2**30
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """Of weights, activations and KV."""
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+def serving_dtype(config: EngineConfig) -> torch.dtype:
+    """Of weights, activations and KV, as torch has it."""
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return dtype
 
 
 def checked_ledger(
     model: ModelConfig, config: EngineConfig, *, workspace_bytes: int, version_bytes: int
 ) -> MemoryLedger:
     """A ledger with everything reserved that is allocated at start, and room for all versions."""
-    limits, dtype = config.limits, config.torch_dtype
+    limits, dtype = config.limits, serving_dtype(config)
     ledger = MemoryLedger(device_bytes=config.device_bytes, host_bytes=config.host_bytes)
     block_bytes = limits.block_size * PagedCache.cell_bytes(model, dtype)
     ledger.reserve("device", "KV", (limits.num_blocks + 1) * block_bytes)

@@ -6,8 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.blocks import SCRATCH
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.plan import Table
 
 

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.core.errors import DoraError
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import VersionError
 from dora_rl.engines.memory import MemoryLedger
 from dora_rl.engines.native.backend import Backend, Device
 from dora_rl.engines.native.deltas import changed, check_delta, inverse
-from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta
@@ -39,7 +40,7 @@ class Versions(Mapping[int, Decoder]):
     ) -> None:
         self._config = model
         self._max_versions = config.max_versions
-        self._dtype = config.torch_dtype
+        self._dtype = serving_dtype(config)
         self._ledger = ledger
         self._version_bytes = backend.version_bytes(model, config)
         self._torch_device = backend.torch_device

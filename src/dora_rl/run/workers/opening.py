@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.executor import CPU
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import EngineConfig
 from dora_rl.model.hub_config import read_config
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.messages import Begin
@@ -18,20 +17,11 @@ from dora_rl.run.workers.tracked import TrackedEngine
 
 def open_tracked(begin: Begin) -> tuple[TrackedEngine, str]:
     """The engine of an instance, and the device it is on."""
-    setup, engine = begin.setup, begin.setup.engine
-    config = EngineConfig(
-        limits=engine.limits,
-        dtype=setup.dtype,
-        max_versions=engine.max_versions,
-        is_batch_invariant=engine.is_batch_invariant,
-        steps_ahead=engine.steps_ahead,
-        device_bytes=engine.device_bytes,
-        host_bytes=engine.host_bytes,
-    )
+    setup = begin.setup
     device = setup.devices.instance_home(begin.number)
     backend = _backend(device)
     model = read_config(Path(setup.model) / "config.json")
-    return TrackedEngine(model, config, _stops(begin), backend=backend), device
+    return TrackedEngine(model, setup.engine, _stops(begin), backend=backend), device
 
 
 def _stops(begin: Begin) -> Stops:

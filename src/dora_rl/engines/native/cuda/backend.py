@@ -2,9 +2,10 @@
 
 import torch
 
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.cuda.executor import CudaExecutor, buffer_bytes
-from dora_rl.engines.native.setup import EngineConfig, parameter_bytes
+from dora_rl.engines.native.setup import parameter_bytes, serving_dtype
 from dora_rl.model.config import ModelConfig
 
 _GRAPH_BYTES = 512 * 2**20
@@ -13,7 +14,7 @@ _GRAPH_BYTES = 512 * 2**20
 
 def workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Buffers of a step, graphs, and one version on its way into its place."""
-    return buffer_bytes(model, config) + parameter_bytes(model, config.torch_dtype) + _GRAPH_BYTES
+    return buffer_bytes(model, config) + parameter_bytes(model, serving_dtype(config)) + _GRAPH_BYTES
 
 
 def backend_on(device: str) -> Backend:

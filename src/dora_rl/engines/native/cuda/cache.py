@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dora_rl.engines.config import Limits
 from dora_rl.engines.native.copies import independent
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.model.config import ModelConfig
 
 

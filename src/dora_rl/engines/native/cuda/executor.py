@@ -11,6 +11,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.cuda.cache import BlockCache, Copied, arriving, to_device
 from dora_rl.engines.native.cuda.kernels.rotary import Heads
 from dora_rl.engines.native.cuda.lane import Lane, Shared, lane_bytes
@@ -29,7 +30,7 @@ from dora_rl.engines.native.scheduling.plan import (
     Table,
     Unpark,
 )
-from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.rope import Rotary
@@ -213,7 +214,7 @@ def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> S
             head_dim=model.head_dim,
             eps=model.norm_eps,
         ),
-        cache=BlockCache(model, limits, config.torch_dtype, device),
+        cache=BlockCache(model, limits, serving_dtype(config), device),
         tables_SB=torch.zeros(table_size, dtype=torch.int32, device=device),
         slots=SlotSampling(num_slots, model.vocab_size, device),
         cos_PD=angles.cos.squeeze(1).contiguous(),
@@ -235,7 +236,7 @@ def _rooms(config: EngineConfig) -> list[Room]:
 def moving_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Set aside for KV that leaves: of one longest request."""
     num_tokens = min(config.limits.max_positions, config.limits.num_blocks * config.limits.block_size)
-    return num_tokens * model.num_layers * 2 * model.kv_size * config.torch_dtype.itemsize
+    return num_tokens * model.num_layers * 2 * model.kv_size * serving_dtype(config).itemsize
 
 
 def buffer_bytes(model: ModelConfig, config: EngineConfig) -> int:
@@ -248,6 +249,6 @@ def buffer_bytes(model: ModelConfig, config: EngineConfig) -> int:
     moving = moving_bytes(model, config)
     # One layer of a request on its way in or out exists four times at most: as it came, padded, turned round.
     layer = 4 * (
-        moving // model.num_layers + limits.block_size * 2 * model.kv_size * config.torch_dtype.itemsize
+        moving // model.num_layers + limits.block_size * 2 * model.kv_size * serving_dtype(config).itemsize
     )
     return lanes + tables + num_slots * SLOT_BYTES + angles + moving + layer + cut_bytes(model, config)

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.cuda.cache import BlockCache, Copied, to_device, to_host
 from dora_rl.engines.native.cuda.graphs import Filling, Graphs, Shape
 from dora_rl.engines.native.cuda.head import Head
@@ -24,7 +25,7 @@ from dora_rl.engines.native.cuda.slots import CUT_ROWS, SlotSampling
 from dora_rl.engines.native.cuda.staging import Room, Staging
 from dora_rl.engines.native.cuda.trunk import Tokens, Trunk, Way, mixture_width, way_for
 from dora_rl.engines.native.scheduling.plan import Row
-from dora_rl.engines.native.setup import EngineConfig
+from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Block, Decoder
 
@@ -76,7 +77,7 @@ class Lane:
     """Runs the rows of plans, one plan after the other."""
 
     def __init__(self, model: ModelConfig, config: EngineConfig, room: Room, shared: Shared) -> None:
-        dtype, device = config.torch_dtype, shared.device
+        dtype, device = serving_dtype(config), shared.device
         self.room = room
         self._shared = shared
         self._staging = Staging(
@@ -244,10 +245,10 @@ def split_room(room: Room, config: EngineConfig) -> tuple[int, int]:
 
 def lane_bytes(model: ModelConfig, config: EngineConfig, room: Room) -> int:
     """Of everything a lane allocates."""
-    size = config.torch_dtype.itemsize
+    size = serving_dtype(config).itemsize
     num_tokens = max(room.num_rows, room.num_prefilled)
     trunk = num_tokens * Trunk.token_width(model) * size + Trunk.part_bytes(model, num_tokens)
-    head = room.num_rows * Head.row_bytes(model, config.torch_dtype)
+    head = room.num_rows * Head.row_bytes(model, serving_dtype(config))
     num_rows, num_splits = split_room(room, config)
     parts = num_rows * num_splits * model.num_heads * (model.head_dim + 2) * 4
     arrivals = num_rows * model.num_kv_heads * 4

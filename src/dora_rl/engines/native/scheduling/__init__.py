@@ -9,6 +9,5 @@ parking    room on the host
 residency  who is in the device's memory, and who must leave it
 batch      who waits and who runs: admission, chunked prefill, decode, preemption
 scheduler  requests from submission to their end
-limits     how much of everything there is
 stops      when a turn is over
 """

@@ -8,8 +8,8 @@ starves.
 from bisect import insort
 from operator import attrgetter
 
+from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.lanes import Priority
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.plan import Row
 from dora_rl.engines.native.scheduling.prefixes import PrefixKey
 from dora_rl.engines.native.scheduling.residency import Residency

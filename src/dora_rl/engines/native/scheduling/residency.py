@@ -7,8 +7,8 @@ last, partial block of a prompt is copied, once for the kept prefix and once for
 
 from collections.abc import Iterable
 
+from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.blocks import BlockPool
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.parking import HostRoom
 from dora_rl.engines.native.scheduling.plan import (
     CopyBlock,

@@ -5,10 +5,10 @@ plan is made from counts, not from tokens, so the next one can be made before th
 Answers come back in the order of plans; those to a turn that is over are dropped.
 """
 
+from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.batch import Batch
 from dora_rl.engines.native.scheduling.lanes import Lanes, Priority
-from dora_rl.engines.native.scheduling.limits import Limits
 from dora_rl.engines.native.scheduling.plan import Plan, Row, Sampled
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.sequence import Sequence

@@ -1,24 +1,29 @@
-"""How much a scheduler may use: frozen, checked at birth."""
+"""How large an engine is and how it computes: one frozen record, found by preparing and opened by a worker.
+
+Knows no torch: what a dtype is to a library, and what a block costs, is the kind's own matter.
+"""
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.section import Count, Positive
 from dora_rl.core.record import Record
 from dora_rl.engines.errors import RequestError
+from dora_rl.model.config import Dtype
 
 
 class Limits(Record, frozen=True):
     """Sizes of an engine. None of them is ever exceeded."""
 
-    num_blocks: int
+    num_blocks: Positive
     """KV blocks on the device."""
-    block_size: int = 32
+    block_size: Positive = 32
     """Tokens of a block."""
-    num_host_blocks: int = 0
+    num_host_blocks: Count = 0
     """KV blocks that may be parked in host memory; where none is left, KV is computed again."""
-    max_running: int = 64
+    max_running: Positive = 64
     """Requests that may compute at once, all versions together."""
-    step_tokens: int = 512
+    step_tokens: Positive = 512
     """Tokens of one step: decode first, the rest goes to prefill in chunks."""
-    max_positions: int = 4096
+    max_positions: Positive = 4096
     """Longest sequence the model takes."""
 
     def __post_init__(self) -> None:
@@ -52,3 +57,21 @@ class Limits(Record, frozen=True):
                 f"up to {max_tokens} tokens need {num_blocks} KV blocks; the cache has {self.num_blocks}",
                 hint="lower max_new_tokens or give the engine more KV",
             )
+
+
+class EngineConfig(Record, frozen=True):
+    """One instance's engine: of which kind, how large, how it computes."""
+
+    limits: Limits
+    kind: str = "native"
+    """A built-in kind, `module:object` or `file.py:object`."""
+    dtype: Dtype = "float32"
+    """Of weights, activations and KV: that of the versions in the store."""
+    max_versions: Positive = 4
+    """Versions that memory is set aside for."""
+    is_batch_invariant: bool = False
+    """Make tokens and logprobs bitwise independent of everything but the request and its version."""
+    steps_ahead: Count = 0
+    """Steps of each version launched before the answer of an earlier one is taken in."""
+    device_bytes: Positive = 8 * 2**30
+    host_bytes: Positive = 8 * 2**30
