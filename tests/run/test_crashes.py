@@ -76,12 +76,12 @@ def final_weights(setup: LiveSetup) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("victim", ["workers.instance", "workers.trainer", "scoring.worker"])
+@pytest.mark.parametrize("victim", ["workers.instance", "workers.trainer", "workers.rewards"])
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(make_setup: MakeSetup, victim: str) -> None:
     setup = make_setup(steps=8, devices=Devices(instances=2))
     ended = summary(run(setup, [(40, KILL, victim), (90, KILL, victim)]))
     assert ended["is_complete"]
-    if victim != "scoring.worker":
+    if victim != "workers.rewards":
         assert sum(ended["worker_deaths"].values()) >= 2
     check(setup)
 
@@ -93,7 +93,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(make_setup: Mak
     [
         ("workers.instance", "instance 0"),
         ("workers.trainer", "the trainer"),
-        ("scoring.worker", "a reward worker"),
+        ("workers.rewards", "a reward worker"),
     ],
 )
 def test_a_worker_that_hangs_is_named_and_replaced(make_setup: MakeSetup, victim: str, name: str) -> None:

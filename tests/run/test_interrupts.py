@@ -93,14 +93,14 @@ def test_ctrl_c_while_rewards_are_imported_ends_the_run_and_says_how_to_go_on(
     slow = tmp_path / "slow.py"
     slow.write_text(
         "import sys, time\n"
-        "if 'dora_rl.envs.scoring.worker' in sys.orig_argv:\n"
+        "if 'dora_rl.run.workers.rewards' in sys.orig_argv:\n"
         "    time.sleep(100)\n"
         "def judge(completions, **columns):\n"
         "    return [1.0 for _ in completions]\n"
     )
     root = tmp_path / "run"
     command = begin(root, f"rewards=[{{function: '{slow}:judge'}}]", is_json=False)
-    command.wait_until(lambda: bool(command.workers("scoring.worker")))
+    command.wait_until(lambda: bool(command.workers("workers.rewards")))
     time.sleep(1.0)
     for _ in range(times):
         command.interrupt()

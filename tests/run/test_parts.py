@@ -18,7 +18,6 @@ from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.requests import Sampling
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
-from dora_rl.envs.scoring.judge import Judgement
 from dora_rl.envs.scoring.messages import Metric, Reason, RewardFailure
 from dora_rl.launch.breaking import broken
 from dora_rl.launch.protocol import WorkerSpec
@@ -43,6 +42,7 @@ from dora_rl.run.orchestrator.plane import make_plane
 from dora_rl.run.orchestrator.requests import Requests
 from dora_rl.run.orchestrator.training import Training
 from dora_rl.run.prompts import PromptLengths, PromptTable
+from dora_rl.run.rewards.judge import Judgement
 from dora_rl.run.run import resumable
 from dora_rl.run.setup import read_setup, write_setup
 from dora_rl.run.workers.instance import write_exported

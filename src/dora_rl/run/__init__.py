@@ -3,5 +3,6 @@
 setup         everything a run needs, as one plain record       messages  what workers are told and say
 run           run_live and resume_live
 orchestrator  the loop: messages to inputs, decisions to commands; never reaches torch
-workers       the processes: an instance, the trainer, the prompts
+rewards       the pool of reward workers, and what it says of a trajectory
+workers       the processes: an instance, the trainer and its ranks, rewards, the prompts
 """

@@ -78,6 +78,7 @@ class Orchestrator:
             plane,
             self.deaths,
             self.metrics.judged,
+            launch=launch,
             max_failed=setup.batch.trajectories,
         )
         close(self.scoring.close)

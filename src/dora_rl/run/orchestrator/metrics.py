@@ -9,8 +9,8 @@ import msgspec
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Take
-from dora_rl.envs.scoring.judge import Judgement
 from dora_rl.run.messages import StepPublished
+from dora_rl.run.rewards.judge import Judgement
 from dora_rl.store.durable import write_atomically
 from dora_rl.store.records import FinishedGroup
 

@@ -8,13 +8,14 @@ from dora_rl.control.ledger import Phase
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.inputs import Input, RewardFault, Scored
 from dora_rl.envs.config import ScoringConfig
-from dora_rl.envs.scoring.judge import Judge, Judgement
 from dora_rl.envs.scoring.messages import Item
-from dora_rl.envs.scoring.pool import ScorerPool
+from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.deaths import Deaths
 from dora_rl.run.orchestrator.failing import RewardFailures
 from dora_rl.run.prompts import PromptTable
+from dora_rl.run.rewards.judge import Judge, Judgement
+from dora_rl.run.rewards.pool import ScorerPool
 from dora_rl.store.records import AnyPayload, Rewarded
 
 _NAME = "a reward worker"
@@ -32,11 +33,15 @@ class Scoring:
         deaths: Deaths,
         judged: Callable[[Judgement], None],
         *,
+        launch: Launch,
         max_failed: int,
     ) -> None:
         """`judged` hears every judgement; so many failed trajectories in a row end the run."""
         self.pool = ScorerPool(
-            config, log=layout.rewards_log, replaced=lambda reason: deaths.note(_NAME, reason)
+            config,
+            launch=launch,
+            log=layout.rewards_log,
+            replaced=lambda reason: deaths.note(_NAME, reason),
         )
         self._judge = Judge(self.pool, config.rewards)
         self._judged = judged

@@ -1,6 +1,6 @@
-"""The process that runs reward functions: `python -m dora_rl.envs.scoring.worker FD`.
+"""The process that runs reward functions: `python -m dora_rl.run.workers.rewards ADDRESS`.
 
-    reader thread   messages in; when the parent is gone, ends the process and all it started
+    reader thread   the channel's: messages in; when the owner is gone, ends the process and all it started
     main thread     synchronous functions, one request after the other; signals and asyncio.run work
     loop thread     asynchronous functions, many requests at a time
 
@@ -9,17 +9,10 @@ Never imports torch unless a user's module does.
 
 import asyncio
 import io
-import os
-import queue
-import signal
-import socket
 import sys
 import threading
 
-import msgspec
-
 from dora_rl.core.errors import UserError
-from dora_rl.core.record import Record
 from dora_rl.envs.scoring.functions import RewardFunction, load_function
 from dora_rl.envs.scoring.messages import (
     Began,
@@ -31,40 +24,11 @@ from dora_rl.envs.scoring.messages import (
     WorkerInput,
 )
 from dora_rl.envs.scoring.scorer import Scorer, Scores
-from dora_rl.envs.scoring.wire import Frames, framed
-
-_RECEIVE_BYTES = 1 << 16
-
-
-class Channel:
-    """The worker's end of the pipe."""
-
-    def __init__(self, pipe: socket.socket) -> None:
-        self._pipe = pipe
-        self._sending = threading.Lock()
-        self._received: queue.SimpleQueue[WorkerInput] = queue.SimpleQueue()
-        threading.Thread(target=self._read, name="reader", daemon=True).start()
-
-    def send(self, message: Record) -> None:
-        with self._sending:
-            self._pipe.sendall(framed(message))
-
-    def receive(self) -> WorkerInput:
-        return self._received.get()
-
-    def _read(self) -> None:
-        decoder, frames = msgspec.msgpack.Decoder(WorkerInput), Frames()
-        try:
-            while received := self._pipe.recv(_RECEIVE_BYTES):
-                for payload in frames.feed(received):
-                    self._received.put(decoder.decode(payload))
-        finally:
-            # Also from within a function that hangs, and with every process it started.
-            os.killpg(0, signal.SIGKILL)
+from dora_rl.launch.channel import Channel
 
 
 class RewardWorker:
-    """Answers score requests until the parent hangs up."""
+    """Answers score requests until the owner hangs up."""
 
     def __init__(self, channel: Channel, functions: list[RewardFunction], time_limit_s: float) -> None:
         self._channel = channel
@@ -93,14 +57,13 @@ class RewardWorker:
         self._channel.send(Began(request=request, function=function.label, is_async=function.is_async))
 
 
-def main(fd: int) -> None:
+def main(address: str) -> None:
     """Import the functions, say so, and serve."""
     # It ends by being killed: what was printed into a file has to be there by then.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    os.set_inheritable(fd, False)
-    channel = Channel(socket.socket(fileno=fd))
+    channel = Channel.connect(address, WorkerInput)
     set_up = channel.receive()
     assert isinstance(set_up, SetUp), f"the first message says what to import: {set_up}"
     sys.path += [place for place in set_up.search_path if place not in sys.path]
@@ -115,4 +78,4 @@ def main(fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1])

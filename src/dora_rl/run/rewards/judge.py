@@ -6,24 +6,16 @@ two calls.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec import Struct, field
 
 from dora_rl.core.record import Record
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.scoring.messages import Item, Metric, Per, RewardFailure, ScoreRequest, ScoreResult
+from dora_rl.run.rewards.pool import ScorerPool
 
 NO_REWARD = "no reward: no function applied"
 """The label of a trajectory to which every function said None."""
-
-
-class Scoring(Protocol):
-    """What scores: a ScorerPool."""
-
-    def submit(self, request: ScoreRequest) -> None: ...
-
-    def poll(self, timeout_s: float = 0.0) -> list[ScoreResult]: ...
 
 
 class Judgement(Record, frozen=True):
@@ -60,8 +52,8 @@ class _Case(Struct, kw_only=True):
 class Judge:
     """The rewards of a run."""
 
-    def __init__(self, scoring: Scoring, rewards: Sequence[RewardConfig]) -> None:
-        self._scoring = scoring
+    def __init__(self, pool: ScorerPool, rewards: Sequence[RewardConfig]) -> None:
+        self._pool = pool
         self._weights = {reward.label: reward.weight for reward in rewards}
         self._kinds: set[Per] = {reward.per for reward in rewards}
         self._num_requests = 0
@@ -83,13 +75,13 @@ class Judge:
 
     def poll(self, timeout_s: float = 0.0) -> list[Judgement]:
         """The trajectories that are now judged."""
-        judged = [case for result in self._scoring.poll(timeout_s) for case in self._heard(result)]
+        judged = [case for result in self._pool.poll(timeout_s) for case in self._heard(result)]
         return [self._judgement(case) for case in judged]
 
     def _ask(self, per: Per, cases: list[_Case]) -> None:
         self._asked[self._num_requests] = cases
         items = tuple(case.item for case in cases)
-        self._scoring.submit(ScoreRequest(request=self._num_requests, per=per, items=items))
+        self._pool.submit(ScoreRequest(request=self._num_requests, per=per, items=items))
         self._num_requests += 1
 
     def _heard(self, result: ScoreResult) -> list[_Case]:

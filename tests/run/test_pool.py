@@ -13,10 +13,11 @@ import pytest
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.envs.config import RewardConfig
-from dora_rl.envs.scoring import desk
-from dora_rl.envs.scoring.pool import ScorerPool
+from dora_rl.run.rewards import pool_worker
+from dora_rl.run.rewards.pool import ScorerPool
 
-from .scored import USER, answers, asked, item, scoring
+from ..envs.scored import USER, asked, item
+from .pooled import answers, pids, scoring
 
 
 def is_alive(pid: int) -> bool:
@@ -53,7 +54,7 @@ def test_quick_functions_get_requests_in_advance_and_slow_ones_do_not() -> None:
         for n in range(4):
             pool.submit(asked(n, item("x")))
         answers(pool, 4)
-        (only,) = pool._desks
+        (only,) = pool._workers
         assert only.capacity == 1
 
 
@@ -125,22 +126,22 @@ def test_a_death_is_noticed_at_once_and_its_request_retried(tmp_path: Path) -> N
 def test_killed_from_outside_while_idle_it_is_replaced() -> None:
     with ScorerPool(scoring("pid")) as pool:
         pool.wait_ready()
-        (first,) = pool.pids
+        (first,) = pids(pool)
         os.kill(first, signal.SIGKILL)
         assert select.select([pool], [], [], 10)[0], "the death makes the descriptor readable"
         pool.submit(asked(0, item("x")))
         (result,) = answers(pool, 1).values()
-        assert result.metrics[0].value == pool.pids[0] != first
+        assert result.metrics[0].value == pids(pool)[0] != first
 
 
 def test_one_that_stops_while_idle_is_replaced_and_its_request_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(desk, "_BEGIN_LIMIT_S", 0.5)
+    monkeypatch.setattr(pool_worker, "_BEGIN_LIMIT_S", 0.5)
     reasons: list[str] = []
     with ScorerPool(scoring("half"), replaced=reasons.append) as pool:
         pool.wait_ready()
-        os.kill(pool.pids[0], signal.SIGSTOP)
+        os.kill(pids(pool)[0], signal.SIGSTOP)
         pool.submit(asked(0, item("x")))
         (result,) = answers(pool, 1).values()
     assert not result.failures, "what it had not begun is nobody's fault"
@@ -195,8 +196,8 @@ def test_closing_ends_the_processes_even_those_that_hang() -> None:
         pool.wait_ready()
         pool.submit(asked(0, item("slow")))
         pool.poll(0.2)
-        pids = pool.pids
-    assert not any(is_alive(pid) for pid in pids)
+        started = pids(pool)
+    assert not any(is_alive(pid) for pid in started)
 
 
 def test_whatever_happens_to_some_every_request_is_answered_once_and_the_others_are_scored() -> None:
@@ -219,13 +220,13 @@ import sys
 from dora_rl.envs.config import RewardConfig, ScoringConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.scoring.messages import Item, ScoreRequest
-from dora_rl.envs.scoring.pool import ScorerPool
+from dora_rl.run.rewards.pool import ScorerPool
 pool = ScorerPool(ScoringConfig(rewards=(RewardConfig(function=sys.argv[1]),), processes=1))
 pool.wait_ready()
 item = Item(row=Row(row=0, prompt="?", columns={}), text="slow", token_ids=())
 pool.submit(ScoreRequest(request=0, per="trajectory", items=(item,)))
 pool.poll(0.2)
-print(*pool.pids, flush=True)
+print(*(worker.handle.pid for worker in pool._workers), flush=True)
 pool.poll(60)
 """
 

@@ -1,14 +1,13 @@
-"""One process and the requests it has: may it get more, and whose time is up? Waits for nothing."""
+"""A reward worker as the pool sees it: may it get more requests, and whose time is up? Waits for nothing."""
 
 import math
-from pathlib import Path
-from typing import Any
+import sys
 
 from msgspec import Struct
 
 from dora_rl.envs.config import ScoringConfig
-from dora_rl.envs.scoring.messages import Began, ScoreRequest
-from dora_rl.envs.scoring.process import WorkerProcess
+from dora_rl.envs.scoring.messages import Began, ScoreRequest, SetUp
+from dora_rl.launch.protocol import Handle
 
 _GRACE_S = 2.0
 """What an asynchronous call gets beyond its limit, which its own process enforces."""
@@ -18,8 +17,8 @@ _BEGIN_LIMIT_S = 10.0
 """For a process that works on nothing to begin with what it was given."""
 
 
-class Task(Struct, kw_only=True, eq=False):
-    """A request on its way."""
+class ScoreTask(Struct, kw_only=True, eq=False):
+    """A request on its way, and how it fared so far."""
 
     request: ScoreRequest
     num_deaths: int = 0
@@ -35,16 +34,21 @@ class Task(Struct, kw_only=True, eq=False):
         return self.called_at + time_limit_s + (_GRACE_S if self.call.is_async else 0.0)
 
 
-class Desk:
-    """A process, from its start to its end."""
+class PoolWorker:
+    """A reward worker and the requests it was given, from its start to its end."""
 
-    def __init__(self, config: ScoringConfig, now: float, log: Path | None = None) -> None:
+    def __init__(self, config: ScoringConfig, handle: Handle, now: float) -> None:
         self._config = config
         self._heard_at = now
-        self.process = WorkerProcess(config, log)
+        self.handle = handle
+        self.descriptor = handle.fileno()
+        """As it was registered with whoever waits: after its end the handle has none."""
+        handle.send(
+            SetUp(rewards=config.rewards, time_limit_s=config.time_limit_s, search_path=tuple(sys.path))
+        )
         self.capacity = 0
         self._is_concurrent = False
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, ScoreTask] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -53,12 +57,6 @@ class Desk:
     @property
     def room(self) -> int:
         return self.capacity - len(self.tasks)
-
-    @property
-    def descriptors(self) -> list[Any]:
-        """What becomes readable when it speaks or dies."""
-        pidfd = self.process.pidfd
-        return [self.process.pipe] if pidfd is None else [self.process.pipe, pidfd]
 
     @property
     def due_at(self) -> float:
@@ -86,12 +84,12 @@ class Desk:
         self._is_concurrent = is_concurrent
         self.capacity = self._config.max_concurrent if is_concurrent else 1
 
-    def give(self, task: Task, now: float) -> None:
+    def give(self, task: ScoreTask, now: float) -> None:
         if not self.tasks:
             self._heard_at = now  # An idle process has nothing to say.
         task.call = None
         self.tasks[task.request.request] = task
-        self.process.send(task.request)
+        self.handle.send(task.request)
 
     def begin(self, call: Began, now: float) -> None:
         task = self.tasks[call.request]
@@ -105,9 +103,9 @@ class Desk:
             wanted = 2 * self.capacity if is_quick else self.capacity // 2
             self.capacity = max(1, min(wanted, self._config.max_concurrent))
 
-    def overdue(self, now: float) -> Task | None:
+    def overdue(self, now: float) -> ScoreTask | None:
         """The call that holds this process up, if one does."""
-        if self.process.is_answering:
+        if self.handle.is_mid_message:
             return None
         limit_s = self._config.time_limit_s
         late = [task for task in self.tasks.values() if task.due_at(limit_s) <= now]

@@ -4,10 +4,11 @@ import pytest
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.envs.config import RewardConfig, ScoringConfig
-from dora_rl.envs.scoring.judge import NO_REWARD, Judge, Judgement
-from dora_rl.envs.scoring.pool import ScorerPool
+from dora_rl.run.rewards.judge import NO_REWARD, Judge, Judgement
+from dora_rl.run.rewards.pool import ScorerPool
 
-from .scored import item, scoring, user
+from ..envs.scored import item, user
+from .pooled import scoring
 
 
 def judged(config: ScoringConfig, groups: list[list[str]]) -> dict[int, Judgement]:
