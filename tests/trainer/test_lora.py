@@ -1,6 +1,5 @@
 """Low-rank training: exact factor gradients, merged versions, and files that peft opens."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dora_rl.core.errors import ModelError
 from dora_rl.core.recipe.trainer import LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import ModelConfig
@@ -18,13 +16,14 @@ from dora_rl.model.layout import pieces
 from dora_rl.model.packing import pack
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.adapters import load_adapter, save_adapter
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.records import TrainBatch
 from dora_rl.trainer.trainer import Trainer
+
+from .adapters import save_adapter
 
 MakeBatch = Callable[..., TrainBatch]
 LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "v_proj", "up_proj", "down_proj"))
@@ -86,21 +85,6 @@ def test_factor_gradients_are_those_of_the_product(model: ModelConfig) -> None:
     loss(plain, merged).backward()
     for name, ours in weights.gradients().items():
         torch.testing.assert_close(ours, leaves[name].grad, rtol=1e-4, atol=1e-5)
-
-
-def test_an_adapter_comes_back(model: ModelConfig, make_batch: MakeBatch, tmp_path: Path) -> None:
-    trainer = make_trainer(model)
-    trainer.train(make_batch())
-    save_adapter(lora_weights(trainer), tmp_path / "adapter", base="somewhere")
-    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert settings["peft_type"] == "LORA"
-    fresh = make_trainer(model, seed=5)
-    load_adapter(lora_weights(fresh), tmp_path / "adapter")
-    for name, tensor in trainer.served_tensors().items():
-        assert torch.equal(fresh.served_tensors()[name], tensor)
-    other = make_trainer(model, lora=LoraConfig(rank=4, alpha=8.0, targets=("q_proj",)))
-    with pytest.raises(ModelError, match="other matrices"):
-        load_adapter(lora_weights(other), tmp_path / "adapter")
 
 
 # peft and what it imports warn about each other's versions.

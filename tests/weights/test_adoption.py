@@ -1,6 +1,5 @@
-"""An engine that adopts through a channel serves what an engine with the full weights serves."""
+"""An engine that adopts through a store serves what an engine with the full weights serves."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config
-from dora_rl.weights.channel import Channel, Resident
-from dora_rl.weights.memory import InProcess
-from dora_rl.weights.shared import SharedMemory
+from dora_rl.weights.protocol import Resident, VersionStore
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import Tensors
 
@@ -25,15 +22,9 @@ CONFIG: ModelConfig = tiny_config(90)
 LAST = 3
 
 
-@pytest.fixture(params=["in process", "shared memory", "files"])
-def channel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Channel]:
-    if request.param == "in process":
-        yield InProcess()
-    elif request.param == "files":
-        yield Store(tmp_path)
-    else:
-        with SharedMemory.create(root=tmp_path) as shared:
-            yield shared
+@pytest.fixture
+def store(tmp_path: Path) -> VersionStore:
+    return Store(tmp_path)
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
@@ -80,35 +71,37 @@ def drawn(engine: NativeEngine, version: int) -> list[tuple[tuple[int, ...], tup
     return [(event.tokens, event.logprobs) for event in ended]
 
 
-def adopt(engine: NativeEngine, channel: Channel, version: int, base: int) -> None:
+def adopt(engine: NativeEngine, store: VersionStore, version: int, base: int) -> None:
     resident = Resident(version=base, tensors=dict(engine.decoder(base).named_parameters()))
-    engine.adopt_version(version, base, channel.fetch_delta(version, resident))
+    engine.adopt_version(version, base, store.fetch_delta(version, resident))
 
 
 @pytest.mark.parametrize("is_step_by_step", [True, False])
 def test_an_adopting_engine_serves_the_same_tokens(
-    channel: Channel, engine_config: EngineConfig, is_step_by_step: bool
+    store: VersionStore, engine_config: EngineConfig, is_step_by_step: bool
 ) -> None:
     made = versions(serving_dtype(engine_config))
     for number, tensors in enumerate(made):
-        channel.publish(number, tensors)
+        store.publish(number, tensors)
     expected = drawn(engine_with(engine_config, LAST, made[LAST]), LAST)
-    engine = engine_with(engine_config, 0, channel.fetch(0))
+    engine = engine_with(engine_config, 0, store.fetch(0))
     assert len(expected) == 4
     assert [tokens for tokens, _ in drawn(engine, 0)] != [tokens for tokens, _ in expected]
     if is_step_by_step:
         for version in range(1, LAST + 1):
-            adopt(engine, channel, version, version - 1)
+            adopt(engine, store, version, version - 1)
     else:
-        adopt(engine, channel, LAST, 0)
+        adopt(engine, store, LAST, 0)
     assert same_bits(dict(engine.decoder(LAST).named_parameters()), made[LAST])
     assert drawn(engine, LAST) == expected
 
 
-def test_the_base_of_running_requests_stays_as_it_was(channel: Channel, engine_config: EngineConfig) -> None:
+def test_the_base_of_running_requests_stays_as_it_was(
+    store: VersionStore, engine_config: EngineConfig
+) -> None:
     made = versions(serving_dtype(engine_config))
     for number, tensors in enumerate(made):
-        channel.publish(number, tensors)
+        store.publish(number, tensors)
     engine = engine_with(engine_config, 0, made[0])
     engine.submit(
         Request(
@@ -120,6 +113,6 @@ def test_the_base_of_running_requests_stays_as_it_was(channel: Channel, engine_c
         )
     )
     engine.step()
-    adopt(engine, channel, 1, 0)
+    adopt(engine, store, 1, 0)
     assert same_bits(dict(engine.decoder(0).named_parameters()), made[0])
     assert same_bits(dict(engine.decoder(1).named_parameters()), made[1])

@@ -18,7 +18,6 @@ from dora_rl.weights.chain import AnchorPolicy
 from dora_rl.weights.errors import CannotWrite
 from dora_rl.weights.files import Files
 from dora_rl.weights.packed import Data
-from dora_rl.weights.shared import shared_root
 from dora_rl.weights.store import Store
 
 from .versions import history, same_bits
@@ -71,7 +70,8 @@ class FailingFiles(Files):
 @pytest.fixture
 def quick_path() -> Iterator[Path]:
     """In memory where there is such a place: a kill, unlike a power cut, does not ask what is on the disk."""
-    with tempfile.TemporaryDirectory(dir=shared_root()) as directory:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
         yield Path(directory)
 
 

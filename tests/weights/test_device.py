@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dora_rl.weights.channel import Resident
 from dora_rl.weights.difference import encode_all
+from dora_rl.weights.protocol import Resident
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import strips_in
 

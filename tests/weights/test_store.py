@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.weights.chain import AnchorPolicy, Inventory
-from dora_rl.weights.channel import Resident
 from dora_rl.weights.errors import (
     Busy,
     Damaged,
@@ -18,6 +17,7 @@ from dora_rl.weights.errors import (
     WeightsError,
     WrongBase,
 )
+from dora_rl.weights.protocol import Resident
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import strips_in
 

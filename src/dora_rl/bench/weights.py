@@ -25,9 +25,9 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.shapes import QWEN3_06B, random_weights
 from dora_rl.weights.bits import patterns
 from dora_rl.weights.chain import AnchorPolicy
-from dora_rl.weights.channel import Resident
 from dora_rl.weights.difference import encode_all
 from dora_rl.weights.files import Files
+from dora_rl.weights.protocol import Resident
 from dora_rl.weights.shelf import Shelf
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import Tensors, strips_in

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -27,10 +27,14 @@ from torch import Tensor
 
 from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.save import save_decoder
 from dora_rl.model.tensor_files import save_tensors
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.optimizer import MOMENTS
-from dora_rl.trainer.trainer import Trainer
+
+if TYPE_CHECKING:  # The trainer takes its checkpoints with these functions.
+    from dora_rl.trainer.trainer import Trainer
 
 FORMAT = 2
 HEADER = "checkpoint.json"
@@ -71,20 +75,35 @@ class Snapshot:
     files: Mapping[str, Mapping[str, Tensor]]
 
 
-def save_checkpoint(trainer: Trainer, directory: Path) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCheckpoint:
+    """A version and the state to go on from, in host memory, to be written."""
+
+    decoder: Decoder
+    snapshot: Snapshot
+    is_apart: bool
+    """Whether training may go on while it is written."""
+
+    def write(self, directory: Path, *, state: str, origin: Path) -> None:
+        """A Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
+        save_decoder(self.decoder, directory, origin=origin)
+        write_snapshot(self.snapshot, directory / state)
+
+
+def save_checkpoint(trainer: "Trainer", directory: Path) -> None:
     """Write the trainer between two steps. Every rank calls it, rank 0 writes."""
     snapshot = take_snapshot(trainer, HostMemory())
     if snapshot is not None:
         write_snapshot(snapshot, directory)
 
 
-def take_snapshot(trainer: Trainer, memory: HostMemory) -> Snapshot | None:
+def take_snapshot(trainer: "Trainer", memory: HostMemory) -> Snapshot | None:
     """What a checkpoint holds. Every rank calls it, rank 0 has it.
 
     Where `is_apart` it is a copy, which later steps do not change; else it is to be written before them.
     """
     trainer.check_idle()
-    is_first = trainer.ranks.rank == 0
+    is_first = trainer.is_first
     files = {
         name: memory.copied((each for each in tensors if is_first), f"{name}/")
         for name, tensors in (
@@ -107,7 +126,7 @@ def take_snapshot(trainer: Trainer, memory: HostMemory) -> Snapshot | None:
     return Snapshot(header=header, files=files | {RANDOM: _random_states()})
 
 
-def prepare_snapshots(trainer: Trainer, memory: HostMemory) -> None:
+def prepare_snapshots(trainer: "Trainer", memory: HostMemory) -> None:
     """Touch the memory of snapshots before the first of them is taken."""
     for name, shape in trainer.weights.shapes.items():
         memory.prepare(f"{MASTERS}/{name}", shape, torch.float32)
@@ -115,12 +134,12 @@ def prepare_snapshots(trainer: Trainer, memory: HostMemory) -> None:
             memory.prepare(f"{MOMENTS_FILE}/{moment}.{name}", shape, torch.float32)
 
 
-def is_apart(trainer: Trainer) -> bool:
+def is_apart(trainer: "Trainer") -> bool:
     """Whether what is put together in host memory is not the memory that training changes."""
     return trainer.weights.is_sharded or is_on_device(trainer)
 
 
-def is_on_device(trainer: Trainer) -> bool:
+def is_on_device(trainer: "Trainer") -> bool:
     """Whether a checkpoint has to be copied into host memory."""
     return any(master.device.type != "cpu" for master in trainer.weights.masters.values())
 
@@ -130,7 +149,7 @@ def write_snapshot(snapshot: Snapshot, directory: Path) -> None:
     _write_whole(directory, lambda partial: _write(snapshot, partial))
 
 
-def load_checkpoint(trainer: Trainer, directory: Path) -> None:
+def load_checkpoint(trainer: "Trainer", directory: Path) -> None:
     """Make a trainer of the same model and configuration go on exactly as the saved one would have."""
     trainer.check_idle()
     header = read_header(directory)
@@ -234,13 +253,13 @@ def _under(moment: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): own for name, own in tensors.items() if name.startswith(prefix)}
 
 
-def _whole_moments(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
+def _whole_moments(trainer: "Trainer") -> Iterator[tuple[str, Tensor]]:
     for moment, tensors in trainer.optimizer.moments().items():
         for name, tensor in trainer.weights.whole(tensors):
             yield f"{moment}.{name}", tensor
 
 
-def _kept(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
+def _kept(trainer: "Trainer") -> Iterator[tuple[str, Tensor]]:
     """By version and name; the current version is in the masters."""
     versions = {} if trainer.kept is None else trainer.kept.tensors()
     for version, tensors in versions.items():

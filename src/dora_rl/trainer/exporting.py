@@ -1,30 +1,33 @@
 """The current version as a Hugging Face directory."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.trainer.host_memory import HostMemory
-from dora_rl.trainer.trainer import Trainer
+
+if TYPE_CHECKING:  # The trainer takes its checkpoints with these functions.
+    from dora_rl.trainer.trainer import Trainer
 
 _SERVED = "served/"
 
 
-def export(trainer: Trainer, directory: Path, *, origin: Path | None = None) -> None:
+def export(trainer: "Trainer", directory: Path, *, origin: Path | None = None) -> None:
     """Write what an engine serves, with the tokenizer of `origin`. Every rank calls it, rank 0 writes."""
     decoder = served_on_host(trainer, HostMemory())
     if decoder is not None:
         save_decoder(decoder, directory, origin=origin)
 
 
-def served_on_host(trainer: Trainer, memory: HostMemory) -> Decoder | None:
+def served_on_host(trainer: "Trainer", memory: HostMemory) -> Decoder | None:
     """What an engine serves. Every rank calls it, rank 0 has it.
 
     It is made of the trainer's own memory where that is the host's.
     """
-    is_first = trainer.ranks.rank == 0
+    is_first = trainer.is_first
     tensors = memory.copied((each for each in trainer.weights.served() if is_first), _SERVED)
     if not is_first:
         return None
@@ -33,7 +36,7 @@ def served_on_host(trainer: Trainer, memory: HostMemory) -> Decoder | None:
     return decoder
 
 
-def prepare_serving(trainer: Trainer, memory: HostMemory) -> None:
+def prepare_serving(trainer: "Trainer", memory: HostMemory) -> None:
     """Touch the memory that `served_on_host` takes before it is called first."""
     dtype = getattr(torch, trainer.config.serving_dtype)
     for name, parameter in trainer.weights.policy.decoder.named_parameters():

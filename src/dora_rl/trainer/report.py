@@ -13,8 +13,8 @@ from statistics import fmean, pstdev
 from dora_rl.algorithms.aggregation import BatchCounts
 from dora_rl.trainer.meters import QUANTITIES, Totals
 from dora_rl.trainer.optimizer import Update
+from dora_rl.trainer.protocol import Metrics
 from dora_rl.trainer.records import Group
-from dora_rl.trainer.seam import Metrics
 
 _NAMES = {
     "ratio": "ratio_mean",

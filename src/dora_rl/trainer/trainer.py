@@ -11,6 +11,7 @@ came or how they were packed. Every rank is given the same groups and runs its s
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,18 +19,28 @@ from torch import Tensor
 from dora_rl.algorithms.aggregation import BatchCounts
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.trainer import TrainerConfig
+from dora_rl.trainer.checkpoint import (
+    HostCheckpoint,
+    is_apart,
+    is_on_device,
+    load_checkpoint,
+    prepare_snapshots,
+    take_snapshot,
+)
 from dora_rl.trainer.examples import Example, Prepared, batch_scale, prepared
+from dora_rl.trainer.exporting import prepare_serving, served_on_host
+from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.meters import Meters
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import Policy, Training
+from dora_rl.trainer.protocol import Metrics
 from dora_rl.trainer.ranks import Alone, Ranks
 from dora_rl.trainer.records import Group, TrainBatch
 from dora_rl.trainer.report import StepReport
 from dora_rl.trainer.scorer import Scorer
 from dora_rl.trainer.scoring import own_share
-from dora_rl.trainer.seam import Metrics
 from dora_rl.trainer.step import Step, StepError
 from dora_rl.trainer.tensors import micro_batch_of, sampled_at
 from dora_rl.trainer.warnings import Watch
@@ -56,6 +67,7 @@ class Trainer:
         self.optimizer = Optimizer(weights, config.optimizer, self.ranks)
         self.watch = Watch(config.gap)
         self._max_response_tokens = max_response_tokens
+        self._memory = HostMemory()
         self._device = weights.policy.decoder.norm.weight.device
         self._objective = Objective(config.algorithm, proximal_is_current=config.updates == 1)
         self.kept = kept
@@ -65,6 +77,11 @@ class Trainer:
         self._step: Step | None = None
         self._check(reference)
         self.become(version)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank publishes, writes and speaks for all."""
+        return self.ranks.rank == 0
 
     # --- a step ---------------------------------------------------------------------------------
 
@@ -143,9 +160,31 @@ class Trainer:
     def served_tensors(self) -> dict[str, Tensor]:
         """The tensors of the current version, in the serving dtype, under the Decoder's own names.
 
-        On one device these are the trainer's own: copy them before the next step changes them.
+        Every rank puts each tensor together, and the first keeps it. On one device these are the trainer's
+        own: copy them before the next step changes them.
         """
-        return dict(self.weights.served())
+        return {name: tensor for name, tensor in self.weights.served() if self.is_first}
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def prepare_checkpoints(self) -> None:
+        """Touch the host memory that checkpoints from a device take: training would stand still for it."""
+        if self.is_first and is_on_device(self):
+            prepare_serving(self, self._memory)
+            prepare_snapshots(self, self._memory)
+
+    def take_checkpoint(self) -> HostCheckpoint | None:
+        """The current version and the state to go on from, in host memory; None on ranks but the first."""
+        decoder, snapshot = served_on_host(self, self._memory), take_snapshot(self, self._memory)
+        if decoder is None or snapshot is None:
+            return None
+        return HostCheckpoint(decoder=decoder, snapshot=snapshot, is_apart=is_apart(self))
+
+    def load_checkpoint(self, state: Path) -> None:
+        """Go on exactly as the trainer would have that wrote this state."""
+        load_checkpoint(self, state)
+
+    # --- measuring ------------------------------------------------------------------------------
 
     def behaviour_gap(self, groups: Sequence[Group], policy: Policy) -> tuple[float, float]:
         """Mean and largest absolute difference of recorded logprobs and those of the version they are of.

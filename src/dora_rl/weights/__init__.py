@@ -1,15 +1,13 @@
 """Weights: versions on their way from the trainer to the instances, and through a crash.
 
-channel     the seam: publish on one side, fetch on the other
-memory      by reference, within a process
-shared      through memory that processes of one user share
-store       through files that survive a crash
+protocol    the seam: publish on one side, fetch on the other
+store       versions in files that survive a crash
 strips      tensors strung together, to be compared a few times instead of hundreds
 difference  what changed between two versions, in few bytes, computed where the tensors are
 positions   sorted indices in few bits          bits    patterns, planes and packing
 container   the file format                     packed  its sections: compressed, summed, bounded
 shelf       the files of a store, and reading   chain   which of them a version needs
-files       durable writing                     bench   `dora bench weights`
+files       durable writing                     lock    one publisher at a time
 
 A version is its tensors in the serving dtype, under the Decoder's names. Everything here is exact to the
 bit: a NaN's payload and the sign of a zero survive.

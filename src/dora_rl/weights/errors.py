@@ -7,7 +7,6 @@ DoraError
     ├── UnknownVersion    a version was never published here, or is retired
     ├── MissingFile       a version is here, and a file that it needs is not
     ├── VersionConflict   a version is already published with other weights, or out of order
-    ├── WrittenAfter      tensors handed over by reference were changed afterwards
     ├── Busy              another process publishes into this store
     └── CannotWrite       the disk is full, or the place is not ours
 """
@@ -43,10 +42,6 @@ class MissingFile(WeightsError):
 
 class VersionConflict(WeightsError):
     """A version is final once it is published, and the next one follows the newest."""
-
-
-class WrittenAfter(WeightsError):
-    """Published tensors were changed in place."""
 
 
 class Busy(WeightsError):

@@ -70,15 +70,6 @@ class Files:
         path.unlink(missing_ok=True)
 
 
-class VolatileFiles(Files):
-    """For memory, which no flush makes survive, and which is its user's alone."""
-
-    mode = 0o600
-
-    def sync(self, descriptor: int) -> None:
-        """Nothing to wait for."""
-
-
 def is_temporary(path: Path) -> bool:
     """Whether a file was never finished."""
     return path.name.startswith(".") and path.name.endswith(_TEMPORARY)

@@ -12,10 +12,10 @@ from torch import Tensor
 from dora_rl.model.delta import Delta
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import File
-from dora_rl.weights.channel import Resident
 from dora_rl.weights.container import Header, TensorEntry
 from dora_rl.weights.difference import Steps, changes_of
 from dora_rl.weights.errors import WrongBase
+from dora_rl.weights.protocol import Resident
 from dora_rl.weights.shelf import Shelf
 from dora_rl.weights.strips import Tensors
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from dora_rl.model.delta import Delta
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import AnchorPolicy, Inventory
-from dora_rl.weights.channel import Resident
 from dora_rl.weights.difference import changes_between, encode_all
 from dora_rl.weights.errors import MissingFile, UnknownVersion, VersionConflict, WeightsError
 from dora_rl.weights.files import Files, is_temporary
 from dora_rl.weights.lock import Lock
+from dora_rl.weights.protocol import Resident
 from dora_rl.weights.rebuild import delta_onto, rebuilt
 from dora_rl.weights.shelf import Shelf
 from dora_rl.weights.strips import Strip, Tensors, strips_in
@@ -57,7 +57,7 @@ class _Newest:
 
 
 class Store:
-    """A directory of versions. Speaks Channel; what is fetched belongs to the caller."""
+    """A directory of versions, a VersionStore; what is fetched belongs to the caller."""
 
     def __init__(
         self, directory: Path, *, policy: AnchorPolicy | None = None, files: Files | None = None

@@ -12,72 +12,48 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from dora_rl.model.decoder import Decoder
-from dora_rl.model.save import save_decoder
-from dora_rl.trainer.checkpoint import (
-    CheckpointError,
-    Snapshot,
-    is_apart,
-    is_on_device,
-    load_checkpoint,
-    prepare_snapshots,
-    take_snapshot,
-    write_snapshot,
-)
-from dora_rl.trainer.exporting import prepare_serving, served_on_host
-from dora_rl.trainer.host_memory import HostMemory
-from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.checkpoint import CheckpointError
+from dora_rl.trainer.protocol import PolicyTrainer, TrainerCheckpoint
 
 STATE = "trainer"
 _NAME = re.compile(r"step_(\d{5,})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
-    """A checkpoint in host memory, to be written."""
+class PendingCheckpoint:
+    """A checkpoint that was taken, to be written."""
 
     version: int
     directory: Path
-    contents: tuple[Decoder, Snapshot] | None
+    contents: TrainerCheckpoint | None
     """None where it is written already."""
-    is_apart: bool
-    """Whether training may go on meanwhile."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether training may go on while it is written."""
+        return self.contents is not None and self.contents.is_apart
 
 
-def prepare_checkpoints(trainer: Trainer, memory: HostMemory) -> None:
-    """Touch the host memory that checkpoints from a device take: training would stand still for it."""
-    if trainer.ranks.rank == 0 and is_on_device(trainer):
-        prepare_serving(trainer, memory)
-        prepare_snapshots(trainer, memory)
-
-
-def take_checkpoint(trainer: Trainer, root: Path, memory: HostMemory) -> Pending | None:
+def take_checkpoint(trainer: PolicyTrainer, root: Path) -> PendingCheckpoint | None:
     """The trainer's version, to be written by rank 0 before the next one is taken.
 
     Every rank calls it, and all see whether the directory is there.
     """
-    directory, contents = root / f"step_{trainer.version:05}", None
-    if not directory.exists():
-        decoder, snapshot = served_on_host(trainer, memory), take_snapshot(trainer, memory)
-        if decoder is not None and snapshot is not None:
-            contents = decoder, snapshot
-    if trainer.ranks.rank != 0:
+    directory = root / f"step_{trainer.version:05}"
+    contents = None if directory.exists() else trainer.take_checkpoint()
+    if not trainer.is_first:
         return None
-    return Pending(
-        version=trainer.version, directory=directory, contents=contents, is_apart=is_apart(trainer)
-    )
+    return PendingCheckpoint(version=trainer.version, directory=directory, contents=contents)
 
 
-def write_checkpoint(pending: Pending, *, model: Path, kept_states: int) -> Path:
+def write_checkpoint(pending: PendingCheckpoint, *, model: Path, kept_states: int) -> Path:
     """Write it, unless it is there, and drop states that are too many."""
     directory, root = pending.directory, pending.directory.parent
     partial = directory.with_name(f".{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     if pending.contents is not None:
-        decoder, snapshot = pending.contents
         try:
-            save_decoder(decoder, partial, origin=model)
-            write_snapshot(snapshot, partial / STATE)
+            pending.contents.write(partial, state=STATE, origin=model)
             _sync(partial)
             partial.rename(directory)
             _sync(root)
@@ -89,11 +65,11 @@ def write_checkpoint(pending: Pending, *, model: Path, kept_states: int) -> Path
     return directory
 
 
-def load_newest(trainer: Trainer, root: Path) -> None:
+def load_newest(trainer: PolicyTrainer, root: Path) -> None:
     """Go on from the newest checkpoint, if there is one."""
     found = with_state(root)
     if found:
-        load_checkpoint(trainer, found[-1] / STATE)
+        trainer.load_checkpoint(found[-1] / STATE)
 
 
 def with_state(root: Path) -> list[Path]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dora_rl.model.delta import Delta
 from dora_rl.run.workers.tracked import TrackedEngine
-from dora_rl.weights.channel import Resident
 from dora_rl.weights.errors import MissingFile
+from dora_rl.weights.protocol import Resident, VersionSource
 from dora_rl.weights.store import Store
 
 
@@ -41,7 +41,7 @@ class Residents:
 
     def __init__(self, engine: TrackedEngine, store: Path, device: str) -> None:
         self._engine = engine
-        self._store = Store(store)
+        self._store: VersionSource = Store(store)
         self._device = device
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="versions")
 

@@ -7,7 +7,7 @@ rank 0 publishes, writes files and speaks.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,26 @@ from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.setup import LiveSetup
 from dora_rl.run.workers.checkpoints import (
-    Pending,
+    PendingCheckpoint,
     load_newest,
-    prepare_checkpoints,
     take_checkpoint,
     write_checkpoint,
 )
 from dora_rl.run.workers.followers import Followers
 from dora_rl.run.workers.joining import join
-from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.opening import open_trainer
-from dora_rl.trainer.seam import Metrics
-from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.protocol import Metrics, PolicyTrainer
+from dora_rl.weights.protocol import VersionStore
 from dora_rl.weights.store import Store
 
 
 class Steps:
     """One rank's trainer, and the step it is in."""
 
-    def __init__(self, setup: LiveSetup, trainer: Trainer) -> None:
+    def __init__(self, setup: LiveSetup, trainer: PolicyTrainer) -> None:
         self._setup = setup
         self._trainer = trainer
         self._layout = LiveLayout(root=Path(setup.run_directory))
-        self._memory = HostMemory()
         self._added: set[int] = set()
         """Groups of the step in progress."""
         self._busy_s = 0.0
@@ -82,18 +79,17 @@ class Steps:
         self._added, self._busy_s = set(), 0.0
         return metrics, train_s
 
-    def served(self) -> dict[str, Tensor]:
+    def served(self) -> Mapping[str, Tensor]:
         """The version as it is published; all ranks put each tensor together, and the first keeps it."""
-        is_first = self._trainer.ranks.rank == 0
-        return {name: tensor for name, tensor in self._trainer.weights.served() if is_first}
+        return self._trainer.served_tensors()
 
     def prepare_checkpoints(self) -> None:
         """What the first checkpoint would wait for; beside the first step."""
-        prepare_checkpoints(self._trainer, self._memory)
+        self._trainer.prepare_checkpoints()
 
-    def take_checkpoint(self) -> Pending | None:
+    def take_checkpoint(self) -> PendingCheckpoint | None:
         """The last version, for rank 0 to write."""
-        return take_checkpoint(self._trainer, self._layout.checkpoints, self._memory)
+        return take_checkpoint(self._trainer, self._layout.checkpoints)
 
     def _begin(self, batch: int) -> None:
         assert batch == self._trainer.version, f"batch {batch} for a trainer of {self._trainer.version}"
@@ -105,7 +101,7 @@ class TrainerWorker:
     """Rank 0: obeys, has the others follow, publishes and speaks."""
 
     def __init__(
-        self, channel: Channel, setup: LiveSetup, steps: Steps, store: Store, followers: Followers
+        self, channel: Channel, setup: LiveSetup, steps: Steps, store: VersionStore, followers: Followers
     ) -> None:
         self._channel = channel
         self._setup = setup
@@ -181,7 +177,7 @@ class TrainerWorker:
         else:
             self._write(pending)
 
-    def _write(self, pending: Pending) -> None:
+    def _write(self, pending: PendingCheckpoint) -> None:
         """Beside the next steps where it can be; what fails ends the process, in whichever thread."""
         setup, channel = self._setup, self._channel
         with telling_why(channel), channel.kept_alive(setup.patience.step_s):

@@ -18,19 +18,28 @@ class Resident:
     tensors: Tensors
 
 
-class Channel(Protocol):
-    """A way for versions. Versions are published in order, and are final."""
-
-    def publish(self, version: int, tensors: Tensors) -> None:
-        """Make a version available; when this returns, it can be fetched."""
-        ...
+class VersionSource(Protocol):
+    """What an instance needs of a store of versions."""
 
     def fetch(self, version: int, device: str | None = None) -> Tensors:
-        """All of a version, on a device, or where the channel has it."""
+        """All tensors of a version, on a device, or where the store has them."""
         ...
 
     def fetch_delta(self, version: int, base: Resident) -> Delta:
         """What turns the base into a newer version, on the device of the base: for an engine to adopt."""
+        ...
+
+
+class VersionStore(VersionSource, Protocol):
+    """What a trainer needs of a store of versions. They are published in order, and are final."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Versions that can be fetched, oldest first."""
+        ...
+
+    def publish(self, version: int, tensors: Tensors) -> None:
+        """Make a version available; when this returns, it can be fetched."""
         ...
 
     def retire(self, version: int) -> None:

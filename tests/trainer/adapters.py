@@ -1,13 +1,8 @@
-"""LoRA factors as peft reads and writes them: `adapter_config.json` and `adapter_model.safetensors`."""
+"""LoRA factors as peft reads them, so that it can check what we merge."""
 
 import json
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
-from dora_rl.core.errors import ModelError
 from dora_rl.model.tensor_files import save_tensors
 from dora_rl.trainer.lora import LoraWeights
 
@@ -44,22 +39,3 @@ def save_adapter(weights: LoraWeights, directory: Path, *, base: str | None = No
         "alpha_pattern": {},
     }
     (directory / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-@torch.no_grad()
-def load_adapter(weights: LoraWeights, directory: Path) -> None:
-    """Set the factors from an adapter of the same rank, scale and targets."""
-    try:
-        settings = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
-        tensors = load_file(directory / FACTORS)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(f"{directory} is no adapter: {error}") from error
-    if (settings.get("r"), settings.get("lora_alpha")) != (weights.config.rank, weights.config.alpha):
-        raise ModelError(f"{directory} has another rank or alpha than this trainer's lora")
-    wanted = {f"{_PREFIX}{name}": name for each in weights.factors for name in each.names}
-    if tensors.keys() != wanted.keys():
-        different = sorted(tensors.keys() ^ wanted.keys())
-        raise ModelError(f"{directory} changes other matrices: '{different[0]}' is in only one of them")
-    for key, name in wanted.items():
-        weights.masters[name].copy_(tensors[key])
-    weights.refresh()

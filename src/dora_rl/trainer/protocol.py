@@ -1,0 +1,75 @@
+"""What a run's trainer process needs of a trainer, torch-free: steps, the weights to serve, checkpoints.
+
+With several ranks each has a trainer of its own, told the same in the same order; the first speaks for all.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dora_rl.trainer.records import Group
+
+Metrics = dict[str, float]
+
+
+class StepTrainer(Protocol):
+    """Turns version n into n + 1 with exactly the groups of one step, which may come one by one."""
+
+    @property
+    def version(self) -> int:
+        """The version that the next step, or the one in progress, trains."""
+        ...
+
+    def begin_step(self, num_groups: int) -> None:
+        """Start a step that takes exactly so many groups."""
+        ...
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Take in finished groups of the step, and run what can run before the others are there."""
+        ...
+
+    def finish_step(self) -> Metrics:
+        """End the step: the next version is what the weights are now."""
+        ...
+
+    def abandon_step(self) -> None:
+        """Forget a step that has made no update yet, as if it had not begun."""
+        ...
+
+
+class TrainerCheckpoint(Protocol):
+    """A version with everything the next step depends on, to be written."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether training may go on while it is written."""
+        ...
+
+    def write(self, directory: Path, *, state: str, origin: Path) -> None:
+        """A Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
+        ...
+
+
+class PolicyTrainer(StepTrainer, Protocol):
+    """The trainer of a run: it trains, is served and is resumed. Every rank calls everything."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank publishes, writes and speaks for all."""
+        ...
+
+    def served_tensors(self) -> Mapping[str, Any]:
+        """On the first rank every parameter as it is served; copied before the next step changes it."""
+        ...
+
+    def prepare_checkpoints(self) -> None:
+        """Do beforehand what the first checkpoint would wait for."""
+        ...
+
+    def take_checkpoint(self) -> TrainerCheckpoint | None:
+        """The version between two steps; None on every rank but the first."""
+        ...
+
+    def load_checkpoint(self, state: Path) -> None:
+        """Go on exactly as the trainer would have that wrote this state."""
+        ...
