@@ -9,21 +9,21 @@ import pytest
 from dora_rl.bench.peer import comparison as peers
 from dora_rl.bench.peer.trl import arguments
 from dora_rl.core.errors import ConfigError, UserError
-from dora_rl.run.setup import Devices, LiveSetup
+from dora_rl.run.setup import DeviceLayout, RunSetup
 
 
-def test_batch_and_optimizer_are_ours(make_setup: Callable[..., LiveSetup]) -> None:
+def test_batch_and_optimizer_are_ours(make_setup: Callable[..., RunSetup]) -> None:
     setup = make_setup()
     asked = arguments(setup, 7, "out")
     assert asked["max_steps"] == 7
-    assert asked["per_device_train_batch_size"] == setup.batch.groups * setup.batch.group_size
-    assert asked["num_generations"] == setup.batch.group_size
+    assert asked["per_device_train_batch_size"] == setup.recipe.batch.groups * setup.recipe.batch.group_size
+    assert asked["num_generations"] == setup.recipe.batch.group_size
     assert asked["learning_rate"] == setup.trainer.optimizer.learning_rate
     assert asked["max_completion_length"] == setup.max_new_tokens
 
 
-def test_what_it_has_no_words_for_is_refused(make_setup: Callable[..., LiveSetup]) -> None:
-    setup = msgspec.structs.replace(make_setup(), devices=Devices(trainer_device="cuda:0"))
+def test_what_it_has_no_words_for_is_refused(make_setup: Callable[..., RunSetup]) -> None:
+    setup = msgspec.structs.replace(make_setup(), devices=DeviceLayout(trainer_device="cuda:0"))
     with pytest.raises(ConfigError, match="for CPUs"):
         arguments(setup, 7, "out")
 

@@ -12,7 +12,7 @@ from dora_rl.bench.schedules.spans import read_facts
 from dora_rl.core.history import History
 from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 
 def length_of(key: StreamKey) -> int:
@@ -31,7 +31,7 @@ def test_tokens_that_exist_already_count() -> None:
 
 @pytest.mark.slow
 def test_every_response_has_its_length_and_the_run_can_be_predicted(
-    make_setup: Callable[..., LiveSetup], tmp_path: Path
+    make_setup: Callable[..., RunSetup], tmp_path: Path
 ) -> None:
     setup = make_setup(steps=4)
     run_prescribed(setup, length_of)

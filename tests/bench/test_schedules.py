@@ -21,7 +21,7 @@ from dora_rl.bench.schedules.spans import LogFacts
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal
 from dora_rl.engines.requests import StreamKey
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 
 def run(
@@ -120,7 +120,7 @@ def test_no_step_is_predicted_to_take_less_than_its_processor_time(
     cpu_s: float | None,
     predicted_s: float,
     monkeypatch: pytest.MonkeyPatch,
-    make_setup: Callable[..., LiveSetup],
+    make_setup: Callable[..., RunSetup],
 ) -> None:
     monkeypatch.setattr(schedules, "predicted_step_s", lambda root, **given: 0.07)
     monkeypatch.setattr(schedules, "num_cores", lambda: 2)

@@ -448,11 +448,11 @@ def test_every_slot_can_be_used_by_the_longest_sequence(
     instance = Instance(instance=0, spec=spec, version=0, now=0.0)
     instance.num_running = others
     instance.report(0.0, 0.0, others * sequence)
-    assert Fleet(watermark=plan.recipe.control.kv_watermark).has_room(instance, sequence)
+    assert Fleet(watermark=plan.setup.recipe.control.kv_watermark).has_room(instance, sequence)
     [kv] = [entry.num_bytes for entry in plan.memory if "KV of" in entry.what]
     tokens = (limits.num_blocks + 1) * limits.block_size
     assert kv == tokens * PagedCache.cell_bytes(
-        read_config(Path(plan.setup.model) / "config.json"), torch.float32
+        read_config(Path(plan.setup.model_directory) / "config.json"), torch.float32
     )
 
 
@@ -474,7 +474,7 @@ def test_how_long_responses_usually_are_is_the_recipes_to_say(
     monkeypatch.setattr(planner, "placements", watched)
     gpu = Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30)
     plan = planned_on(monkeypatch, gpu, gpu, sets=("task.lengths={kind: lognormal, median_tokens: 5}",))
-    for recipe in (plan.recipe, *seen):
+    for recipe in (plan.setup.recipe, *seen):
         lengths = recipe.task.lengths
         assert isinstance(lengths, Lognormal)
         assert (lengths.median_tokens, lengths.min_tokens, lengths.max_tokens) == (5, 1, 8)

@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Batch, Lognormal, Recipe, Task
-from dora_rl.core.recipe.live import Devices as Asked
+from dora_rl.core.recipe.live import Devices
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.model.shapes import SHAPES
 from dora_rl.prepare.machine import Gpu
 from dora_rl.prepare.placement import placements
-from dora_rl.run.setup import Devices
+from dora_rl.run.setup import DeviceLayout
 
 QWEN = SHAPES["qwen3-0.6b"]
 SHORT = Lognormal(median_tokens=100, sigma=0.5, max_tokens=512)
@@ -26,21 +26,21 @@ def placed(
     groups: int = 64,
     prompt_tokens: int = 512,
     **asked: object,
-) -> Devices:
+) -> DeviceLayout:
     recipe = replace(
         Recipe(),
-        devices=Asked(**asked),
+        devices=Devices(**asked),
         batch=Batch(groups=groups, group_size=8),
         task=Task(lengths=lengths, prompt_tokens=prompt_tokens),
     )
     return next(placements(recipe, QWEN, [Gpu(name=gpu, memory_bytes=80 * 2**30)] * num_gpus, num_cores))
 
 
-def ranks_of(devices: Devices) -> list[str]:
+def ranks_of(devices: DeviceLayout) -> list[str]:
     return [devices.rank_device(rank) for rank in range(devices.trainer_ranks)]
 
 
-def pausing(devices: Devices) -> list[int]:
+def pausing(devices: DeviceLayout) -> list[int]:
     return [number for number in range(devices.instances) if devices.pauses(number)]
 
 

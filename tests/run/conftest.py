@@ -8,18 +8,17 @@ import msgspec
 import pytest
 import torch
 
-from dora_rl.core.recipe import Batch, Control
-from dora_rl.core.recipe.trainer import OptimizerConfig, TrainerConfig
+from dora_rl.core.loading import build
+from dora_rl.core.recipe import Recipe
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
-from dora_rl.envs.config import DataConfig, RewardConfig, ScoringConfig, SourceConfig
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store
 
 EVEN_REWARD = f"{Path(__file__).with_name('rewards.py')}:even_reward"
-MakeSetup = Callable[..., LiveSetup]
+MakeSetup = Callable[..., RunSetup]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -51,32 +50,50 @@ def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_setup(model: Path, tmp_path: Path) -> MakeSetup:
-    """A run of a few seconds; anything may be said otherwise."""
-    return lambda **changes: live_setup(model, tmp_path / "run", **changes)
+    """A run of a few seconds; any section of its recipe, its devices and its engine may be given."""
+    return lambda **changes: run_setup(model, tmp_path / "run", **changes)
 
 
-def live_setup(model: Path, run_directory: Path, **changes: Any) -> LiveSetup:
-    """A run of a few seconds."""
+def run_setup(
+    model: Path,
+    run_directory: Path,
+    *,
+    layout: DeviceLayout | None = None,
+    engine_config: EngineConfig | None = None,
+    **sections: Any,
+) -> RunSetup:
+    """A run of a few seconds, of a recipe with these sections instead of its own."""
     limits = Limits(
         num_blocks=256, block_size=16, max_running=16, step_tokens=64, max_positions=512, num_host_blocks=64
     )
-    setup = LiveSetup(
+    return RunSetup(
+        recipe=msgspec.structs.replace(_recipe(model), **sections),
         run_directory=str(run_directory),
-        model=str(model),
-        data=DataConfig(train=SourceConfig(name="count", options={"rows": 64, "held_out_rows": 8})),
-        scoring=ScoringConfig(rewards=(RewardConfig(function=EVEN_REWARD),), processes=1),
-        engine=EngineConfig(limits=limits, max_versions=4),
-        max_new_tokens=48,
-        # A fresh model draws every character about as often: responses of very different lengths.
-        stop_strings=("a", "b", "c", "d"),
-        steps=3,
-        batch=Batch(groups=2, group_size=3),
-        control=Control(max_staleness=2, rebalance_period_s=0.3, silence_s=20.0),
-        trainer=TrainerConfig(serving_dtype="float32", optimizer=OptimizerConfig(learning_rate=1e-3)),
-        report_every_s=0.1,
-        checkpoint_every_steps=2,
+        model_directory=str(model),
+        engine=engine_config or EngineConfig(limits=limits, max_versions=4),
+        devices=layout or DeviceLayout(),
     )
-    return msgspec.structs.replace(setup, **changes)
+
+
+def _recipe(model: Path) -> Recipe:
+    tree = {
+        "model": str(model),
+        "steps": 3,
+        "batch": {"groups": 2, "group_size": 3},
+        "control": {"max_staleness": 2, "rebalance_period_s": 0.3, "silence_s": 20.0},
+        "cluster": {"gpus": 2, "rollout_gpus": 1, "tensor_parallel": 1, "slots": 16, "max_versions": 4},
+        "data": {"train": {"name": "count", "options": {"rows": 64, "held_out_rows": 8}}},
+        "rewards": [{"function": EVEN_REWARD}],
+        "scoring": {"processes": 1},
+        # A fresh model draws every character about as often: responses of very different lengths.
+        "response": {"max_new_tokens": 48, "stop_strings": ["a", "b", "c", "d"]},
+        "trainer": {"serving_dtype": "float32"},
+        "optimizer": {"learning_rate": 1e-3},
+        "engine": {"report_every_s": 0.1},
+        "checkpoints": {"every": 2},
+        "task": {"prompt_tokens": 1, "lengths": {"kind": "lognormal", "min_tokens": 1, "max_tokens": 48}},
+    }
+    return build(Recipe, tree, "the recipe of a test")
 
 
 def request(id: int, *, version: int = 0, max_new_tokens: int = 20, **fields: Any) -> Request:

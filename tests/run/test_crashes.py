@@ -17,14 +17,16 @@ from safetensors.torch import load_file
 from dora_rl.core.errors import UserError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Fault, InstanceJoined
-from dora_rl.core.recipe import Control
-from dora_rl.envs.config import DataConfig, RewardConfig, ScoringConfig, SourceConfig
+from dora_rl.core.recipe import Checkpoints, Control, Evaluation, Patience
+from dora_rl.core.recipe.data import ScoringSettings
+from dora_rl.core.recipe.generation import ResponseSettings
+from dora_rl.envs.config import DataConfig, RewardConfig, SourceConfig
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.deaths import WorkerDied
 from dora_rl.run.orchestrator.failing import RewardsFailed
 from dora_rl.run.orchestrator.plane import replay_live
 from dora_rl.run.run import run_live
-from dora_rl.run.setup import Devices, Evaluation, LiveSetup, Patience, write_setup
+from dora_rl.run.setup import DeviceLayout, RunSetup, write_setup
 
 from .conftest import MakeSetup
 from .verdict import check_journal
@@ -33,7 +35,7 @@ from .victim import Plan, children
 KILL = "SIGKILL"
 
 
-def run(setup: LiveSetup, plan: Plan, *, is_first: bool = True) -> subprocess.CompletedProcess[str]:
+def run(setup: RunSetup, plan: Plan, *, is_first: bool = True) -> subprocess.CompletedProcess[str]:
     """Run or resume in a process of its own, which follows the plan."""
     where = Path(setup.run_directory)
     if is_first:
@@ -54,23 +56,23 @@ def summary(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def check(setup: LiveSetup) -> None:
+def check(setup: RunSetup) -> None:
     root = Path(setup.run_directory)
     check_journal(root)
     assert replay_live(root).difference is None
     lines = [json.loads(line) for line in LiveLayout(root=root).metrics_log.read_text().splitlines()]
-    assert [line["step"] for line in lines if "step_time" in line] == list(range(1, setup.steps + 1))
+    assert [line["step"] for line in lines if "step_time" in line] == list(range(1, setup.recipe.steps + 1))
     for line in lines:
         if "step_time" in line:
             (mean,) = (value for name, value in line.items() if name.startswith("rewards/"))
             assert mean == pytest.approx(line["reward"]), "of this step, not of another"
     evaluated = [line["step"] for line in lines if "eval/prompts" in line]
-    every = setup.evaluation.every_steps if setup.evaluation else setup.steps + 1
-    assert sorted(evaluated) == (list(range(0, setup.steps + 1, every)) if setup.evaluation else [])
+    steps, every = setup.recipe.steps, setup.recipe.evaluation.every
+    assert sorted(evaluated) == (list(range(0, steps + 1, every)) if every else [])
 
 
-def final_weights(setup: LiveSetup) -> dict[str, Any]:
-    path = Path(setup.run_directory) / f"checkpoints/step_{setup.steps:05}/model.safetensors"
+def final_weights(setup: RunSetup) -> dict[str, Any]:
+    path = Path(setup.run_directory) / f"checkpoints/step_{setup.recipe.steps:05}/model.safetensors"
     return load_file(path)
 
 
@@ -78,7 +80,7 @@ def final_weights(setup: LiveSetup) -> dict[str, Any]:
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("victim", ["workers.instance", "workers.trainer", "workers.rewards"])
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(make_setup: MakeSetup, victim: str) -> None:
-    setup = make_setup(steps=8, devices=Devices(instances=2))
+    setup = make_setup(steps=8, layout=DeviceLayout(instances=2))
     ended = summary(run(setup, [(40, KILL, victim), (90, KILL, victim)]))
     assert ended["is_complete"]
     if victim != "workers.rewards":
@@ -98,10 +100,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(make_setup: Mak
 )
 def test_a_worker_that_hangs_is_named_and_replaced(make_setup: MakeSetup, victim: str, name: str) -> None:
     control = Control(max_staleness=2, rebalance_period_s=0.3, silence_s=8.0)
-    setup = make_setup(steps=8, control=control)
-    setup = msgspec.structs.replace(
-        setup, scoring=msgspec.structs.replace(setup.scoring, time_limit_s=8.0, processes=1)
-    )
+    setup = make_setup(steps=8, control=control, scoring=ScoringSettings(time_limit_s=8.0, processes=1))
     ended = summary(run(setup, [(40, "SIGSTOP", victim)]))
     assert ended["is_complete"]
     assert ended["worker_deaths"] == {name: 1}
@@ -134,7 +133,7 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(make_setup: MakeSetu
 @pytest.mark.parametrize("schedule", ["partial", "dora"])
 def test_evaluations_go_on_though_instances_and_everything_die(make_setup: MakeSetup, schedule: str) -> None:
     control = Control(schedule=schedule, max_staleness=2, rebalance_period_s=0.3, silence_s=20.0)
-    setup = make_setup(steps=8, control=control, evaluation=Evaluation(every_steps=1, prompts=8))
+    setup = make_setup(steps=8, control=control, evaluation=Evaluation(every=1, max_rows=8))
     plan: Plan = [(40, KILL, "workers.instance"), (120, KILL, "workers.instance"), (200, KILL, "self")]
     ended = run(setup, plan)
     if ended.returncode:
@@ -147,7 +146,7 @@ def test_evaluations_go_on_though_instances_and_everything_die(make_setup: MakeS
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_run_killed_after_its_last_step_still_writes_its_checkpoint(make_setup: MakeSetup) -> None:
-    setup = make_setup(checkpoint_every_steps=50)
+    setup = make_setup(checkpoints=Checkpoints(every=50))
     assert run(setup, [("Finish", KILL, "self")]).returncode == -9
     assert summary(run(setup, [], is_first=False))["is_complete"]
     assert final_weights(setup)
@@ -161,7 +160,7 @@ def test_a_step_that_the_journal_does_not_know_yet_is_in_no_checkpoint(
     make_setup: MakeSetup, plan: Plan
 ) -> None:
     """Else the trainer would come back with a step that the journal still waits for, for ever."""
-    setup = make_setup(checkpoint_every_steps=1)
+    setup = make_setup(checkpoints=Checkpoints(every=1))
     assert run(setup, [*plan, ("Published", KILL, "journal")]).returncode == -9
     assert not list((Path(setup.run_directory) / "checkpoints").iterdir())
     assert summary(run(setup, [], is_first=False))["is_complete"]
@@ -173,7 +172,7 @@ def test_a_step_that_the_journal_does_not_know_yet_is_in_no_checkpoint(
 def test_a_killed_run_ends_with_the_weights_of_one_left_alone(make_setup: MakeSetup, tmp_path: Path) -> None:
     engine = msgspec.structs.replace(make_setup().engine, is_batch_invariant=True)
     control = Control(schedule="sync", rebalance_period_s=0.3, silence_s=20.0)
-    alone = make_setup(engine=engine, control=control, steps=5)
+    alone = make_setup(engine_config=engine, control=control, steps=5)
     killed = msgspec.structs.replace(alone, run_directory=str(tmp_path / "killed"))
     summary(run(alone, []))
     plan = [(20, KILL, "workers.trainer"), (30, KILL, "workers.instance"), (45, KILL, "self")]
@@ -187,7 +186,7 @@ def test_a_killed_run_ends_with_the_weights_of_one_left_alone(make_setup: MakeSe
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_an_interrupt_writes_a_checkpoint_and_a_second_one_leaves_at_once(make_setup: MakeSetup) -> None:
-    setup = make_setup(steps=50, checkpoint_every_steps=50)
+    setup = make_setup(steps=50, checkpoints=Checkpoints(every=50))
     ended = summary(run(setup, [(40, "SIGINT", "self")]))
     assert not ended["is_complete"]
     assert ended["steps"] > 0
@@ -213,7 +212,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run_with_the_reason(make_se
 @pytest.mark.slow
 def test_reward_workers_that_die_over_everything_end_the_run_with_the_reason(make_setup: MakeSetup) -> None:
     deadly = RewardConfig(function=f"{Path(__file__).with_name('rewards.py')}:deadly_reward")
-    setup = make_setup(scoring=ScoringConfig(rewards=(deadly,), processes=1))
+    setup = make_setup(rewards=(deadly,))
     with pytest.raises(
         RewardsFailed, match=r"failed for [6-9] trajectories in a row.*deadly_reward, process died.*SIGKILL"
     ):
@@ -226,7 +225,10 @@ def _kill_instances() -> None:
 
 
 def test_a_set_up_that_cannot_work_leaves_nothing_behind(make_setup: MakeSetup) -> None:
-    setup = make_setup(max_new_tokens=511, data=DataConfig(train=SourceConfig(name="arithmetic")))
+    setup = make_setup(
+        response=ResponseSettings(max_new_tokens=511),
+        data=DataConfig(train=SourceConfig(name="arithmetic")),
+    )
     with pytest.raises(UserError, match="max_new_tokens"):
         run_live(setup)
     assert not Path(setup.run_directory).exists()

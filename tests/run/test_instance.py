@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings
 from dora_rl.launch.local import LOCAL, LocalHandle
 from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
 
-from .conftest import live_setup, request
+from .conftest import request, run_setup
 from .talk import Talk
 
 
@@ -30,7 +31,12 @@ def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) ->
             say.InstanceWord,
         )
         workers.append(worker)
-        setup = live_setup(model, directory, report_every_s=0.01, stop_strings=())
+        setup = run_setup(
+            model,
+            directory,
+            engine=EngineSettings(report_every_s=0.01),
+            response=ResponseSettings(max_new_tokens=48),
+        )
         worker.send(say.Begin(setup=setup, store=str(store)))
         talk = Talk(worker)
         talk.word(say.InstanceReady)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from safetensors import SafetensorError
 
 from dora_rl.core.decisions import Start, Take
-from dora_rl.core.errors import UserError
+from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.inputs import Fault
 from dora_rl.core.recipe import Control
 from dora_rl.core.stream_key import StreamKey
@@ -108,6 +108,16 @@ def test_a_set_up_survives_being_written(make_setup: MakeSetup, tmp_path: Path) 
     setup = make_setup()
     write_setup(setup, tmp_path / "setup.json")
     assert read_setup(tmp_path / "setup.json") == setup
+
+
+@pytest.mark.parametrize(("written", "number"), [({"steps": 3}, 1), ({"format": 99}, 99)])
+def test_a_set_up_of_another_format_is_refused_with_a_way_out(
+    tmp_path: Path, written: dict[str, int], number: int
+) -> None:
+    (tmp_path / "setup.json").write_text(json.dumps(written))
+    with pytest.raises(ConfigError, match=rf"setup.json has format {number}, and .* reads format 2") as error:
+        read_setup(tmp_path / "setup.json")
+    assert "version of dora-rl that the run was started with" in str(error.value.hint)
 
 
 def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: Path) -> None:
@@ -364,7 +374,7 @@ class Silent:
 def make_training(make_setup: MakeSetup, root: Path) -> Training:
     """A trainer that says nothing by itself, ready, in a run where nothing happened yet."""
     setup, layout = make_setup(), LiveLayout(root=root)
-    journal = Journal.create(layout.journal, setup.header())
+    journal = Journal.create(layout.journal, setup.recipe)
     deaths = Deaths(3, root / "book")
     training = Training(setup, layout, journal, deaths, lambda take, groups: None, launch=SilentLaunch())
     training.is_ready = True
@@ -397,7 +407,7 @@ def test_a_step_that_has_only_some_of_its_groups_is_forgotten_before_a_checkpoin
 
 def test_a_step_that_has_changed_the_weights_is_not_forgotten(make_setup: MakeSetup, tmp_path: Path) -> None:
     setup = make_setup()
-    twice = replace(setup, batch=replace(setup.batch, updates=2))
+    twice = make_setup(batch=replace(setup.recipe.batch, updates=2))
     training = make_training(lambda: twice, tmp_path)  # type: ignore[arg-type]
     assert training.abandon_part(), "there is none"
     training._has_part = True

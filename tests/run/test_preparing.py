@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from dora_rl.core.errors import DoraError
-from dora_rl.core.recipe import Control
+from dora_rl.core.recipe import Control, Patience
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Launch, WorkerSpec
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator import preparing
-from dora_rl.run.setup import LiveSetup, Patience
+from dora_rl.run.setup import RunSetup
 
 from .conftest import MakeSetup
 
@@ -30,7 +30,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., L
     monkeypatch.setattr(preparing, "_TELL_EVERY_S", 0.2)
     monkeypatch.setattr(preparing.tempfile, "tempdir", str(tmp_path))
 
-    def prepare(setup: LiveSetup, tell: preparing.Tell = print, launch: Launch = LOCAL) -> LiveLayout:
+    def prepare(setup: RunSetup, tell: preparing.Tell = print, launch: Launch = LOCAL) -> LiveLayout:
         layout = LiveLayout(root=tmp_path / "made")
         layout.root.mkdir()
         preparing.make_prompts(setup, layout, tell, launch)

@@ -16,10 +16,10 @@ from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.orchestrator.plane import replay_live
 from dora_rl.run.run import run_live
-from dora_rl.run.setup import Devices, LiveSetup
+from dora_rl.run.setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store
 
-from .conftest import MakeSetup, live_setup
+from .conftest import MakeSetup, run_setup
 from .talk import Talk
 from .test_crashes import KILL, run, summary
 from .test_trainer import groups, train, train_again
@@ -39,8 +39,8 @@ def start(model: Path, tmp_path: Path) -> Iterator[Start]:
     def make(run: str, ranks: int = 2, device: str = "cpu", **changes: object) -> Talk:
         root = tmp_path / run
         (root / "checkpoints").mkdir(parents=True, exist_ok=True)
-        devices = Devices(trainer_ranks=ranks, trainer_device=device)
-        setup: LiveSetup = live_setup(model, root, devices=devices, **changes)
+        devices = DeviceLayout(trainer_ranks=ranks, trainer_device=device)
+        setup: RunSetup = run_setup(model, root, layout=devices, **changes)
         worker = LOCAL.start(
             WorkerSpec(
                 name="worker", module="dora_rl.run.workers.trainer", log=str(tmp_path / "trainer.log")
@@ -210,9 +210,9 @@ def test_more_ranks_than_gpus_are_the_users_mistake(start: Start) -> None:
 
 
 def test_ranks_have_devices_in_a_row() -> None:
-    assert Devices(trainer_ranks=2).rank_device(1) == "cpu"
-    assert Devices(trainer_device="cuda").rank_device(0) == "cuda:0"
-    assert Devices(trainer_device="cuda:2", trainer_ranks=2).rank_device(1) == "cuda:3"
+    assert DeviceLayout(trainer_ranks=2).rank_device(1) == "cpu"
+    assert DeviceLayout(trainer_device="cuda").rank_device(0) == "cuda:0"
+    assert DeviceLayout(trainer_device="cuda:2", trainer_ranks=2).rank_device(1) == "cuda:3"
 
 
 # --- whole runs ---
@@ -220,7 +220,7 @@ def test_ranks_have_devices_in_a_row() -> None:
 
 @pytest.mark.slow
 def test_a_run_with_two_ranks_completes(make_setup: MakeSetup) -> None:
-    setup = make_setup(devices=Devices(trainer_ranks=2))
+    setup = make_setup(layout=DeviceLayout(trainer_ranks=2))
     assert run_live(setup).is_complete
     root = Path(setup.run_directory)
     check_journal(root)
@@ -230,7 +230,7 @@ def test_a_run_with_two_ranks_completes(make_setup: MakeSetup) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_rank_that_is_killed_costs_the_run_nothing(make_setup: MakeSetup) -> None:
-    setup = make_setup(steps=6, devices=Devices(trainer_ranks=2))
+    setup = make_setup(steps=6, layout=DeviceLayout(trainer_ranks=2))
     ended = summary(run(setup, [(40, KILL, "workers.rank"), (80, KILL, "workers.rank")]))
     assert ended["is_complete"]
     assert ended["worker_deaths"]["the trainer"] >= 1

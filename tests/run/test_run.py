@@ -11,12 +11,13 @@ import pytest
 
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published, Scored
-from dora_rl.core.recipe import Control, ScheduleName
-from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.core.recipe import Checkpoints, Control, Evaluation, ScheduleName
+from dora_rl.core.recipe.generation import ResponseSettings
+from dora_rl.envs.config import RewardConfig
 from dora_rl.run.orchestrator.failing import RewardsFailed
 from dora_rl.run.orchestrator.plane import replay_live
 from dora_rl.run.run import resume_live, run_live
-from dora_rl.run.setup import Devices, Evaluation
+from dora_rl.run.setup import DeviceLayout
 
 from .conftest import MakeSetup
 from .verdict import check_journal
@@ -24,7 +25,7 @@ from .verdict import check_journal
 
 @pytest.mark.timeout(120)
 def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSetup) -> None:
-    setup = make_setup(evaluation=Evaluation(every_steps=2, prompts=4))
+    setup = make_setup(evaluation=Evaluation(every=2, max_rows=4))
     summary = run_live(setup)
     root = Path(setup.run_directory)
     assert summary.is_complete
@@ -51,16 +52,16 @@ def mode_of(path: Path) -> int:
 def test_a_run_left_after_its_last_step_and_before_its_checkpoint_is_not_complete(
     make_setup: MakeSetup,
 ) -> None:
-    setup = make_setup(checkpoint_every_steps=100)
+    setup = make_setup(checkpoints=Checkpoints(every=100))
 
     def leave(event: Input, _: object) -> None:
-        if isinstance(event, Published) and event.version == setup.steps:
+        if isinstance(event, Published) and event.version == setup.recipe.steps:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
 
     summary = run_live(setup, [leave])
     root = Path(setup.run_directory)
-    assert (summary.steps, summary.is_complete, summary.checkpoint) == (setup.steps, False, None)
+    assert (summary.steps, summary.is_complete, summary.checkpoint) == (setup.recipe.steps, False, None)
     assert not (root / "finished.json").exists()
     summary = resume_live(root)
     assert summary.is_complete
@@ -71,7 +72,7 @@ def test_a_run_left_after_its_last_step_and_before_its_checkpoint_is_not_complet
 @pytest.mark.timeout(120)
 def test_a_reward_that_always_raises_ends_the_run_with_its_traceback_in_a_log(make_setup: MakeSetup) -> None:
     broken = RewardConfig(function=f"{Path(__file__).with_name('rewards.py')}:broken_reward")
-    setup = make_setup(scoring=ScoringConfig(rewards=(broken,), processes=1))
+    setup = make_setup(rewards=(broken,))
     root = Path(setup.run_directory)
     with pytest.raises(RewardsFailed, match=r"in a row.*broken_reward, raised: ZeroDivisionError") as ended:
         run_live(setup)
@@ -80,7 +81,7 @@ def test_a_reward_that_always_raises_ends_the_run_with_its_traceback_in_a_log(ma
     for words in ("about to divide", "failed: reward broken_reward, raised; row", "in broken_reward\n"):
         assert words in log
     scored = [event for event, _ in History(root / "events.jsonl") if isinstance(event, Scored)]
-    assert len(scored) >= setup.batch.trajectories
+    assert len(scored) >= setup.recipe.batch.trajectories
     assert {event.failures[0].detail for event in scored} == {"ZeroDivisionError: division by zero"}
     assert replay_live(root).difference is None
 
@@ -101,22 +102,21 @@ def test_every_schedule_runs_and_keeps_its_laws(make_setup: MakeSetup, schedule:
 @pytest.mark.parametrize(
     ("devices", "control"),
     [
-        (Devices(instances=3), {"placement": "exclusive", "active_groups": 6}),
-        (Devices(instances=3), {"placement": "exclusive", "active_groups": 6, "kv_reuse": False}),
-        (Devices(instances=2, is_elastic=True), {}),
-        (Devices(), {"stream": True}),
+        (DeviceLayout(instances=3), {"placement": "exclusive", "active_groups": 6}),
+        (DeviceLayout(instances=3), {"placement": "exclusive", "active_groups": 6, "kv_reuse": False}),
+        (DeviceLayout(instances=2, is_elastic=True), {}),
+        (DeviceLayout(), {"stream": True}),
     ],
     ids=["moves", "moves without KV", "elastic", "streaming"],
 )
 def test_instances_and_trainer_share_the_work_in_every_way(
-    make_setup: MakeSetup, devices: Devices, control: dict[str, Any]
+    make_setup: MakeSetup, devices: DeviceLayout, control: dict[str, Any]
 ) -> None:
     setup = make_setup(
-        devices=devices,
+        layout=devices,
         control=Control(max_staleness=3, rebalance_period_s=0.2, silence_s=20.0, **control),
         steps=8,
-        max_new_tokens=300,
-        stop_strings=("a",),
+        response=ResponseSettings(max_new_tokens=300, stop_strings=("a",)),
     )
     summary = run_live(setup)
     assert summary.steps == 8

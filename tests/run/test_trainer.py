@@ -12,7 +12,7 @@ from dora_rl.run import messages as say
 from dora_rl.trainer.records import Group, Trajectory
 from dora_rl.weights.store import Store
 
-from .conftest import live_setup
+from .conftest import run_setup
 from .talk import Talk
 
 
@@ -51,7 +51,7 @@ def start(model: Path, tmp_path: Path) -> Iterator[Callable[[str], Talk]]:
             say.TrainerWord,
         )
         workers.append(worker)
-        worker.send(say.Begin(setup=live_setup(model, root), store=str(root / "versions")))
+        worker.send(say.Begin(setup=run_setup(model, root), store=str(root / "versions")))
         return Talk(worker)
 
     yield make

@@ -15,9 +15,9 @@ def check_journal(root: Path, *, is_complete: bool = True) -> None:
     layout = LiveLayout(root=root)
     setup = read_setup(layout.setup)
     audit = Audit(
-        batch_groups=setup.batch.groups,
-        group_size=setup.batch.group_size,
-        max_staleness=make_schedule(setup.control, setup.batch).max_staleness,
+        batch_groups=setup.recipe.batch.groups,
+        group_size=setup.recipe.batch.group_size,
+        max_staleness=make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness,
     )
     with Journal.open(layout.journal) as journal:
         for told, decisions in journal.events():
@@ -25,14 +25,14 @@ def check_journal(root: Path, *, is_complete: bool = True) -> None:
         summaries = [each for each in journal.summaries() if not each.is_evaluation]
     assert not audit.violations, audit.violations
     assert audit.duplicated() == 0
-    if setup.control.schedule != "partial":
+    if setup.recipe.control.schedule != "partial":
         assert audit.mixed() == 0
     if is_complete:
-        assert audit.steps == setup.steps
+        assert audit.steps == setup.recipe.steps
         trained = [each for each in summaries if each.batch is not None and each.state == "scored"]
         closed = [each for each in summaries if each.state == "closed"]
         unfinished = {each.group for each in summaries} - {each.group for each in (*trained, *closed)}
         batches = Counter(each.batch for each in trained)
-        assert set(batches) == set(range(setup.steps))
+        assert set(batches) == set(range(setup.recipe.steps))
         assert not unfinished, f"groups {unfinished} ended nowhere"
         assert len({each.trajectory for each in trained}) == len(trained)

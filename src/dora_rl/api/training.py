@@ -59,7 +59,7 @@ def _run(plan: RunPlan, layout: LiveLayout, name: str) -> RunSummary:
     say(f"run directory: {layout.root}")
     for line in start_lines(plan):
         say(line)
-    recipe = plan.recipe
+    recipe = plan.setup.recipe
     title = f"{recipe.model}, {Path(name).stem}"
     with (
         _interruptible(layout),

@@ -14,7 +14,7 @@ from dora_rl.observe.live.words import after_step, duration
 from dora_rl.observe.tables import table
 from dora_rl.observe.words import count, overlong
 from dora_rl.prepare.plan import RunPlan
-from dora_rl.run.setup import Devices
+from dora_rl.run.setup import DeviceLayout
 from dora_rl.run.summary import RunSummary
 
 _LABEL = 12
@@ -32,9 +32,9 @@ def plan_as_json(plan: RunPlan) -> str:
     """The same as one object."""
     devices = plan.setup.devices
     fields = {
-        "recipe": to_dict(plan.recipe),
+        "recipe": to_dict(plan.setup.recipe),
         "run_directory": plan.setup.run_directory,
-        "model": plan.setup.model,
+        "model": plan.setup.model_directory,
         "parameters": plan.num_parameters,
         "rows": plan.num_rows,
         "held_out_rows": plan.num_held_out,
@@ -65,11 +65,11 @@ def overlong_lines(plan: RunPlan) -> Iterator[str]:
 
 def start_lines(plan: RunPlan) -> Iterator[str]:
     """What somebody who starts a run wants to see of its plan."""
-    setup, batch = plan.setup, plan.setup.batch
-    max_staleness = make_schedule(setup.control, batch).max_staleness
-    steps = f"{count(setup.steps, 'step')} of {count(batch.groups, 'group')} of {batch.group_size}"
+    setup, batch = plan.setup, plan.setup.recipe.batch
+    max_staleness = make_schedule(setup.recipe.control, batch).max_staleness
+    steps = f"{count(setup.recipe.steps, 'step')} of {count(batch.groups, 'group')} of {batch.group_size}"
     yield f"devices: {_devices(setup.devices)}"
-    yield f"schedule: {setup.control.schedule} with S = {max_staleness}, {steps}"
+    yield f"schedule: {setup.recipe.control.schedule} with S = {max_staleness}, {steps}"
     yield from overlong_lines(plan)
 
 
@@ -115,7 +115,7 @@ def _when(step: int, num_steps: int) -> str:
 
 def _resolved(plan: RunPlan) -> str:
     """The recipe without what only the simulator reads."""
-    whole = to_dict(plan.recipe)
+    whole = to_dict(plan.setup.recipe)
     return yaml.safe_dump(
         {key: value for key, value in whole.items() if key not in ("task", "simulation")}, sort_keys=False
     )
@@ -127,7 +127,8 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
     held_out = f", {plan.num_held_out:,} held out" if plan.num_held_out else ""
     prompts = f"prompts up to {plan.longest_prompt_tokens} tokens, responses up to {setup.max_new_tokens}"
     yield "run", setup.run_directory
-    yield "model", f"{setup.model}, {plan.num_parameters:,} parameters, served in {setup.dtype}"
+    dtype = setup.recipe.trainer.serving_dtype
+    yield "model", f"{setup.model_directory}, {plan.num_parameters:,} parameters, served in {dtype}"
     yield "rows", f"{plan.num_rows:,} to train on{held_out}; {prompts}"
     for text in overlong_lines(plan):
         yield "left out", text
@@ -137,7 +138,7 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "disk", _disk(plan)
 
 
-def _devices(devices: Devices) -> str:
+def _devices(devices: DeviceLayout) -> str:
     pausing = [number for number in range(devices.instances) if devices.pauses(number)]
     turns = ""
     if pausing:
@@ -156,7 +157,7 @@ def _pausing(instances: Sequence[int]) -> str:
     return f"instance {numbers} pauses" if len(instances) == 1 else f"instances {numbers} pause"
 
 
-def _trainer(devices: Devices) -> str:
+def _trainer(devices: DeviceLayout) -> str:
     homes = list(dict.fromkeys(map(devices.rank_device, range(devices.trainer_ranks))))
     if devices.trainer_ranks == 1:
         return f"trainer on {homes[0]}"

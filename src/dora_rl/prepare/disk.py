@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from math import ceil
 
-from dora_rl.core.recipe.trainer import TrainerConfig
+from dora_rl.core.recipe import Recipe
 from dora_rl.model.config import ModelConfig
-from dora_rl.prepare.plan import Entry
+from dora_rl.prepare.plan import LedgerEntry
 from dora_rl.prepare.trainer_memory import item_bytes, num_parameters, num_trained
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import trainer_config
 from dora_rl.weights.chain import AnchorPolicy
 
 _MIB = 2**20
@@ -34,32 +34,35 @@ _CHANGED = {"bfloat16": 0.25, "float32": 0.75}
 
 
 def disk_entries(
-    model: ModelConfig, setup: LiveSetup, config: TrainerConfig, sequence_tokens: int, num_rows: int
-) -> Iterator[Entry]:
-    """The greatest parts."""
+    model: ModelConfig, recipe: Recipe, sequence_tokens: int, num_rows: int
+) -> Iterator[LedgerEntry]:
+    """The greatest parts of what a run of a completed recipe writes."""
+    config = trainer_config(recipe)
     version = item_bytes(config) * num_parameters(model)
-    num_checkpoints = -(-setup.steps // setup.checkpoint_every_steps)
+    num_checkpoints = -(-recipe.steps // recipe.checkpoints.every)
     # While the newest is written, the oldest is still there.
-    num_states = min(num_checkpoints, setup.kept_trainer_states) + 1
+    num_states = min(num_checkpoints, recipe.checkpoints.keep) + 1
     state = _MASTER_AND_MOMENTS * num_trained(model, config) + config.kept_versions * version
-    yield Entry(place="disk", what=f"{num_checkpoints} checkpoints", num_bytes=num_checkpoints * version)
-    yield Entry(place="disk", what=f"{num_states} trainer states", num_bytes=num_states * state)
-    num_versions = _stored_versions(setup.control.max_staleness + 1, _CHANGED[config.serving_dtype])
-    num_bytes = round(min(num_versions, 2 * (setup.steps + 1)) * version)
+    yield LedgerEntry(
+        place="disk", what=f"{num_checkpoints} checkpoints", num_bytes=num_checkpoints * version
+    )
+    yield LedgerEntry(place="disk", what=f"{num_states} trainer states", num_bytes=num_states * state)
+    num_versions = _stored_versions(recipe.control.max_staleness + 1, _CHANGED[config.serving_dtype])
+    num_bytes = round(min(num_versions, 2 * (recipe.steps + 1)) * version)
     yield _estimate("versions", num_bytes)
-    if setup.warm_start is not None:
-        yield Entry(place="disk", what="initial model", num_bytes=version)
-    num_trajectories = _trajectories(setup)
-    steps_kept = min(setup.steps, setup.checkpoint_every_steps) + setup.control.max_staleness + 1
-    num_tokens = steps_kept * setup.batch.trajectories * sequence_tokens
+    if recipe.warm_start.steps:
+        yield LedgerEntry(place="disk", what="initial model", num_bytes=version)
+    num_trajectories = _trajectories(recipe)
+    steps_kept = min(recipe.steps, recipe.checkpoints.every) + recipe.control.max_staleness + 1
+    num_tokens = steps_kept * recipe.batch.trajectories * sequence_tokens
     journal = num_trajectories * _JOURNAL_BYTES + num_tokens * _TOKEN_BYTES + _JOURNAL_LOG_BYTES
     yield _estimate("journal", journal)
     yield _estimate("event log", num_trajectories * _EVENT_BYTES)
-    yield _estimate("records", _records(setup, sequence_tokens, num_rows))
+    yield _estimate("records", _records(recipe, sequence_tokens, num_rows))
 
 
-def _estimate(what: str, num_bytes: int) -> Entry:
-    return Entry(place="disk", what=what, num_bytes=num_bytes, is_estimate=True)
+def _estimate(what: str, num_bytes: int) -> LedgerEntry:
+    return LedgerEntry(place="disk", what=what, num_bytes=num_bytes, is_estimate=True)
 
 
 def _stored_versions(num_live: int, changed: float) -> float:
@@ -70,18 +73,18 @@ def _stored_versions(num_live: int, changed: float) -> float:
     return num_anchors + changed * max(policy.kept_deltas + 1, num_live + 1 + chain)
 
 
-def _trajectories(setup: LiveSetup) -> int:
+def _trajectories(recipe: Recipe) -> int:
     """To be trained on and evaluated; as many again where groups are filtered out and replaced."""
-    groups = setup.steps * (setup.batch.groups + setup.control.redundant_groups)
-    num_trained = groups * setup.batch.group_size * (2 if setup.control.filter_zero_variance else 1)
-    if setup.evaluation is None:
+    groups = recipe.steps * (recipe.batch.groups + recipe.control.redundant_groups)
+    num_trained = groups * recipe.batch.group_size * (2 if recipe.control.filter_zero_variance else 1)
+    evaluation = recipe.evaluation
+    if not evaluation.every:
         return num_trained
-    return num_trained + (setup.steps // setup.evaluation.every_steps + 2) * setup.evaluation.prompts
+    return num_trained + (recipe.steps // evaluation.every + 2) * (evaluation.max_rows or 0)
 
 
-def _records(setup: LiveSetup, sequence_tokens: int, num_rows: int) -> int:
+def _records(recipe: Recipe, sequence_tokens: int, num_rows: int) -> int:
     """Metrics, completions, rows and the report."""
-    num_logged = setup.recipe.run.log_completions if setup.recipe is not None else 0
-    completions = num_logged * (_COMPLETION_BYTES + _TEXT_BYTES * sequence_tokens)
-    rows = num_rows * (_ROW_BYTES + _TEXT_BYTES * (sequence_tokens - setup.max_new_tokens))
-    return setup.steps * (_STEP_BYTES + completions) + rows + _REPORT_BYTES
+    completions = recipe.run.log_completions * (_COMPLETION_BYTES + _TEXT_BYTES * sequence_tokens)
+    rows = num_rows * (_ROW_BYTES + _TEXT_BYTES * (sequence_tokens - (recipe.response.max_new_tokens or 0)))
+    return recipe.steps * (_STEP_BYTES + completions) + rows + _REPORT_BYTES

@@ -1,6 +1,7 @@
 """Rows and rewards, looked at before anything starts: a misspelt column is an error now, not hours later."""
 
 from pathlib import Path
+from typing import Any
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import import_command
@@ -8,33 +9,30 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.data import DataConfig, RewardConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import Row
-from dora_rl.envs.data.sources import load_data
-from dora_rl.envs.prompts import PromptSet, tokenize_rows
+from dora_rl.envs.data.sources import Data, load_data
+from dora_rl.envs.prompts import tokenize_rows
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Needs
-from dora_rl.model.tokenizer import load_tokenizer
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.prepare.aside import Doing, Tell
-
-_NONE = PromptSet(prompts=(), num_overlong=0)
+from dora_rl.run.prompts import PromptTable
 
 
 class Inputs(Record, frozen=True):
     """What the data say about the run."""
 
-    data: DataConfig
     rewards: tuple[RewardConfig, ...]
     max_new_tokens: int
-    num_rows: int
-    """That are trained on: without those whose prompts are too long."""
-    num_held_out: int
-    num_overlong: int
-    num_overlong_held_out: int
+    prompts: PromptTable
+    """Without rows whose prompts are too long."""
+    tokenizer: str
+    """That made them, as the file that turns token ids into text."""
     longest_prompt_tokens: int
     mean_prompt_tokens: int
 
 
-def look_at(recipe: Recipe, model: Path, tell: Tell) -> Inputs:
-    """Load, tokenize and check; the run itself does so again in processes of its own."""
+def read_inputs(recipe: Recipe, model: Path, tell: Tell) -> Inputs:
+    """Load, check and tokenize, once: the run goes on from what comes of it."""
     if recipe.data is None:
         raise ConfigError(
             "the recipe names no rows to train on",
@@ -51,20 +49,29 @@ def look_at(recipe: Recipe, model: Path, tell: Tell) -> Inputs:
     _check_rewards(rewards, data.train, recipe.scoring.start_limit_s, tell)
     tell(Doing(what="tokenizing the rows"))
     tokenizer = load_tokenizer(model)
-    train = tokenize_rows(data.train, tokenizer, recipe.data)
-    # Apart, as the run does it: held-out rows that are all too long are an error as well.
-    held_out = tokenize_rows(data.held_out, tokenizer, recipe.data) if data.held_out else _NONE
-    lengths = [len(prompt.token_ids) for prompt in (*train.prompts, *held_out.prompts)]
+    prompts = tokenize_data(data, recipe.data, tokenizer, model)
+    lengths = [len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out)]
     return Inputs(
-        data=recipe.data,
         rewards=rewards,
         max_new_tokens=_max_new_tokens(recipe, data.task.max_new_tokens if data.task is not None else None),
-        num_rows=len(train.prompts),
-        num_held_out=len(held_out.prompts),
-        num_overlong=train.num_overlong,
-        num_overlong_held_out=held_out.num_overlong,
+        prompts=prompts,
+        tokenizer=tokenizer.backend_tokenizer.to_str(),
         longest_prompt_tokens=max(lengths),
         mean_prompt_tokens=max(1, round(sum(lengths) / len(lengths))),
+    )
+
+
+def tokenize_data(data: Data, config: DataConfig, tokenizer: Any, model: Path) -> PromptTable:
+    """The rows as token ids, with what ends a completion of the model."""
+    train = tokenize_rows(data.train, tokenizer, config)
+    # Apart: held-out rows that are all too long are an error as well.
+    held_out = tokenize_rows(data.held_out, tokenizer, config) if data.held_out else None
+    return PromptTable(
+        train=train.prompts,
+        held_out=held_out.prompts if held_out else (),
+        stop_tokens=tuple(sorted(load_eos_ids(model))),
+        num_overlong=train.num_overlong,
+        num_overlong_held_out=held_out.num_overlong if held_out else 0,
     )
 
 

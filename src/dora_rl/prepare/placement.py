@@ -10,7 +10,7 @@ from dora_rl.costs.hardware import gpu_like
 from dora_rl.costs.shapes import Shape
 from dora_rl.model.config import ModelConfig
 from dora_rl.prepare.machine import Gpu
-from dora_rl.run.setup import Devices
+from dora_rl.run.setup import DeviceLayout
 from dora_rl.sim.plan.machine import Division, Machine, divisions
 
 _INSTEAD = {
@@ -36,7 +36,9 @@ def unused_cluster_keys(cluster: Cluster) -> str | None:
     return f"{names} {verb} for `dora simulate` and `dora plan`, and not used by training{where}"
 
 
-def placements(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_cores: int) -> Iterator[Devices]:
+def placements(
+    recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_cores: int
+) -> Iterator[DeviceLayout]:
     """CPUs are divided; of GPUs the last ones train. What suits the recipe best comes first.
 
     The recipe says how long prompts and responses are.
@@ -100,9 +102,9 @@ def _shape(model: ModelConfig) -> Shape:
     )
 
 
-def _on_gpus(recipe: Recipe, division: Division, num_gpus: int) -> Devices:
+def _on_gpus(recipe: Recipe, division: Division, num_gpus: int) -> DeviceLayout:
     asked, num_others = recipe.devices, num_gpus - division.ranks
-    return Devices(
+    return DeviceLayout(
         instances=asked.instances or (num_gpus if division.is_shared else num_others) or num_gpus,
         # Also where more instances were asked for than there are GPUs beside the trainer's.
         is_elastic=asked.elastic is not False and (division.is_shared or (asked.instances or 0) > num_others),
@@ -116,20 +118,20 @@ def _on_gpus(recipe: Recipe, division: Division, num_gpus: int) -> Devices:
     )
 
 
-def _on_cpus(recipe: Recipe, num_cores: int) -> Devices:
+def _on_cpus(recipe: Recipe, num_cores: int) -> DeviceLayout:
     asked = recipe.devices
     instances, ranks = asked.instances or 1, asked.trainer_ranks or 1
     if takes_turns(recipe):
         # Generation and training never overlap, so each may have every core.
         share = max(1, num_cores // instances)
-        return Devices(
+        return DeviceLayout(
             instances=instances,
             instance_threads=asked.instance_threads or share,
             trainer_ranks=ranks,
             trainer_threads=asked.trainer_threads or max(1, num_cores // ranks),
         )
     share = max(1, num_cores // 2 // instances)
-    return Devices(
+    return DeviceLayout(
         instances=instances,
         is_elastic=bool(asked.elastic),
         instance_threads=asked.instance_threads or share,

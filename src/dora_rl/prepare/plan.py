@@ -1,12 +1,11 @@
 """A plan: a live run, sized and counted, before any of it exists. Plain data; torch-free."""
 
-from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 
-class Entry(Record, frozen=True):
-    """A line of a ledger."""
+class LedgerEntry(Record, frozen=True):
+    """What one thing takes of the memory of a device, or of the disk."""
 
     place: str
     """A device, or the disk."""
@@ -16,8 +15,8 @@ class Entry(Record, frozen=True):
     """Depends on what comes; the others are exact."""
 
 
-class Place(Record, frozen=True):
-    """A device and how much of it may be used."""
+class MemoryLimit(Record, frozen=True):
+    """A device and how much of its memory may be used."""
 
     name: str
     num_bytes: int
@@ -28,8 +27,7 @@ class Place(Record, frozen=True):
 class RunPlan(Record, frozen=True):
     """Everything `--dry-run` shows and a run needs."""
 
-    recipe: Recipe
-    setup: LiveSetup
+    setup: RunSetup
     num_parameters: int
     num_rows: int
     num_held_out: int
@@ -37,9 +35,9 @@ class RunPlan(Record, frozen=True):
     """Rows to train on that are left out because their prompts are too long."""
     num_overlong_held_out: int
     longest_prompt_tokens: int
-    places: tuple[Place, ...]
-    memory: tuple[Entry, ...]
-    disk: tuple[Entry, ...]
+    places: tuple[MemoryLimit, ...]
+    memory: tuple[LedgerEntry, ...]
+    disk: tuple[LedgerEntry, ...]
     free_disk_bytes: int
 
     @property

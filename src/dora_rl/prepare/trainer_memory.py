@@ -1,36 +1,16 @@
-"""What the trainer is, and the memory it will need: exact where tensors are counted, else an estimate."""
+"""The memory a trainer will need: exact where tensors are counted, else an estimate."""
 
 from collections import Counter
 from collections.abc import Iterator
 from math import prod
 
-import msgspec
-
-from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.trainer import CriticConfig, LoraConfig, TrainerConfig
+from dora_rl.core.recipe.trainer import LoraConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.layout import Piece, pieces
 
 _FLOAT, _MOMENTS = 4, 8
 _BLOCK_TOKENS = 8192
 """Rows whose logits exist at a time."""
-
-
-def trainer_config(recipe: Recipe) -> TrainerConfig:
-    """The trainer's settings; what an algorithm needs and nobody set is added."""
-    settings = msgspec.structs.asdict(recipe.trainer)
-    algorithm = recipe.algorithm
-    if algorithm.correction is not None and not recipe.trainer.kept_versions:
-        settings["kept_versions"] = recipe.control.max_staleness + 1
-    if algorithm.advantage.needs_critic and recipe.trainer.critic is None:
-        settings["critic"] = CriticConfig()
-    return TrainerConfig(
-        algorithm=algorithm,
-        optimizer=recipe.optimizer,
-        updates=recipe.batch.updates,
-        seed=recipe.seed,
-        **settings,
-    )
 
 
 def num_parameters(model: ModelConfig) -> int:

@@ -14,7 +14,7 @@ from dora_rl.launch.messages import Alive as Alive
 from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message
 from dora_rl.launch.messages import Stop as Stop
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 from dora_rl.trainer.records import Group
 
 # --- told to any worker -------------------------------------------------------------------------
@@ -23,7 +23,7 @@ from dora_rl.trainer.records import Group
 class Begin(Message, frozen=True):
     """The first message."""
 
-    setup: LiveSetup
+    setup: RunSetup
     store: str
     """The directory of published versions."""
     number: int = 0

@@ -13,7 +13,7 @@ import msgspec
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 from dora_rl.envs.prompts import TokenizedPrompt
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 
 class PromptTable(Record, frozen=True):
@@ -32,10 +32,10 @@ class PromptTable(Record, frozen=True):
         num_train = len(self.train)
         return self.train[row] if row < num_train else self.held_out[row - num_train]
 
-    def evaluated(self, count: int) -> tuple[int, ...]:
-        """Numbers of the first held-out rows."""
-        first = len(self.train)
-        return tuple(range(first, first + min(count, len(self.held_out))))
+    def evaluated(self, most: int | None) -> tuple[int, ...]:
+        """Numbers of the first held-out rows, or of all of them."""
+        first, num_rows = len(self.train), len(self.held_out)
+        return tuple(range(first, first + (num_rows if most is None else min(most, num_rows))))
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.msgpack.encode(self))
@@ -79,7 +79,7 @@ class PromptLengths(Sequence[int]):
         return self._lengths[row]
 
 
-def check_lengths(table: PromptTable, setup: LiveSetup) -> None:
+def check_lengths(table: PromptTable, setup: RunSetup) -> None:
     """Refuse prompts that an engine would refuse later."""
     longest = max(len(prompt.token_ids) for prompt in (*table.train, *table.held_out))
     limits, needed = setup.engine.limits, longest + setup.max_new_tokens

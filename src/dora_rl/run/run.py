@@ -14,7 +14,7 @@ from dora_rl.run.orchestrator.loop import Orchestrator
 from dora_rl.run.orchestrator.opening import Opened, open_again, open_new
 from dora_rl.run.orchestrator.preparing import Tell
 from dora_rl.run.orchestrator.writing import Watcher
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 from dora_rl.run.summary import RunSummary
 from dora_rl.store.durable import full_disk_named
 
@@ -22,7 +22,7 @@ __all__ = ["Watcher", "resume_live", "run_live"]
 
 
 def run_live(
-    setup: LiveSetup,
+    setup: RunSetup,
     watchers: Sequence[Watcher] = (),
     tell: Tell = lambda text: None,
     *,
@@ -53,8 +53,8 @@ def resume_live(
     """
     with resumable(run_directory):
         opened = open_again(run_directory)
-        done = opened.journal.newest_version
-        tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {opened.setup.steps}")
+        done, steps = opened.journal.newest_version, opened.setup.recipe.steps
+        tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {steps}")
         return _run(opened, launch, watchers)
 
 
@@ -92,7 +92,7 @@ def _summary(opened: Opened, orchestrator: Orchestrator) -> RunSummary:
     staleness = plane.meters.staleness
     return RunSummary(
         run_directory=str(opened.layout.root),
-        is_complete=plane.is_done and opened.journal.covered_step >= opened.setup.steps,
+        is_complete=plane.is_done and opened.journal.covered_step >= opened.setup.recipe.steps,
         steps=plane.window.newest,
         elapsed_s=orchestrator.now,
         trained_trajectories=plane.ledger.num_committed,

@@ -1,33 +1,28 @@
-"""A live run as one plain record: it is written into the run directory, and a resumed run reads it there."""
+"""A run as one plain record: it is written into the run directory, and a resumed run reads it there.
+
+One record for one fact: what somebody may ask for stands in the recipe, completed; beside it stands only what
+was found when the run was prepared.
+"""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
-from msgspec import field
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import (
-    Batch,
-    Cluster,
-    Control,
-    Count,
-    Lognormal,
-    Positive,
-    PositiveFloat,
-    Recipe,
-    Task,
-)
-from dora_rl.core.recipe.live import WarmStart
+from dora_rl.core.recipe import Count, Positive, Recipe
+from dora_rl.core.recipe.data import DataConfig, ScoringConfig
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.core.record import Record
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.requests import Sampling
-from dora_rl.envs.config import DataConfig, ScoringConfig
+
+_FORMAT = 2
+"""Of setup.json. Raised whenever a run could not go on from what an earlier version wrote."""
 
 
-class Devices(Record, frozen=True):
-    """Which processes there are and what each may use."""
+class DeviceLayout(Record, frozen=True):
+    """Which processes a run has, on which devices, and how many threads each may use."""
 
     instances: Positive = 1
     is_elastic: bool = False
@@ -67,128 +62,92 @@ class Devices(Record, frozen=True):
         return kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}"
 
 
-class Evaluation(Record, frozen=True):
-    """Trajectories for held-out rows, generated beside the training."""
+class RunSetup(Record, frozen=True):
+    """Everything a run needs. Plain data; nothing in it is loaded yet."""
 
-    every_steps: Positive = 10
-    """After how many published versions."""
-    prompts: Positive = 64
-    """How many held-out rows, from the first on."""
-    sampling: Sampling = Sampling(temperature=0.0)
-
-
-class Patience(Record, frozen=True):
-    """How long anything is waited for, and how often a worker may die."""
-
-    start_s: PositiveFloat = 300.0
-    """For a worker to be ready after its start, its model loaded."""
-    load_s: PositiveFloat = 300.0
-    """For an instance to load a version."""
-    step_s: PositiveFloat = 3600.0
-    """For the trainer to train, publish or write a checkpoint; for rows to be read, a warm start to move."""
-    progress_s: PositiveFloat = 3600.0
-    """For a trajectory to end or a step to be published: otherwise the run is stuck."""
-    stop_s: PositiveFloat = 30.0
-    """For a worker to end when it is told to."""
-    max_deaths: Positive = 3
-    """A worker that dies so often without a version published in between ends the run."""
-
-
-class LiveSetup(Record, frozen=True):
-    """Everything a live run needs. Plain data; nothing in it is loaded yet."""
-
+    recipe: Recipe
+    """Completed: rewards, the length of responses and the rows of an evaluation are said, whoever left them
+    out. Journal and event log begin with it."""
     run_directory: str
     """Where the run leaves everything; must not exist, or be empty."""
-    model: str
+    model_directory: str
     """A Hugging Face directory: the initial weights, and the tokenizer."""
-    data: DataConfig
-    scoring: ScoringConfig
     engine: EngineConfig
-    max_new_tokens: Positive
-    """A response ends there, at the latest."""
-    steps: Positive
-    seed: Count = 0
-    """Of every draw: prompts, tokens, fresh LoRA factors."""
-    batch: Batch = field(default_factory=Batch)
-    control: Control = field(default_factory=Control)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    """`updates` and `seed` are taken from `batch` and the run."""
-    sampling: Sampling = Sampling()
-    stop_strings: tuple[str, ...] = ()
-    devices: Devices = field(default_factory=Devices)
-    warm_start: WarmStart | None = None
-    """What the model goes through before it is version 0."""
-    evaluation: Evaluation | None = None
-    checkpoint_every_steps: Positive = 10
-    """A checkpoint is also written at the end, and when the run is interrupted."""
-    kept_trainer_states: Positive = 2
-    """Newest checkpoints that keep what training goes on from, beside the weights."""
-    report_every_s: PositiveFloat = 1.0
-    """How often an instance says what it carries and which tokens it has drawn since."""
-    patience: Patience = field(default_factory=Patience)
-    recipe: Recipe | None = None
-    """What the logs are headed with; left out, it is made of the rest."""
+    devices: DeviceLayout
 
     def __post_init__(self) -> None:
-        if self.engine.max_versions < 2 and self.devices.instances < 2 and self.control.max_staleness:
+        max_staleness, limits = self.recipe.control.max_staleness, self.engine.limits
+        if self.engine.max_versions < 2 and self.devices.instances < 2 and max_staleness:
             raise ConfigError(
                 "one instance that holds one version cannot serve a window of several",
                 hint="raise engine.max_versions, add instances, or set control.max_staleness to 0",
             )
-        if self.engine.dtype != self.dtype:
-            raise ConfigError(
-                f"versions are published in {self.dtype}; the engine holds them in {self.engine.dtype}",
-                hint="give the engine the trainer's serving_dtype",
-            )
-        if self.max_new_tokens >= self.engine.limits.max_positions:
+        if self.max_new_tokens >= limits.max_positions:
             raise ConfigError(
                 f"max_new_tokens = {self.max_new_tokens} leaves no room for a prompt: "
-                f"sequences have at most {self.engine.limits.max_positions} tokens"
+                f"sequences have at most {limits.max_positions} tokens"
             )
 
     @property
-    def dtype(self) -> Literal["bfloat16", "float32"]:
-        """Of a version, in the store and in the engines."""
-        return self.trainer.serving_dtype
+    def data(self) -> DataConfig:
+        """The rows; a recipe that is completed names them."""
+        assert self.recipe.data is not None, "a completed recipe names its rows"
+        return self.recipe.data
 
     @property
-    def trainer_config(self) -> TrainerConfig:
-        """The trainer's settings, completed by the run's."""
-        return msgspec.structs.replace(self.trainer, updates=self.batch.updates, seed=self.seed)
+    def max_new_tokens(self) -> int:
+        """A response ends there, at the latest."""
+        found = self.recipe.response.max_new_tokens
+        assert found is not None, "a completed recipe says how long a response may be"
+        return found
 
-    def header(self, prompt_tokens: int = 1) -> Recipe:
-        """The recipe that journal and event log begin with."""
-        if self.recipe is not None:
-            return self.recipe
-        limits, instances = self.engine.limits, self.devices.instances
-        return Recipe(
-            model=Path(self.model).name or self.model,
-            seed=self.seed,
-            steps=self.steps,
-            batch=self.batch,
-            control=self.control,
-            cluster=Cluster(
-                gpus=instances + self.devices.trainer_ranks,
-                rollout_gpus=instances,
-                tensor_parallel=1,
-                slots=limits.max_running,
-                max_versions=self.engine.max_versions,
-            ),
-            task=Task(
-                prompt_tokens=prompt_tokens,
-                lengths=Lognormal(min_tokens=1, max_tokens=self.max_new_tokens),
-            ),
-        )
+    @property
+    def scoring(self) -> ScoringConfig:
+        """Rewards and the processes they run in."""
+        return ScoringConfig(rewards=self.recipe.rewards, **_fields(self.recipe.scoring))
+
+    @property
+    def trainer(self) -> TrainerConfig:
+        """Every setting of the trainer."""
+        return trainer_config(self.recipe)
+
+    @property
+    def evaluation_sampling(self) -> Sampling:
+        """How tokens of held-out rows are drawn."""
+        return Sampling(temperature=0.0) if self.recipe.evaluation.greedy else self.recipe.sampling
 
 
-def write_setup(setup: LiveSetup, path: Path) -> None:
+def trainer_config(recipe: Recipe) -> TrainerConfig:
+    """A trainer as a completed recipe describes it: its own section and what others say about it."""
+    return TrainerConfig(
+        algorithm=recipe.algorithm,
+        optimizer=recipe.optimizer,
+        updates=recipe.batch.updates,
+        seed=recipe.seed,
+        **_fields(recipe.trainer),
+    )
+
+
+def write_setup(setup: RunSetup, path: Path) -> None:
     """As JSON, for people to read."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(setup)) + b"\n")
+    whole = {"format": _FORMAT, **msgspec.to_builtins(setup)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(whole)) + b"\n")
 
 
-def read_setup(path: Path) -> LiveSetup:
-    """What `write_setup` wrote."""
+def read_setup(path: Path) -> RunSetup:
+    """What `write_setup` wrote; a sentence about what another version wrote."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=LiveSetup)
+        whole = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        written = whole.pop("format", 1)
+        if written != _FORMAT:
+            raise ConfigError(
+                f"{path} has format {written}, and this version of dora-rl reads format {_FORMAT}",
+                hint="resume with the version of dora-rl that the run was started with",
+            )
+        return msgspec.convert(whole, RunSetup)
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path} is no set-up of a live run: {error}") from error
+
+
+def _fields(section: msgspec.Struct) -> dict[str, Any]:
+    return msgspec.structs.asdict(section)

@@ -21,7 +21,7 @@ from dora_rl.prepare.aside import aside
 from dora_rl.prepare.machine import num_cores
 from dora_rl.prepare.planner import plan_run
 from dora_rl.run.run import run_live
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 NEEDED = ("trl", "accelerate", "datasets")
 LONG_TAIL = (
@@ -108,7 +108,7 @@ def compare_with_peer(
     setup = aside(plan_run, resolved, str(place / "run")).setup
     run_live(setup)
     facts = read_run(place / "run")
-    theirs = _train_peer(place, peer_steps, _best_threads(place, setup.batch.trajectories))
+    theirs = _train_peer(place, peer_steps, _best_threads(place, setup.recipe.batch.trajectories))
     ours_at, ours_rewards = _curve(facts)
     theirs_at, theirs_rewards = [step.at for step in theirs.steps], [step.reward for step in theirs.steps]
     wanted = target if target is not None else min(_best(ours_rewards), _best(theirs_rewards))
@@ -117,17 +117,17 @@ def compare_with_peer(
         title=_title(setup, steps, peer_steps),
         target=wanted,
         ours=PeerSide(
-            name=f"dora, {setup.control.schedule}",
+            name=f"dora, {setup.recipe.control.schedule}",
             threads=f"{devices.instances} x {devices.instance_threads} + {devices.trainer_threads}",
-            trajectories_per_s=setup.batch.trajectories
-            / step_s(setup.header(), [step.published_at for step in facts.steps]),
+            trajectories_per_s=setup.recipe.batch.trajectories
+            / step_s(setup.recipe, [step.published_at for step in facts.steps]),
             rewards=tuple(ours_rewards),
             reached_s=reached_s(ours_at, ours_rewards, wanted),
         ),
         theirs=PeerSide(
             name=f"TRL {theirs.version}",
             threads=str(theirs.num_threads),
-            trajectories_per_s=_peer_speed(theirs, setup.batch.trajectories),
+            trajectories_per_s=_peer_speed(theirs, setup.recipe.batch.trajectories),
             rewards=tuple(theirs_rewards),
             reached_s=reached_s(theirs_at, theirs_rewards, wanted),
         ),
@@ -193,8 +193,9 @@ def _train_peer(place: Path, steps: int, num_threads: int) -> PeerRun:
     return msgspec.json.decode(output.read_bytes(), type=PeerRun)
 
 
-def _title(setup: LiveSetup, steps: int, peer_steps: int) -> str:
+def _title(setup: RunSetup, steps: int, peer_steps: int) -> str:
+    batch = setup.recipe.batch
     return (
-        f"{setup.data.train.name}, {setup.batch.groups} groups of {setup.batch.group_size}, up to "
+        f"{setup.data.train.name}, {batch.groups} groups of {batch.group_size}, up to "
         f"{setup.max_new_tokens} tokens; {steps} steps of ours, {peer_steps} of TRL's"
     )

@@ -17,7 +17,7 @@ from dora_rl.core.record import Record
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.scoring.functions import RewardFunction, load_function
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import LiveSetup, read_setup
+from dora_rl.run.setup import RunSetup, read_setup
 
 
 class PeerStep(Record, frozen=True):
@@ -45,8 +45,8 @@ def train(root: Path, num_steps: int) -> PeerRun:
 
     layout = LiveLayout(root=root)
     setup = read_setup(layout.setup)
-    directory = str(layout.initial_model if layout.initial_model.is_dir() else setup.model)
-    torch.manual_seed(setup.seed)
+    directory = str(layout.initial_model if layout.initial_model.is_dir() else setup.model_directory)
+    torch.manual_seed(setup.recipe.seed)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     rows = [{"prompt": row.prompt, **row.columns} for row in load_data(setup.data).train]
     clock = _clock()
@@ -68,22 +68,22 @@ def train(root: Path, num_steps: int) -> PeerRun:
     )
 
 
-def arguments(setup: LiveSetup, num_steps: int, directory: str) -> dict[str, Any]:
+def arguments(setup: RunSetup, num_steps: int, directory: str) -> dict[str, Any]:
     """A set-up in the words of TRL's GRPOConfig; an error where it has none."""
-    optimizer, algorithm, batch = setup.trainer.optimizer, setup.trainer.algorithm, setup.batch
+    optimizer, algorithm, batch = setup.trainer.optimizer, setup.trainer.algorithm, setup.recipe.batch
     if setup.devices.trainer_device != "cpu" or optimizer.learning_rate_schedule.kind != "constant":
         raise ConfigError("the comparison with TRL is for CPUs and a constant learning rate")
     return {
         "output_dir": directory,
         "use_cpu": True,
         "bf16": False,
-        "seed": setup.seed,
+        "seed": setup.recipe.seed,
         "max_steps": num_steps,
         "per_device_train_batch_size": batch.trajectories,
         "num_generations": batch.group_size,
         "num_iterations": batch.updates,
         "max_completion_length": setup.max_new_tokens,
-        "temperature": setup.sampling.temperature,
+        "temperature": setup.recipe.sampling.temperature,
         "learning_rate": optimizer.learning_rate,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": optimizer.learning_rate_schedule.warmup_updates,

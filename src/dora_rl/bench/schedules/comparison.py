@@ -27,7 +27,7 @@ from dora_rl.prepare.machine import num_cores
 from dora_rl.prepare.planner import plan_run
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.run import run_live
-from dora_rl.run.setup import Devices, LiveSetup
+from dora_rl.run.setup import DeviceLayout, RunSetup
 from dora_rl.sim.run import measured_steps
 from dora_rl.sim.truth import Truth
 
@@ -141,19 +141,19 @@ def compare(scope: ScheduleScope, tell: Callable[[ScheduleRun], None]) -> Schedu
     )
 
 
-def _one(setup: LiveSetup, lengths: Lognormal | None, bases: dict[str, _SyncBasis]) -> ScheduleRun:
+def _one(setup: RunSetup, lengths: Lognormal | None, bases: dict[str, _SyncBasis]) -> ScheduleRun:
     """Run, measure, predict. Costs are those of the synchronous run that had as many threads."""
     root, placement = Path(setup.run_directory), _placement(setup.devices)
     use = _run(setup, lengths)
     facts, run = read_facts(History(LiveLayout(root=root).events)), read_run(root)
-    if setup.control.schedule == "sync":
+    if setup.recipe.control.schedule == "sync":
         bases[placement] = _SyncBasis(costs=measured_costs(facts), lengths=facts.lengths, cpu_s=use.cpu_s)
     basis = bases.get(placement) or next(iter(bases.values()), None)
     predicted = _predicted(setup, basis, facts) if basis else None
     return _measured(setup, run, predicted, use.gpu_share)
 
 
-def _predicted(setup: LiveSetup, basis: _SyncBasis, facts: LogFacts) -> float:
+def _predicted(setup: RunSetup, basis: _SyncBasis, facts: LogFacts) -> float:
     """Simulated, unless the processors have more to do for a step than fits into that time.
 
     The simulator's devices share nothing. On CPUs instances and the trainer share the cores with each other
@@ -166,7 +166,7 @@ def _predicted(setup: LiveSetup, basis: _SyncBasis, facts: LogFacts) -> float:
     return max(simulated_s, basis.cpu_s / num_cores())
 
 
-def _setups(scope: ScheduleScope, seed: int) -> Iterator[LiveSetup]:
+def _setups(scope: ScheduleScope, seed: int) -> Iterator[RunSetup]:
     """Each schedule as it is placed best; sync first, and once more with the threads the others have.
 
     More threads are not always faster, so sync is compared at whichever suits it; and the costs of those that
@@ -174,16 +174,16 @@ def _setups(scope: ScheduleScope, seed: int) -> Iterator[LiveSetup]:
     """
     chosen = sorted(scope.schedules, key=SCHEDULES.index)
     setups = [_planned(scope, schedule, seed) for schedule in chosen]
-    others = [setup for setup in setups if setup.control.schedule != "sync"]
+    others = [setup for setup in setups if setup.recipe.control.schedule != "sync"]
     for setup in setups:
         yield setup
-        if setup.control.schedule == "sync" and others and others[0].devices != setup.devices:
+        if setup.recipe.control.schedule == "sync" and others and others[0].devices != setup.devices:
             yield replace(
                 setup, devices=others[0].devices, run_directory=f"{setup.run_directory}-fewer-threads"
             )
 
 
-def _planned(scope: ScheduleScope, schedule: ScheduleName, seed: int) -> LiveSetup:
+def _planned(scope: ScheduleScope, schedule: ScheduleName, seed: int) -> RunSetup:
     """The recipe under a schedule, placed as suits it; nothing beside training takes time from it."""
     fixed = (
         f"steps={scope.steps}",
@@ -197,9 +197,9 @@ def _planned(scope: ScheduleScope, schedule: ScheduleName, seed: int) -> LiveSet
     return aside(plan_run, recipe, str(Path(scope.directory) / f"{schedule}-{seed}")).setup
 
 
-def _run(setup: LiveSetup, lengths: Lognormal | None) -> _MachineUse:
+def _run(setup: RunSetup, lengths: Lognormal | None) -> _MachineUse:
     """To its end; what it used of the machine in the steps that count."""
-    first, last = measured_steps(setup.header())
+    first, last = measured_steps(setup.recipe)
     published_at: list[float] = []
     used: list[float | None] = []
 
@@ -213,7 +213,7 @@ def _run(setup: LiveSetup, lengths: Lognormal | None) -> _MachineUse:
         if lengths is None:
             run_live(setup, [watch])
         else:
-            run_prescribed(setup, length_of(lengths, setup.seed), [watch])
+            run_prescribed(setup, length_of(lengths, setup.recipe.seed), [watch])
     begin, end = used
     return _MachineUse(
         gpu_share=use.busy_share(published_at[max(0, first - 1)], published_at[last - 1]),
@@ -228,15 +228,15 @@ def length_of(lengths: Lognormal, seed: int) -> LengthOf:
 
 
 def _measured(
-    setup: LiveSetup, facts: RunFacts, predicted: float | None, busy_share: float | None
+    setup: RunSetup, facts: RunFacts, predicted: float | None, busy_share: float | None
 ) -> ScheduleRun:
-    recipe = setup.header()
+    recipe = setup.recipe
     first, last = measured_steps(recipe)
     counted = facts.steps[first:last]
     mean_s = step_s(recipe, [step.published_at for step in facts.steps])
     return ScheduleRun(
-        schedule=setup.control.schedule,
-        seed=setup.seed,
+        schedule=setup.recipe.control.schedule,
+        seed=setup.recipe.seed,
         placement=_placement(setup.devices),
         step_s=mean_s,
         predicted_step_s=predicted,
@@ -250,21 +250,21 @@ def _measured(
         instance_idle_share=facts.instance_idle_fraction,
         trainer_idle_share=facts.trainer_idle_fraction,
         gpu_busy_share=busy_share,
-        trajectories_per_s=setup.batch.trajectories / mean_s,
+        trajectories_per_s=setup.recipe.batch.trajectories / mean_s,
     )
 
 
-def _placement(devices: Devices) -> str:
+def _placement(devices: DeviceLayout) -> str:
     if devices.trainer_device != "cpu":
         return f"{devices.trainer_device}, {'in turn' if devices.is_elastic else 'beside each other'}"
     return f"{devices.instances} x {devices.instance_threads} + {devices.trainer_threads} threads"
 
 
-def _title(setup: LiveSetup) -> str:
-    batch = setup.batch
+def _title(setup: RunSetup) -> str:
+    batch = setup.recipe.batch
     return (
-        f"{Path(setup.model).name}, {batch.groups} groups of {batch.group_size}, "
-        f"up to {setup.max_new_tokens} tokens, {setup.steps} steps"
+        f"{Path(setup.model_directory).name}, {batch.groups} groups of {batch.group_size}, "
+        f"up to {setup.max_new_tokens} tokens, {setup.recipe.steps} steps"
     )
 
 

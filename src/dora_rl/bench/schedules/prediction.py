@@ -110,10 +110,10 @@ def predicted_step_s(
 ) -> float:
     """Seconds of a step of the run in this directory; `facts` are its own, for its instances' sizes."""
     setup = read_setup(LiveLayout(root=run).setup)
-    recipe = _simulated(setup.header(), costs)
-    truth = RecordedLengths(recipe.task, recipe.seed, lengths, num_last=setup.batch.trajectories)
+    recipe = _simulated(setup.recipe, costs)
+    truth = RecordedLengths(recipe.task, recipe.seed, lengths, num_last=setup.recipe.batch.trajectories)
     is_on_cpu = setup.devices.instance_device == "cpu"
-    decodes_meanwhile = make_schedule(setup.control, setup.batch).max_staleness > 0
+    decodes_meanwhile = make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness > 0
     measured = MeasuredRollout(
         costs=costs,
         version_share=1.0 if is_on_cpu else _GPU_VERSION_SHARE,

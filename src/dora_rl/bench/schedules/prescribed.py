@@ -14,13 +14,13 @@ from dora_rl.run import messages as say
 from dora_rl.run.orchestrator.loop import Orchestrator
 from dora_rl.run.orchestrator.opening import Opened, open_new
 from dora_rl.run.orchestrator.writing import Watcher
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 LengthOf = Callable[[StreamKey], int]
 """Tokens of the response that this stream draws."""
 
 
-def run_prescribed(setup: LiveSetup, length_of: LengthOf, watchers: Sequence[Watcher] = ()) -> None:
+def run_prescribed(setup: RunSetup, length_of: LengthOf, watchers: Sequence[Watcher] = ()) -> None:
     """Run a set-up to its end, leaving everything in its run directory."""
     opened = open_new(setup, LOCAL)
     try:

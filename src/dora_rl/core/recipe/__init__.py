@@ -7,12 +7,12 @@ tree       the whole, and what its parts must agree on     section     what ever
 control    batch, orchestration, split of the devices      data        rows, prompts, what judges
 generation sampling, responses, engines                    algorithm   advantage and all else of the update
 losses     the policy losses                               presets     the algorithms that have a name
-trainer    how training is set up, optimizer               live        devices, evaluation, checkpoints
+trainer    how training is set up, optimizer               live        devices, evaluation, patience
 simulation what the simulator imagines, costs, faults      resolving   files, names and overrides to a Recipe
 """
 
 from dora_rl.core.recipe.control import Batch, Cluster, Control, ScheduleName
-from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, RunSettings
+from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, Patience, RunSettings
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Seconds, Section, Share
 from dora_rl.core.recipe.simulation import Costs, Empirical, Faults, Lognormal, Simulation, Task, Turns
 from dora_rl.core.recipe.tree import Recipe
@@ -29,6 +29,7 @@ __all__ = [
     "Evaluation",
     "Faults",
     "Lognormal",
+    "Patience",
     "Positive",
     "PositiveFloat",
     "Recipe",

@@ -1,7 +1,7 @@
 """How tokens are drawn, when a response ends, and the sizes of an engine."""
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.section import Count, Positive, Section
+from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 from dora_rl.core.record import Record
 
 
@@ -67,3 +67,5 @@ class EngineSettings(Section, frozen=True):
     """Steps launched before the answer of an earlier one is taken in; left out, one on GPUs, none on CPUs."""
     batch_invariant: bool = False
     """Make tokens and logprobs bitwise independent of everything but the request and its version."""
+    report_every_s: PositiveFloat = 1.0
+    """How often an instance says what it carries and which tokens it has drawn since."""

@@ -1,4 +1,4 @@
-"""What only a live run needs: devices, evaluation, checkpoints, and what it leaves behind."""
+"""What only a live run needs: devices, evaluation, checkpoints, patience, and what it leaves behind."""
 
 from typing import Literal
 
@@ -56,6 +56,23 @@ class Checkpoints(Section, frozen=True):
     """Train steps between checkpoints; the last step has one too."""
     keep: Positive = 2
     """How many stay on disk."""
+
+
+class Patience(Section, frozen=True):
+    """How long anything is waited for, and how often a worker may die."""
+
+    start_s: PositiveFloat = 300.0
+    """For a worker to be ready after its start, its model loaded."""
+    load_s: PositiveFloat = 300.0
+    """For an instance to load a version."""
+    step_s: PositiveFloat = 3600.0
+    """For the trainer to train, publish or write a checkpoint; for rows to be read, a warm start to move."""
+    progress_s: PositiveFloat = 3600.0
+    """For a trajectory to end or a step to be published: otherwise the run is stuck."""
+    stop_s: PositiveFloat = 30.0
+    """For a worker to end when it is told to."""
+    max_deaths: Positive = 3
+    """A worker that dies so often without a version published in between ends the run."""
 
 
 class RunSettings(Section, frozen=True):

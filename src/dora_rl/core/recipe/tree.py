@@ -7,7 +7,7 @@ from dora_rl.core.recipe.algorithm import AlgorithmConfig
 from dora_rl.core.recipe.control import Batch, Cluster, Control
 from dora_rl.core.recipe.data import DataConfig, RewardConfig, ScoringSettings
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings, Sampling
-from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, RunSettings, WarmStart
+from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, Patience, RunSettings, WarmStart
 from dora_rl.core.recipe.section import Positive, Section
 from dora_rl.core.recipe.simulation import Simulation, Task
 from dora_rl.core.recipe.trainer import OptimizerConfig, TrainerSettings
@@ -44,6 +44,7 @@ class Recipe(Section, frozen=True):
     devices: Devices = field(default_factory=Devices)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    patience: Patience = field(default_factory=Patience)
     run: RunSettings = field(default_factory=RunSettings)
     task: Task = field(default_factory=Task)
     simulation: Simulation = field(default_factory=Simulation)

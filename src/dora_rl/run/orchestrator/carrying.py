@@ -17,7 +17,7 @@ from dora_rl.run.orchestrator.requests import Draft, Requests
 from dora_rl.run.orchestrator.scoring import Scoring
 from dora_rl.run.orchestrator.training import Training
 from dora_rl.run.prompts import PromptTable
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 
 class Carrying:
@@ -25,7 +25,7 @@ class Carrying:
 
     def __init__(
         self,
-        setup: LiveSetup,
+        setup: RunSetup,
         prompts: PromptTable,
         instances: Instances,
         requests: Requests,
@@ -84,22 +84,22 @@ class Carrying:
             self._tell(placed.instance, say.StartRequest(request=request))
 
     def _request(self, number: int, draft: Draft) -> Request:
-        start, evaluation = draft.start, self._setup.evaluation
+        start = draft.start
         return Request(
             id=number,
             version=start.version,
             prompt=self._prompts[start.row].token_ids,
             key=StreamKey(
-                seed=self._setup.seed,
+                seed=self._setup.recipe.seed,
                 epoch=start.epoch,
                 row=start.row,
                 member=start.member,
                 attempt=start.attempt,
             ),
-            sampling=evaluation.sampling if start.evaluation and evaluation else self._sampling,
+            sampling=self._setup.evaluation_sampling if start.evaluation else self._sampling,
             stopping=Stopping(
                 max_new_tokens=self._setup.max_new_tokens - len(draft.tokens),
-                stop_strings=self._setup.stop_strings,
+                stop_strings=self._setup.recipe.response.stop_strings,
             ),
             continued=tuple(draft.tokens),
             group=start.group,
@@ -108,7 +108,7 @@ class Carrying:
 
     @property
     def _sampling(self) -> Sampling:
-        return self._setup.sampling
+        return self._setup.recipe.sampling
 
     def _abort(self, abort: do.Abort) -> None:
         """Wherever it is: on its way it has left one place and may not have reached the other."""

@@ -11,9 +11,9 @@ from msgspec import Struct, field
 from dora_rl.core.decisions import Close, Decision, Start
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
+from dora_rl.core.recipe import Evaluation
 from dora_rl.run.orchestrator.metrics import Metrics
 from dora_rl.run.prompts import PromptTable
-from dora_rl.run.setup import Evaluation
 
 
 class _Round(Struct, kw_only=True):
@@ -27,9 +27,9 @@ class _Round(Struct, kw_only=True):
 class Evaluating:
     """The evaluations of a run."""
 
-    def __init__(self, config: Evaluation | None, prompts: PromptTable, metrics: Metrics) -> None:
-        self._config = config
-        self._rows = prompts.evaluated(config.prompts) if config else ()
+    def __init__(self, asked: Evaluation, prompts: PromptTable, metrics: Metrics) -> None:
+        self._every = asked.every
+        self._rows = prompts.evaluated(asked.max_rows) if asked.every else ()
         self._metrics = metrics
         self._rounds: dict[int, _Round] = {}
         self._version_of: dict[int, int] = {}
@@ -41,7 +41,7 @@ class Evaluating:
 
     def due(self, version: int, at: float) -> list[EvaluationAsked]:
         """What to ask for now that a version is published."""
-        if self._config is None or not self._rows or version % self._config.every_steps:
+        if not self._rows or version % self._every:
             return []
         self.begun(version, len(self._rows))
         return [EvaluationAsked(at=at, prompts=self._rows)]

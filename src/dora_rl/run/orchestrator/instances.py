@@ -17,7 +17,7 @@ from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 
 class Phase(Enum):
@@ -61,7 +61,7 @@ class Instances:
 
     def __init__(
         self,
-        setup: LiveSetup,
+        setup: RunSetup,
         layout: LiveLayout,
         deaths: Deaths,
         stop_tokens: tuple[int, ...],
@@ -146,8 +146,8 @@ class Instances:
             return how_it_ended(post.handle.end(within_s=1.0), post.last_words, self._log(post.number))
         if post.phase is Phase.JOINED:
             return None
-        now, start_s = time.monotonic(), self._setup.patience.start_s
-        silence_s = self._setup.control.silence_s
+        now, start_s = time.monotonic(), self._setup.recipe.patience.start_s
+        silence_s = self._setup.recipe.control.silence_s
         if now - post.since > start_s:
             return f"took more than {start_s:g} s {post.phase.value}"
         return f"was silent for {silence_s:g} s" if now - post.heard_at > silence_s else None

@@ -53,12 +53,12 @@ class Orchestrator:
         close = opened.closing.callback
         self.interrupts = Interrupts()
         close(self.interrupts.close)
-        self.deaths = Deaths(setup.patience.max_deaths, layout.logs / "orchestrator.log")
+        self.deaths = Deaths(setup.recipe.patience.max_deaths, layout.logs / "orchestrator.log")
         self.metrics = Metrics(
             layout.metrics_log, layout.metrics, plane, newest_version=opened.journal.newest_version
         )
         close(self.metrics.close)
-        self.evaluating = Evaluating(setup.evaluation, prompts, self.metrics)
+        self.evaluating = Evaluating(setup.recipe.evaluation, prompts, self.metrics)
         self._scribe = Scribe(plane, opened.journal, opened.log, prompts, watchers)
         self._requests = Requests()
         self.checkpoint: str | None = None
@@ -79,7 +79,7 @@ class Orchestrator:
             self.deaths,
             self.metrics.judged,
             launch=launch,
-            max_failed=setup.batch.trajectories,
+            max_failed=setup.recipe.batch.trajectories,
         )
         close(self.scoring.close)
         self._carrying = Carrying(
@@ -89,7 +89,7 @@ class Orchestrator:
             self._requests,
             self.training,
             self.scoring,
-            max_staleness=make_schedule(setup.control, setup.batch).max_staleness,
+            max_staleness=make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness,
         )
         self._moves = Moves(layout.root, self._instances, self._requests, self._carrying.generate)
         close(self._moves.close)
@@ -133,7 +133,7 @@ class Orchestrator:
     def _wait(self) -> None:
         pace_s = _PACE_S if self._setup.devices.instance_device == "cpu" else _GPU_PACE_S
         time.sleep(max(0.0, self._looked_at + pace_s - time.monotonic()))
-        due_s = self._ticked_at + self._setup.control.rebalance_period_s - self.now
+        due_s = self._ticked_at + self._setup.recipe.control.rebalance_period_s - self.now
         pool_s = self.scoring.pool.wait_s()
         timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
         handles = [post.handle for post in self._instances.posts.values()]
@@ -151,7 +151,7 @@ class Orchestrator:
         news.inputs += self.deaths.told(at)
         # Once they are durable, and before anything is trained on them.
         news.before.append(self.scoring.failures.check)
-        if self._has_fleet and at - self._ticked_at >= self._setup.control.rebalance_period_s:
+        if self._has_fleet and at - self._ticked_at >= self._setup.recipe.control.rebalance_period_s:
             self._ticked_at = at
             news.inputs.append(told.Tick(at=at))
         return news
@@ -203,7 +203,7 @@ class Orchestrator:
         version = word.batch + 1
         news.inputs.append(told.Published(at=at, version=version, train_s=word.train_s))
         news.inputs += self.evaluating.due(version, at)
-        is_due = version == self._setup.steps or version % self._setup.checkpoint_every_steps == 0
+        is_due = version == self._setup.recipe.steps or version % self._setup.recipe.checkpoints.every == 0
         if is_due:
             self.training.want_checkpoint()
         # Before anything of the next step is sent: a step in progress cannot be written.
@@ -238,7 +238,7 @@ class Orchestrator:
             for instance in self._plane.fleet
         ]
         self._act(News(inputs=[*gone]))
-        if self._plane.is_done and self._journal.covered_step < self._setup.steps:
+        if self._plane.is_done and self._journal.covered_step < self._setup.recipe.steps:
             self.training.write_checkpoint()
         for whole in self._journal.unscored():
             key = whole.key
@@ -274,7 +274,7 @@ class Orchestrator:
         if progress != self._progress or self._plane.is_training:
             self._progress, self._progress_at = progress, time.monotonic()
         quiet_s = time.monotonic() - self._progress_at
-        if quiet_s > self._setup.patience.progress_s:
+        if quiet_s > self._setup.recipe.patience.progress_s:
             raise DoraError(
                 f"nothing has ended for {quiet_s:.0f} s: {w}", hint="look into the logs of the run"
             )
@@ -284,7 +284,7 @@ class Orchestrator:
         handles = [*(post.handle for post in self._instances.posts.values()), self.training.handle]
         for handle in handles:
             handle.send(say.Stop())
-        until = time.monotonic() + self._setup.patience.stop_s
+        until = time.monotonic() + self._setup.recipe.patience.stop_s
         while self.interrupts.count < 2 and time.monotonic() < until:
             left = [handle for handle in handles if handle.is_alive]
             if not left:

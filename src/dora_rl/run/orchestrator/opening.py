@@ -20,7 +20,7 @@ from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.plane import make_plane
 from dora_rl.run.orchestrator.preparing import Tell, make_prompts
 from dora_rl.run.prompts import PromptTable
-from dora_rl.run.setup import LiveSetup, read_setup, write_setup
+from dora_rl.run.setup import RunSetup, read_setup, write_setup
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
@@ -42,7 +42,7 @@ class Past(Struct, kw_only=True):
 class Opened(Struct, kw_only=True):
     """A run that is ready to go on."""
 
-    setup: LiveSetup
+    setup: RunSetup
     layout: LiveLayout
     directory: RunDirectory
     journal: Journal
@@ -56,23 +56,24 @@ class Opened(Struct, kw_only=True):
         self.closing.close()
 
 
-def open_new(setup: LiveSetup, launch: Launch, tell: Tell = lambda text: None) -> Opened:
+def open_new(setup: RunSetup, launch: Launch, tell: Tell = lambda text: None) -> Opened:
     """A new run; nothing is left behind if its rows cannot be read. `tell` hears of what takes long."""
     with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
-        header, root = setup.header(), Path(setup.run_directory)
-        made = LiveLayout(root=Path(name))
+        root, made = Path(setup.run_directory), LiveLayout(root=Path(name))
         make_prompts(setup, made, tell, launch)
         directory = closing.enter_context(
-            RunDirectory.create(root, header, lambda partial: _fill(LiveLayout(root=partial), setup, made))
+            RunDirectory.create(
+                root, setup.recipe, lambda partial: _fill(LiveLayout(root=partial), setup, made)
+            )
         )
         return _opened(_at_home(setup, root), directory, closing, Past())
 
 
-def _fill(layout: LiveLayout, setup: LiveSetup, made: LiveLayout) -> None:
+def _fill(layout: LiveLayout, setup: RunSetup, made: LiveLayout) -> None:
     """What a live run is resumed from, beside its journal."""
     for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
         shutil.copyfile(source, target)
-    if setup.warm_start is not None:
+    if setup.recipe.warm_start.steps:
         shutil.copytree(made.initial_model, layout.initial_model)
     write_setup(setup, layout.setup)
 
@@ -85,14 +86,14 @@ def open_again(run_directory: Path) -> Opened:
         return _opened(setup, directory, closing, Past(is_resumed=True))
 
 
-def _at_home(setup: LiveSetup, root: Path) -> LiveSetup:
+def _at_home(setup: RunSetup, root: Path) -> RunSetup:
     """The set-up with its places as they are now: a run may have been moved."""
     initial_model = LiveLayout(root=root).initial_model
-    model = setup.model if setup.warm_start is None else str(initial_model)
-    return msgspec.structs.replace(setup, run_directory=str(root), model=model)
+    model = str(initial_model) if setup.recipe.warm_start.steps else setup.model_directory
+    return msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
 
 
-def _opened(setup: LiveSetup, directory: RunDirectory, closing: ExitStack, past: Past) -> Opened:
+def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: Past) -> Opened:
     layout = LiveLayout(root=directory.layout.root)
     journal = closing.enter_context(Journal.open(layout.journal))
     reconcile(layout.events, journal)

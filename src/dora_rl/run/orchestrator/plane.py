@@ -8,20 +8,20 @@ from dora_rl.control.replay import Replay, replay
 from dora_rl.core.history import History
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.prompts import PromptLengths, PromptTable
-from dora_rl.run.setup import LiveSetup, read_setup
+from dora_rl.run.setup import RunSetup, read_setup
 
 _LOAD_S, _MOVE_S, _STEP_S = 1.0, 0.1, 0.02
 """What is believed before anything was seen."""
 
 
-def make_plane(setup: LiveSetup, prompts: PromptTable) -> ControlPlane:
+def make_plane(setup: RunSetup, prompts: PromptTable) -> ControlPlane:
     """As it is before the first input: a function of the set-up alone."""
     lengths = LearnedLengths(prior_tokens=setup.max_new_tokens / 8, max_tokens=setup.max_new_tokens)
     return ControlPlane(
-        setup.control,
-        setup.batch,
-        steps=setup.steps,
-        seed=setup.seed,
+        setup.recipe.control,
+        setup.recipe.batch,
+        steps=setup.recipe.steps,
+        seed=setup.recipe.seed,
         prompt_tokens=PromptLengths(prompts),
         estimates=Estimates(lengths=lengths, load_s=_LOAD_S, move_s=_MOVE_S, step_s=_STEP_S),
     )

@@ -18,7 +18,7 @@ from dora_rl.launch.waiting import wait_for
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.deaths import end_if_final, how_it_ended
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 
 Tell = Callable[[str], None]
 """Hears what somebody who waits wants to know."""
@@ -27,7 +27,7 @@ _TELL_EVERY_S = 10.0
 _LOOK_EVERY_S = 0.2
 
 
-def make_prompts(setup: LiveSetup, layout: LiveLayout, tell: Tell, launch: Launch) -> None:
+def make_prompts(setup: RunSetup, layout: LiveLayout, tell: Tell, launch: Launch) -> None:
     """Leave prompts, tokenizer and, after a warm start, the model in `layout`."""
     log = layout.root / "prompts.log"
     worker = launch.start(
@@ -44,13 +44,13 @@ def make_prompts(setup: LiveSetup, layout: LiveLayout, tell: Tell, launch: Launc
 class _Waiting:
     """From the start of the process to its last word."""
 
-    def __init__(self, worker: Handle, setup: LiveSetup, log: Path, tell: Tell) -> None:
+    def __init__(self, worker: Handle, setup: RunSetup, log: Path, tell: Tell) -> None:
         self._worker = worker
-        self._silence_s = setup.control.silence_s
+        self._silence_s = setup.recipe.control.silence_s
         self._log = log
         self._tell = tell
         # Before its first word it imports torch.
-        self._at = say.Preparing(what="getting ready to read the rows", limit_s=setup.patience.start_s)
+        self._at = say.Preparing(what="getting ready to read the rows", limit_s=setup.recipe.patience.start_s)
         self._is_ready = False
         self._heard_at = self._since = self._told_at = time.monotonic()
 

@@ -15,7 +15,7 @@ from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.batches import group_of
 from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import FinishedGroup, TakenBatch
 from dora_rl.trainer.records import Group
@@ -30,7 +30,7 @@ class Training:
 
     def __init__(
         self,
-        setup: LiveSetup,
+        setup: RunSetup,
         layout: LiveLayout,
         journal: Journal,
         deaths: Deaths,
@@ -136,7 +136,7 @@ class Training:
 
         False where it may have changed the weights already.
         """
-        if self._has_part and self._setup.batch.updates > 1:
+        if self._has_part and self._setup.recipe.batch.updates > 1:
             return False
         if self._has_part:
             self.handle.send(say.AbandonStep())
@@ -176,7 +176,7 @@ class Training:
         return self._as_group(self._journal.group(group))
 
     def _as_group(self, finished: FinishedGroup) -> Group:
-        return group_of(finished, self._setup.sampling)
+        return group_of(finished, self._setup.recipe.sampling)
 
     # --- listening ------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Training:
         return reason
 
     def _trouble(self) -> str | None:
-        now, patience = time.monotonic(), self._setup.patience
+        now, patience = time.monotonic(), self._setup.recipe.patience
         if not self.handle.is_alive:
             return how_it_ended(self.handle.end(within_s=1.0), self._last_words, self._log)
         if self.is_ready and not self._num_busy:
@@ -249,7 +249,7 @@ class Training:
         limit_s = patience.step_s if self.is_ready else patience.start_s
         if now - self._since > limit_s:
             return f"took more than {limit_s:g} s {'for a step' if self.is_ready else 'to start'}"
-        silence_s = self._setup.control.silence_s
+        silence_s = self._setup.recipe.control.silence_s
         return f"was silent for {silence_s:g} s" if now - self._heard_at > silence_s else None
 
 

@@ -32,8 +32,8 @@ class Followers:
     def __init__(self, channel: Channel, begin: say.Begin, launch: Launch) -> None:
         devices = begin.setup.devices
         self._channel = channel
-        self._silence_s = begin.setup.control.silence_s
-        self._stop_s = begin.setup.patience.stop_s
+        self._silence_s = begin.setup.recipe.control.silence_s
+        self._stop_s = begin.setup.recipe.patience.stop_s
         self._size = devices.trainer_ranks
         self._is_ending = threading.Event()
         self._using = threading.Lock()

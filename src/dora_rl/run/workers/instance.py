@@ -93,7 +93,7 @@ class InstanceWorker:
                 self._finish_loading()
             for event in self._engine.finished():
                 self._ended(event)
-            if time.monotonic() - self._reported_at >= self._setup.report_every_s:
+            if time.monotonic() - self._reported_at >= self._setup.recipe.engine.report_every_s:
                 self._report()
 
     # --- requests -------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class InstanceWorker:
     def _finish_loading(self) -> None:
         loading, self._loading = self._loading, None
         assert loading is not None, "no version is on its way"
-        with self._channel.kept_alive(self._setup.patience.load_s):
+        with self._channel.kept_alive(self._setup.recipe.patience.load_s):
             load_s = self._residents.finish(loading)
         self._engine.rest()
         self._channel.send(say.VersionLoaded(version=loading.version, load_s=load_s))
@@ -289,7 +289,7 @@ def main(address: str) -> None:
     torch.set_num_threads(begin.setup.devices.instance_threads)
     sys.setswitchinterval(_SWITCH_S)
     with telling_why(channel):
-        with channel.kept_alive(begin.setup.patience.start_s):
+        with channel.kept_alive(begin.setup.recipe.patience.start_s):
             engine, device = open_tracked(begin)
         # To its log.
         print(f"memory on {device}, before the first version:\n{engine.ledger}", flush=True)

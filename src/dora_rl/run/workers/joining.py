@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.run.setup import Devices
+from dora_rl.run.setup import DeviceLayout
 from dora_rl.trainer.ranks import Alone, Ranks, Together
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def join(devices: Devices, rank: int, *, rendezvous: Path, timeout_s: float) -> Ranks:
+def join(devices: DeviceLayout, rank: int, *, rendezvous: Path, timeout_s: float) -> Ranks:
     """Become one of the ranks; returns when all are there. No collective waits longer than `timeout_s`."""
     size = devices.trainer_ranks
     if size == 1:
@@ -37,7 +37,7 @@ def join(devices: Devices, rank: int, *, rendezvous: Path, timeout_s: float) -> 
     return Together()
 
 
-def _check_gpus(devices: Devices) -> None:
+def _check_gpus(devices: DeviceLayout) -> None:
     found, last = torch.cuda.device_count(), devices.rank_device(devices.trainer_ranks - 1)
     if int(last.partition(":")[2]) >= found:
         raise ConfigError(

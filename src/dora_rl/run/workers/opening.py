@@ -20,12 +20,12 @@ def open_tracked(begin: Begin) -> tuple[TrackedEngine, str]:
     setup = begin.setup
     device = setup.devices.instance_home(begin.number)
     backend = _backend(device)
-    model = read_config(Path(setup.model) / "config.json")
+    model = read_config(Path(setup.model_directory) / "config.json")
     return TrackedEngine(model, setup.engine, _stops(begin), backend=backend), device
 
 
 def _stops(begin: Begin) -> Stops:
-    if not begin.setup.stop_strings:
+    if not begin.setup.recipe.response.stop_strings:
         return Stops(begin.stop_tokens)
     tokenizer = Tokenizer.from_file(str(LiveLayout(root=Path(begin.setup.run_directory)).tokenizer))
 

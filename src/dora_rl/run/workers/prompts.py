@@ -23,19 +23,19 @@ from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.prompts import PromptTable, check_lengths
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 from dora_rl.trainer.supervised import warm_started
 
 
-def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
+def write_prompts(setup: RunSetup, layout: LiveLayout) -> PromptTable:
     """Load and tokenize the rows; leave the table and the tokenizer behind."""
-    data, tokenizer = load_data(setup.data), load_tokenizer(Path(setup.model))
+    data, tokenizer = load_data(setup.data), load_tokenizer(Path(setup.model_directory))
     train = tokenize_rows(data.train, tokenizer, setup.data)
     held_out = tokenize_rows(data.held_out, tokenizer, setup.data) if data.held_out else None
     table = PromptTable(
         train=train.prompts,
         held_out=held_out.prompts if held_out else (),
-        stop_tokens=tuple(sorted(load_eos_ids(Path(setup.model)))),
+        stop_tokens=tuple(sorted(load_eos_ids(Path(setup.model_directory)))),
         num_overlong=train.num_overlong,
         num_overlong_held_out=held_out.num_overlong if held_out else 0,
     )
@@ -46,14 +46,14 @@ def write_prompts(setup: LiveSetup, layout: LiveLayout) -> PromptTable:
 
 
 def write_initial_model(
-    setup: LiveSetup, warm_start: WarmStart, table: PromptTable, target: Path, done: Callable[[int], None]
+    setup: RunSetup, warm_start: WarmStart, table: PromptTable, target: Path, done: Callable[[int], None]
 ) -> None:
     """The model after a supervised start on what the rows show; `done` hears how many steps are."""
-    directory = Path(setup.model)
+    directory = Path(setup.model_directory)
     tokenizer = load_tokenizer(directory)
     shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in table.train]
     decoder = load_decoder(directory, dtype=torch.float32)
-    save_decoder(warm_started(decoder, shown, warm_start, seed=setup.seed, done=done), target)
+    save_decoder(warm_started(decoder, shown, warm_start, seed=setup.recipe.seed, done=done), target)
     save_tokenizer(tokenizer, target)
 
 
@@ -80,11 +80,11 @@ def main(address: str) -> None:
         channel.send(say.PromptsWritten())
 
 
-def _prepare(channel: Channel, setup: LiveSetup, layout: LiveLayout) -> None:
-    limit_s = setup.patience.step_s
+def _prepare(channel: Channel, setup: RunSetup, layout: LiveLayout) -> None:
+    limit_s = setup.recipe.patience.step_s
     channel.send(say.Preparing(what="reading the rows", limit_s=limit_s))
     table = write_prompts(setup, layout)
-    if (warm_start := setup.warm_start) is not None:
+    if (warm_start := setup.recipe.warm_start).steps:
 
         def done(steps: int) -> None:
             channel.send(

@@ -26,7 +26,7 @@ def main(address: str) -> None:
     rendezvous.unlink(missing_ok=True)
     # Of this process's group: whoever ends that ends every rank.
     with telling_why(channel), Followers(channel, begin, LocalLaunch(in_own_group=False)) as followers:
-        with channel.kept_alive(begin.setup.patience.start_s):
+        with channel.kept_alive(begin.setup.recipe.patience.start_s):
             # Torch takes seconds to import; the other ranks are at it already.
             from dora_rl.run.workers.training import lead
         lead(channel, begin, followers)

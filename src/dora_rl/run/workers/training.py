@@ -19,7 +19,7 @@ from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import LiveSetup
+from dora_rl.run.setup import RunSetup
 from dora_rl.run.workers.checkpoints import (
     PendingCheckpoint,
     load_newest,
@@ -37,7 +37,7 @@ from dora_rl.weights.store import Store
 class Steps:
     """One rank's trainer, and the step it is in."""
 
-    def __init__(self, setup: LiveSetup, trainer: PolicyTrainer) -> None:
+    def __init__(self, setup: RunSetup, trainer: PolicyTrainer) -> None:
         self._setup = setup
         self._trainer = trainer
         self._layout = LiveLayout(root=Path(setup.run_directory))
@@ -94,14 +94,14 @@ class Steps:
     def _begin(self, batch: int) -> None:
         assert batch == self._trainer.version, f"batch {batch} for a trainer of {self._trainer.version}"
         if not self._added:
-            self._trainer.begin_step(self._setup.batch.groups)
+            self._trainer.begin_step(self._setup.recipe.batch.groups)
 
 
 class TrainerWorker:
     """Rank 0: obeys, has the others follow, publishes and speaks."""
 
     def __init__(
-        self, channel: Channel, setup: LiveSetup, steps: Steps, store: VersionStore, followers: Followers
+        self, channel: Channel, setup: RunSetup, steps: Steps, store: VersionStore, followers: Followers
     ) -> None:
         self._channel = channel
         self._setup = setup
@@ -129,7 +129,7 @@ class TrainerWorker:
     def run(self) -> None:
         """Until told to stop."""
         while not isinstance(command := self._channel.receive(), say.Stop):
-            with self._channel.kept_alive(self._setup.patience.step_s):
+            with self._channel.kept_alive(self._setup.recipe.patience.step_s):
                 if isinstance(command, say.WriteCheckpoint):
                     # One at a time: all ranks must see alike which are there.
                     self._writing.result()
@@ -180,8 +180,8 @@ class TrainerWorker:
     def _write(self, pending: PendingCheckpoint) -> None:
         """Beside the next steps where it can be; what fails ends the process, in whichever thread."""
         setup, channel = self._setup, self._channel
-        with telling_why(channel), channel.kept_alive(setup.patience.step_s):
-            model, kept_states = Path(setup.model), setup.kept_trainer_states
+        with telling_why(channel), channel.kept_alive(setup.recipe.patience.step_s):
+            model, kept_states = Path(setup.model_directory), setup.recipe.checkpoints.keep
             directory = write_checkpoint(pending, model=model, kept_states=kept_states)
             channel.send(say.CheckpointWritten(version=pending.version, directory=str(directory)))
 
@@ -194,13 +194,13 @@ def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
     """Be rank 0: open the trainer where it left off, say so, and obey."""
     setup = begin.setup
     with Store(Path(begin.store)) as store:
-        with channel.kept_alive(setup.patience.start_s):
+        with channel.kept_alive(setup.recipe.patience.start_s):
             worker = TrainerWorker(channel, setup, _opened(setup, rank=0), store, followers)
             channel.send(worker.ready())
         worker.run()
 
 
-def follow(channel: Channel, setup: LiveSetup, rank: int) -> None:
+def follow(channel: Channel, setup: RunSetup, rank: int) -> None:
     """Be another rank: do the same until told to stop, and let rank 0 speak."""
     steps = _opened(setup, rank)
     if not steps.version:
@@ -221,13 +221,13 @@ def follow(channel: Channel, setup: LiveSetup, rank: int) -> None:
                 pass  # The store is rank 0's.
 
 
-def _opened(setup: LiveSetup, rank: int) -> Steps:
+def _opened(setup: RunSetup, rank: int) -> Steps:
     layout = LiveLayout(root=Path(setup.run_directory))
     torch.set_num_threads(setup.devices.trainer_threads)
-    ranks = join(setup.devices, rank, rendezvous=layout.rendezvous, timeout_s=setup.patience.step_s)
+    ranks = join(setup.devices, rank, rendezvous=layout.rendezvous, timeout_s=setup.recipe.patience.step_s)
     trainer = open_trainer(
-        Path(setup.model),
-        setup.trainer_config,
+        Path(setup.model_directory),
+        setup.trainer,
         device=setup.devices.rank_device(rank),
         ranks=ranks,
         max_response_tokens=setup.max_new_tokens,
