@@ -1,7 +1,7 @@
 """The worker's end of the socket: a thread reads, any thread may send.
 
 When the owner is gone the process ends at once with its group, whatever it is doing: all it has made durable
-is durable, and the rest would be in nobody's books.
+is durable, and the rest would be in nobody's books. A worker that is a thread of its owner's process only stops.
 """
 
 import os
@@ -19,7 +19,7 @@ import msgspec
 
 from dora_rl.core.record import Record
 from dora_rl.launch.framing import Frames, framed
-from dora_rl.launch.messages import KEY_VARIABLE, Alive, Hello
+from dora_rl.launch.messages import KEY_VARIABLE, Alive, Hello, Stop
 
 _RECEIVE_BYTES = 1 << 20
 _SIGN_OF_LIFE_S = 1.0
@@ -29,8 +29,10 @@ _DIAL_S = 30.0
 class Channel:
     """Messages from and to the owner."""
 
-    def __init__(self, pipe: socket.socket, commands: Any) -> None:
+    def __init__(self, pipe: socket.socket, commands: Any, *, is_thread: bool = False) -> None:
+        """`is_thread`: the owner is this very process, which must not end with its worker."""
         self._pipe = pipe
+        self._is_thread = is_thread
         self._sending = threading.Lock()
         self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._decode = msgspec.msgpack.Decoder(commands).decode
@@ -100,7 +102,10 @@ class Channel:
                 for payload in frames.feed(received):
                     self._received.put(self._decode(payload))
         finally:
-            os.killpg(0, signal.SIGKILL)
+            if self._is_thread:
+                self._received.put(Stop())
+            else:
+                os.killpg(0, signal.SIGKILL)
 
 
 def _dialled(where: str) -> socket.socket:

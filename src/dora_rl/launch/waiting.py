@@ -29,6 +29,11 @@ class Interrupts:
         return self._read
 
     def note(self, number: int, frame: FrameType | None) -> None:
+        """A signal came: in the form of a handler."""
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask the run to end; the second time at once. From any thread."""
         self.count += 1
         os.write(self._write, b"!")
 

@@ -46,7 +46,11 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
 def load_function(config: RewardConfig, objects: Objects | None = None) -> RewardFunction:
     """Import a reward function, or put it together from the objects sent along, and read its signature."""
     _check_name(config)
-    call = load_named(BUILT_IN.get(config.function, config.function), objects)
+    return reward_function(config, load_named(BUILT_IN.get(config.function, config.function), objects))
+
+
+def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
+    """A function of that section of the recipe, checked: what it takes, and what it cannot do without."""
     if not callable(call):
         raise UserError(
             f"the reward '{config.function}' is not a function", hint="name a function or a callable"

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from msgspec import field
+
 from dora_rl.core.record import Record
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import Row
@@ -74,6 +76,8 @@ class SetUp(ToWorker, frozen=True):
     rewards: tuple[RewardConfig, ...]
     time_limit_s: float
     search_path: tuple[str, ...]
+    objects: dict[str, bytes] = field(default_factory=dict)
+    """What `object:LABEL` stands for, by label: functions of the user's that no file has."""
 
 
 class ScoreRequest(ToWorker, frozen=True):

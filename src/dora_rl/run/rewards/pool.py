@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.named import Objects
 from dora_rl.envs.config import ScoringConfig
 from dora_rl.envs.scoring.functions import check_columns
 from dora_rl.envs.scoring.messages import (
@@ -45,6 +46,7 @@ class ScorerPool:
         config: ScoringConfig,
         *,
         launch: Launch = LOCAL,
+        objects: Objects | None = None,
         clock: Callable[[], float] = time.monotonic,
         replaced: Callable[[str], None] = lambda reason: None,
         log: Path | None = None,
@@ -52,6 +54,7 @@ class ScorerPool:
         """`replaced` hears why a process was; what functions print goes to the log, else to stderr."""
         self._config = config
         self._launch = launch
+        self._objects = objects or {}
         self._clock = clock
         self._replaced = replaced
         self._log = log
@@ -211,7 +214,8 @@ class ScorerPool:
             # How many threads a user's function takes is the user's business.
             place=Place(cpus=None),
         )
-        worker = PoolWorker(self._config, self._launch.start(spec, WorkerOutput), self._clock())
+        handle = self._launch.start(spec, WorkerOutput)
+        worker = PoolWorker(self._config, handle, self._clock(), self._objects)
         self._workers.append(worker)
         self._selector.register(worker.descriptor, selectors.EVENT_READ, worker)
 

@@ -5,6 +5,7 @@ import sys
 
 from msgspec import Struct
 
+from dora_rl.core.named import Objects
 from dora_rl.envs.config import ScoringConfig
 from dora_rl.envs.scoring.messages import Began, ScoreRequest, SetUp
 from dora_rl.launch.protocol import Handle
@@ -37,14 +38,19 @@ class ScoreTask(Struct, kw_only=True, eq=False):
 class PoolWorker:
     """A reward worker and the requests it was given, from its start to its end."""
 
-    def __init__(self, config: ScoringConfig, handle: Handle, now: float) -> None:
+    def __init__(self, config: ScoringConfig, handle: Handle, now: float, objects: Objects) -> None:
         self._config = config
         self._heard_at = now
         self.handle = handle
         self.descriptor = handle.fileno()
         """As it was registered with whoever waits: after its end the handle has none."""
         handle.send(
-            SetUp(rewards=config.rewards, time_limit_s=config.time_limit_s, search_path=tuple(sys.path))
+            SetUp(
+                rewards=config.rewards,
+                time_limit_s=config.time_limit_s,
+                search_path=tuple(sys.path),
+                objects=dict(objects),
+            )
         )
         self.capacity = 0
         self._is_concurrent = False

@@ -11,8 +11,10 @@ import asyncio
 import io
 import sys
 import threading
+from collections.abc import Callable
 
 from dora_rl.core.errors import UserError
+from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.scoring.functions import RewardFunction, load_function
 from dora_rl.envs.scoring.messages import (
     Began,
@@ -25,6 +27,7 @@ from dora_rl.envs.scoring.messages import (
 )
 from dora_rl.envs.scoring.scorer import Scorer, Scores
 from dora_rl.launch.channel import Channel
+from dora_rl.launch.messages import Stop
 
 
 class RewardWorker:
@@ -36,11 +39,12 @@ class RewardWorker:
         self._loop = asyncio.new_event_loop()
 
     def run(self) -> None:
+        """Serve until the owner is gone: that ends a process, and a thread hears of it as Stop."""
         threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
-        while True:
-            request = self._channel.receive()
+        while not isinstance(request := self._channel.receive(), Stop):
             assert isinstance(request, ScoreRequest), f"after the first message only requests come: {request}"
             self._answer(request)
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _answer(self, request: ScoreRequest) -> None:
         scores = self._scorer.call_plain(request)
@@ -67,8 +71,13 @@ def main(address: str) -> None:
     set_up = channel.receive()
     assert isinstance(set_up, SetUp), f"the first message says what to import: {set_up}"
     sys.path += [place for place in set_up.search_path if place not in sys.path]
+    serve(channel, set_up, lambda reward: load_function(reward, set_up.objects))
+
+
+def serve(channel: Channel, set_up: SetUp, load: Callable[[RewardConfig], RewardFunction]) -> None:
+    """Load the functions, say so, and answer until the owner is gone."""
     try:
-        functions = [load_function(reward) for reward in set_up.rewards]
+        functions = [load(reward) for reward in set_up.rewards]
     except UserError as error:
         channel.send(Unusable(message=error.message, hint=error.hint))
         return
