@@ -1,7 +1,7 @@
 """The worker's end of the socket: a thread reads, any thread may send.
 
 When the owner is gone the process ends at once with its group, whatever it is doing: all it has made durable
-is durable, and the rest would be in nobody's books. A worker that is a thread of its owner's process only stops.
+is durable, and the rest would be in nobody's books. A worker that is a thread of its owner only stops.
 """
 
 import os
