@@ -14,7 +14,7 @@ from dora_rl.engines.native.opening import open_engine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.delta import Change
+from dora_rl.model.delta import ParameterChange
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import save_tiny, seeded_decoder, tiny_config
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
@@ -42,13 +42,13 @@ def tokens(engine: NativeEngine, asked: Request) -> tuple[int, ...]:
     return event.tokens
 
 
-def delta_between(engine: NativeEngine, base: int, version: int) -> dict[str, Change]:
+def delta_between(engine: NativeEngine, base: int, version: int) -> dict[str, ParameterChange]:
     """Every value that differs."""
     old, new = (dict(engine.decoder(number).named_parameters()) for number in (base, version))
     changes = {}
     for name, parameter in new.items():
         indices = (parameter != old[name]).flatten().nonzero().squeeze(1)
-        changes[name] = Change(indices_N=indices, values_N=parameter.flatten()[indices].clone())
+        changes[name] = ParameterChange(indices_N=indices, values_N=parameter.flatten()[indices].clone())
     return changes
 
 
@@ -165,8 +165,8 @@ def test_a_corrupt_or_foreign_checkpoint_leaves_all_as_it_was(
 NORM = "norm.weight"
 
 
-def change(indices: list[int], values: list[float], dtype: torch.dtype = torch.float32) -> Change:
-    return Change(indices_N=torch.tensor(indices), values_N=torch.tensor(values, dtype=dtype))
+def change(indices: list[int], values: list[float], dtype: torch.dtype = torch.float32) -> ParameterChange:
+    return ParameterChange(indices_N=torch.tensor(indices), values_N=torch.tensor(values, dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,17 @@ def change(indices: list[int], values: list[float], dtype: torch.dtype = torch.f
         (1, {NORM: change([64], [1.0])}, "reaches beyond"),
         (1, {NORM: change([-1], [1.0])}, "reaches beyond"),
         (1, {NORM: change([0, 1], [1.0])}, "do not belong together"),
-        (1, {NORM: Change(indices_N=torch.tensor([0.0]), values_N=torch.ones(1))}, "do not belong together"),
+        (
+            1,
+            {NORM: ParameterChange(indices_N=torch.tensor([0.0]), values_N=torch.ones(1))},
+            "do not belong together",
+        ),
         (1, {NORM: change([0], [1.0], torch.bfloat16)}, "the engine's is torch.float32"),
         (1, {NORM: change([0], [float("nan")])}, "no number"),
     ],
 )
 def test_a_wrong_delta_changes_nothing(
-    base: int, delta: dict[str, Change], message: str, make_engine: MakeEngine
+    base: int, delta: dict[str, ParameterChange], message: str, make_engine: MakeEngine
 ) -> None:
     engine = make_engine()
     expected, free = tokens(engine, request(1, version=1)), engine.ledger.free("device")

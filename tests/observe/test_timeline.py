@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dora_rl.core.history import History, HistoryWriter
 from dora_rl.observe.pictures.look import save
 from dora_rl.observe.pictures.timeline import Panel, draw_timelines
-from dora_rl.observe.timeline import Span, Timeline, Tracker, read_timeline
+from dora_rl.observe.timeline import Timeline, TimelineSpan, Tracker, read_timeline
 from dora_rl.sim.run import Result, simulate
 from dora_rl.sim.setup import complete, resolve
 
@@ -91,7 +91,7 @@ def test_the_steps_of_a_picture_have_labels_that_fit_and_times_in_a_fitting_unit
 ) -> None:
     _, timeline = traced("rollout_gpus=4")
     each = length_s / num_steps
-    spans = [Span(begin=i * each, end=(i + 1) * each, what=1000 + i) for i in range(num_steps)]
+    spans = [TimelineSpan(begin=i * each, end=(i + 1) * each, what=1000 + i) for i in range(num_steps)]
     panel = Panel(title="x", gpus=12, timeline=replace(timeline, trained=spans, waited=[], published=[]))
     fig = draw_timelines([panel], length_s, title="x")
     (axes,) = fig.axes

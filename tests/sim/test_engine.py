@@ -11,7 +11,7 @@ from dora_rl.core.recipe import Costs
 from dora_rl.costs.hardware import find_gpu
 from dora_rl.costs.rollout import RolloutCost
 from dora_rl.costs.shapes import find_shape
-from dora_rl.sim.engine import Engine, Request
+from dora_rl.sim.engine import SimulatedEngine, SimulatedRequest
 
 
 def make_cost(*, floor_s: float = 0.0, model: str = "Qwen2.5-7B") -> RolloutCost:
@@ -24,15 +24,15 @@ def make_cost(*, floor_s: float = 0.0, model: str = "Qwen2.5-7B") -> RolloutCost
     )
 
 
-def make_engine(*, slots: int = 64, kv_tokens: int = 10**7, floor_s: float = 0.0) -> Engine:
+def make_engine(*, slots: int = 64, kv_tokens: int = 10**7, floor_s: float = 0.0) -> SimulatedEngine:
     spec = InstanceSpec(slots=slots, kv_tokens=kv_tokens, max_versions=4)
-    return Engine(0, spec, make_cost(floor_s=floor_s), 0, 0.0)
+    return SimulatedEngine(0, spec, make_cost(floor_s=floor_s), 0, 0.0)
 
 
 def request(
     key: int, until: int, *, group: int | None = None, prompt: int = 10, tokens: int = 0, version: int = 0
-) -> Request:
-    return Request(
+) -> SimulatedRequest:
+    return SimulatedRequest(
         trajectory=key,
         group=key if group is None else group,
         version=version,
@@ -42,7 +42,7 @@ def request(
     )
 
 
-def run(engine: Engine) -> dict[int, float]:
+def run(engine: SimulatedEngine) -> dict[int, float]:
     """Let the engine run dry; when each request ended."""
     ends: dict[int, float] = {}
     while (time := engine.next_event()) is not None:
@@ -56,7 +56,7 @@ def run(engine: Engine) -> dict[int, float]:
     return ends
 
 
-def decode_token_by_token(engine: Engine, requests: list[Request]) -> dict[int, float]:
+def decode_token_by_token(engine: SimulatedEngine, requests: list[SimulatedRequest]) -> dict[int, float]:
     """The reference: one decode step at a time, each as long as the cost model says."""
     left = {r.trajectory: int(r.until - r.tokens) for r in requests}
     prompts = {r.group: r.prompt_tokens for r in requests}
@@ -240,7 +240,7 @@ def test_a_paused_instance_stands_still() -> None:
 
 def test_weights_that_load_beside_the_others_cost_kv() -> None:
     spec = InstanceSpec(slots=4, kv_tokens=1000, version_kv_tokens=300, max_versions=3)
-    engine = Engine(0, spec, make_cost(), 0, 0.0)
+    engine = SimulatedEngine(0, spec, make_cost(), 0, 0.0)
     assert engine.kv_capacity == 1000
     engine.hold((0, 1))
     assert engine.kv_capacity == 700

@@ -7,7 +7,7 @@ import pytest
 from dora_rl.core.decisions import Restart, Take
 from dora_rl.core.inputs import InstanceJoined, InstanceLost, StepLost
 from dora_rl.core.recipe import Recipe
-from dora_rl.sim.faults import Faults
+from dora_rl.sim.faults import FaultInjector
 from dora_rl.sim.run import build_world, simulate
 from dora_rl.sim.setup import complete, resolve
 from dora_rl.sim.world import World
@@ -24,7 +24,7 @@ def watched(recipe: Recipe, *kinds: type) -> tuple[World, list[Any]]:
     world.watchers = [
         lambda event, decisions: seen.extend(r for r in (event, *decisions) if isinstance(r, kinds))
     ]
-    Faults(world, recipe.seed).arm()
+    FaultInjector(world, recipe.seed).arm()
     world.run()
     return world, seen
 

@@ -8,7 +8,7 @@ from dora_rl.core import decisions as do
 from dora_rl.core.inputs import Input, Published, StepLost
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.audit import Audit
-from dora_rl.sim.faults import Faults
+from dora_rl.sim.faults import FaultInjector
 from dora_rl.sim.run import Result, build_world, make_schedule, simulate, summarize
 
 from .recipes import SCHEDULES, random_recipe, small
@@ -73,7 +73,7 @@ def run_checked(recipe: Recipe, *, every: int = 40) -> Result:
             world.plane.check_integrity()
 
     world.watchers = [audit.watch, look]
-    Faults(world, recipe.seed).arm()
+    FaultInjector(world, recipe.seed).arm()
     world.run()
     world.plane.check_integrity()
     assert not audit.violations, audit.violations

@@ -9,7 +9,7 @@ import torch
 
 from dora_rl.weights import container
 from dora_rl.weights.chain import AnchorPolicy
-from dora_rl.weights.container import MAGIC, Header, end_of_file, read_header
+from dora_rl.weights.container import MAGIC, VersionHeader, end_of_file, read_header
 from dora_rl.weights.errors import Damaged, MissingFile, WrongBase
 from dora_rl.weights.store import Store
 
@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def header_of(path: Path) -> Header:
+def header_of(path: Path) -> VersionHeader:
     with path.open("rb") as file:
         return read_header(file, path)
 

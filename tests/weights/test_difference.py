@@ -19,9 +19,9 @@ from dora_rl.weights.bits import (
     to_zigzag,
     unpack_bits,
 )
-from dora_rl.weights.difference import Steps, changes_of, decoded, encode_all, steps_between
+from dora_rl.weights.difference import StripSteps, changes_of, decoded, encode_all, steps_between
 from dora_rl.weights.errors import WrongBase
-from dora_rl.weights.positions import Shape, are_ascending, decode, encode
+from dora_rl.weights.positions import PositionCode, are_ascending, decode, encode
 from dora_rl.weights.strips import Tensors, strips_in
 
 from .versions import changed, random_tensor
@@ -32,7 +32,7 @@ DENSITIES = st.sampled_from([0.0, 0.001, 0.02, 0.2, 0.5, 0.9, 1.0]) | st.floats(
 SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 
 
-def chain_of(versions: list[Tensors]) -> list[list[Steps]]:
+def chain_of(versions: list[Tensors]) -> list[list[StripSteps]]:
     """For each strip, the steps from version to version."""
     return [
         [steps_between(strip.strung(old), strip.strung(new)) for old, new in pairwise(versions)]
@@ -40,7 +40,7 @@ def chain_of(versions: list[Tensors]) -> list[list[Steps]]:
     ]
 
 
-def led_on(base: Tensors, chains: list[list[Steps]]) -> Tensors:
+def led_on(base: Tensors, chains: list[list[StripSteps]]) -> Tensors:
     """A copy of the base with all steps taken."""
     reached = {name: tensor.clone() for name, tensor in base.items()}
     for name, change in changes_of(strips_in(base), chains, base).items():
@@ -120,7 +120,7 @@ def test_steps_refuse_another_base(seed: int, place: int) -> None:
 def test_positions_take_the_bytes_their_shape_says(size: int, seed: int, density: float) -> None:
     draw = torch.rand(size, generator=torch.Generator().manual_seed(seed))
     positions = (draw < density).nonzero().squeeze(1)
-    shape = Shape(size=size, count=len(positions))
+    shape = PositionCode(size=size, count=len(positions))
     data = encode(positions, size)
     assert len(data) == shape.num_bytes
     assert len(data) <= num_packed(size)
@@ -138,7 +138,7 @@ def test_positions_stay_near_the_entropy() -> None:
 
 @given(count=st.integers(1, 200), size=st.integers(1, 3000), seed=SEEDS)
 def test_arbitrary_bytes_are_positions_or_an_error(count: int, size: int, seed: int) -> None:
-    shape = Shape(size=max(count, size), count=count)
+    shape = PositionCode(size=max(count, size), count=count)
     generator = torch.Generator().manual_seed(seed)
     data = torch.randint(0, 256, (shape.num_bytes,), generator=generator, dtype=torch.uint8)
     try:
@@ -153,7 +153,7 @@ def test_arbitrary_bytes_are_positions_or_an_error(count: int, size: int, seed: 
 
 
 def test_positions_out_of_order_or_out_of_range_are_found_out() -> None:
-    shape = Shape(size=64, count=2)
+    shape = PositionCode(size=64, count=2)
     data = encode(torch.tensor([3, 5]), 64)
     assert shape.code == "sorted"
     swapped = data.clone()

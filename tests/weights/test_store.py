@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dora_rl.weights.chain import AnchorPolicy, Inventory
 from dora_rl.weights.errors import (
-    Busy,
     Damaged,
+    StoreBusy,
     UnknownVersion,
     VersionConflict,
     WeightsError,
@@ -183,7 +183,7 @@ def test_a_store_has_one_publisher_and_any_number_of_readers(tmp_path: Path) -> 
     store, versions = published(tmp_path, 3)
     other = Store(tmp_path)
     assert same_bits(other.fetch(2), versions[2])
-    with pytest.raises(Busy):
+    with pytest.raises(StoreBusy):
         other.publish(3, versions[0])
     store.close()
     other.publish(3, versions[0])

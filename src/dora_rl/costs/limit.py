@@ -16,7 +16,7 @@ from dora_rl.costs.rollout import RolloutCost, rollout_cost
 from dora_rl.costs.training import train_cost
 
 
-class Split(Record, frozen=True):
+class DeviceSplit(Record, frozen=True):
     """One division of the devices and the times it gives."""
 
     rollout_gpus: int
@@ -43,14 +43,14 @@ def instance_tokens_per_s(cost: RolloutCost, recipe: Recipe) -> float:
     return m.mean / (decode_s + prefill_s)
 
 
-def split_times(recipe: Recipe, rollout_gpus: int, tensor_parallel: int) -> Split:
+def split_times(recipe: Recipe, rollout_gpus: int, tensor_parallel: int) -> DeviceSplit:
     """What one split gives, all devices busy."""
     train_s = _train_s(recipe, recipe.cluster.gpus - rollout_gpus)
     generate_s = _generate_s(recipe, rollout_gpus, tensor_parallel)
     return _split(recipe, rollout_gpus, tensor_parallel, train_s, generate_s)
 
 
-def in_turn(recipe: Recipe, tensor_parallel: int) -> Split:
+def in_turn(recipe: Recipe, tensor_parallel: int) -> DeviceSplit:
     """What devices give that all generate and then all train."""
     gpus = recipe.cluster.gpus
     total_s = _train_s(recipe, gpus) + _generate_s(recipe, gpus, tensor_parallel)
@@ -59,11 +59,11 @@ def in_turn(recipe: Recipe, tensor_parallel: int) -> Split:
 
 def _split(
     recipe: Recipe, rollout_gpus: int, tensor_parallel: int, train_s: float, generate_s: float
-) -> Split:
+) -> DeviceSplit:
     longest = moments(recipe.task).longest
     longest_s = longest * rollout_cost(recipe, tensor_parallel).step_s(1, longest / 2)
     longest_s += longest_wait_s(recipe.task)
-    return Split(
+    return DeviceSplit(
         rollout_gpus=rollout_gpus,
         tensor_parallel=tensor_parallel,
         train_s=train_s,
@@ -83,14 +83,14 @@ def _generate_s(recipe: Recipe, gpus: int, tensor_parallel: int) -> float:
     return recipe.batch.trajectories * moments(recipe.task).mean / rate
 
 
-def splits(recipe: Recipe, tensor_parallel: int) -> Iterator[Split]:
+def splits(recipe: Recipe, tensor_parallel: int) -> Iterator[DeviceSplit]:
     """Every division that leaves at least one instance and one training device."""
     step = tensor_parallel * max(1, recipe.cluster.gpus // (tensor_parallel * 512))
     for rollout_gpus in range(step, recipe.cluster.gpus, step):
         yield split_times(recipe, rollout_gpus, tensor_parallel)
 
 
-def limit(recipe: Recipe, tensor_parallel: int) -> Split:
+def limit(recipe: Recipe, tensor_parallel: int) -> DeviceSplit:
     """The best split and its times."""
     found = min(splits(recipe, tensor_parallel), key=lambda split: split.step_s, default=None)
     return found or in_turn(recipe, tensor_parallel)

@@ -9,8 +9,8 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.recipe import Costs, Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.hardware import Gpu, find_gpu
-from dora_rl.costs.shapes import Shape, find_shape
+from dora_rl.costs.hardware import GpuModel, find_gpu
+from dora_rl.costs.shapes import ModelShape, find_shape
 
 _ALLREDUCE_S = 8e-6
 """Latency of one all-reduce in a tensor-parallel instance; two a layer."""
@@ -21,8 +21,8 @@ _ACTIVATION_SHARE = 0.03
 class RolloutCost(Record, frozen=True):
     """One instance: `gpus` devices that hold one model by tensor parallelism."""
 
-    gpu: Gpu
-    shape: Shape
+    gpu: GpuModel
+    shape: ModelShape
     costs: Costs
     gpus: int
     memory_share: float

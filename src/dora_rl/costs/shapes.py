@@ -7,8 +7,8 @@ _BYTES = 2
 """Weights and KV are served in bf16."""
 
 
-class Shape(Record, frozen=True):
-    """A decoder-only transformer."""
+class ModelShape(Record, frozen=True):
+    """The sizes of a decoder-only transformer, by which it costs what it costs."""
 
     name: str
     layers: int
@@ -63,9 +63,9 @@ class Shape(Record, frozen=True):
 
 
 def _dense(name: str, layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocabulary: int,
-           *, head_dim: int = 128, tied: bool = False) -> Shape:  # fmt: skip
-    return Shape(name=name, layers=layers, width=width, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
-                 ffn=ffn, vocabulary=vocabulary, tied=tied)  # fmt: skip
+           *, head_dim: int = 128, tied: bool = False) -> ModelShape:  # fmt: skip
+    return ModelShape(name=name, layers=layers, width=width, heads=heads, kv_heads=kv_heads,
+                      head_dim=head_dim, ffn=ffn, vocabulary=vocabulary, tied=tied)  # fmt: skip
 
 
 SHAPES = {
@@ -87,15 +87,15 @@ SHAPES = {
         _dense("Qwen3-32B", 64, 5120, 64, 8, 25600, 151936),
         _dense("Llama-3.1-8B", 32, 4096, 32, 8, 14336, 128256),
         _dense("Llama-3.1-70B", 80, 8192, 64, 8, 28672, 128256),
-        Shape(name="Qwen3-30B-A3B", layers=48, width=2048, heads=32, kv_heads=4, head_dim=128, ffn=768,
-              vocabulary=151936, experts=128, experts_per_token=8),
-        Shape(name="Qwen3-235B-A22B", layers=94, width=4096, heads=64, kv_heads=4, head_dim=128, ffn=1536,
-              vocabulary=151936, experts=128, experts_per_token=8),
+        ModelShape(name="Qwen3-30B-A3B", layers=48, width=2048, heads=32, kv_heads=4, head_dim=128,
+                   ffn=768, vocabulary=151936, experts=128, experts_per_token=8),
+        ModelShape(name="Qwen3-235B-A22B", layers=94, width=4096, heads=64, kv_heads=4, head_dim=128,
+                   ffn=1536, vocabulary=151936, experts=128, experts_per_token=8),
     )
 }  # fmt: skip
 
 
-def find_shape(name: str) -> Shape:
+def find_shape(name: str) -> ModelShape:
     for known, shape in SHAPES.items():
         if known.lower() == name.lower():
             return shape

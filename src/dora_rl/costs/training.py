@@ -2,13 +2,13 @@
 
 from dora_rl.core.recipe import Batch, Costs, Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.hardware import Gpu, find_gpu
-from dora_rl.costs.shapes import Shape, find_shape
+from dora_rl.costs.hardware import GpuModel, find_gpu
+from dora_rl.costs.shapes import ModelShape, find_shape
 
 
 class TrainCost(Record, frozen=True):
-    gpu: Gpu
-    shape: Shape
+    gpu: GpuModel
+    shape: ModelShape
     costs: Costs
     batch: Batch
 

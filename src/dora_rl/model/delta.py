@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ParameterChange:
     """New values of one parameter, at flat indices."""
 
     indices_N: Tensor
     values_N: Tensor
 
 
-Delta = Mapping[str, Change]
+Delta = Mapping[str, ParameterChange]
 """By the Decoder's own names; parameters not named stay as they are."""

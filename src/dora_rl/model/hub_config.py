@@ -15,7 +15,7 @@ import msgspec
 from dora_rl.core.errors import ModelError
 from dora_rl.model.config import Dtype, Experts, Family, ModelConfig, Rope
 from dora_rl.model.hub_rope import read_rope, write_rope
-from dora_rl.model.published import Published
+from dora_rl.model.published import PublishedConfig
 
 ARCHITECTURES: dict[Family, str] = {
     "llama": "LlamaForCausalLM",
@@ -47,7 +47,7 @@ def from_published(published: object) -> ModelConfig:
         raise ModelError("a model configuration is a mapping")
     family = _family(published)
     try:
-        given = msgspec.convert(published, Published)
+        given = msgspec.convert(published, PublishedConfig)
     except msgspec.ValidationError as error:
         raise ModelError(f"the configuration cannot be read: {error}") from error
     _refuse_unsupported(given)
@@ -113,7 +113,7 @@ def _family(published: dict[str, Any]) -> Family:
     raise ModelError(f"model type {name!r} is not supported", hint=f"supported: {', '.join(ARCHITECTURES)}")
 
 
-def _refuse_unsupported(given: Published) -> None:
+def _refuse_unsupported(given: PublishedConfig) -> None:
     slides = given.use_sliding_window or "sliding_attention" in (given.layer_types or ())
     refused = {
         "sliding-window attention": slides,
@@ -127,13 +127,13 @@ def _refuse_unsupported(given: Published) -> None:
             raise ModelError(f"not supported: {feature}", hint="choose a model that does without")
 
 
-def _head_dim(family: Family, given: Published) -> int:
+def _head_dim(family: Family, given: PublishedConfig) -> int:
     # transformers derives a head size left out from the width, except in Qwen3, where it is 128.
     default = 128 if family == "qwen3" else given.hidden_size // max(1, given.num_attention_heads)
     return given.head_dim or default
 
 
-def _rope(given: Published) -> Rope:
+def _rope(given: PublishedConfig) -> Rope:
     parameters = dict(given.rope_scaling or given.rope_parameters or {})
     parameters.setdefault("rope_theta", given.rope_theta or 10_000.0)
     if given.original_max_position_embeddings:
@@ -142,7 +142,7 @@ def _rope(given: Published) -> Rope:
     return read_rope(parameters)
 
 
-def _experts(given: Published) -> Experts:
+def _experts(given: PublishedConfig) -> Experts:
     num_experts = given.num_experts or given.num_local_experts
     if num_experts is None:
         raise ModelError("the configuration of a mixture of experts lacks num_experts")

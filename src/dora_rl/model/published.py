@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 
-class Published(Struct, frozen=True, kw_only=True):
-    """A `config.json`, its types checked."""
+class PublishedConfig(Struct, frozen=True, kw_only=True):
+    """The `config.json` of a published model, its types checked."""
 
     vocab_size: int
     hidden_size: int

@@ -9,13 +9,13 @@ from rich.table import Table
 from dora_rl.costs.memory import Memory
 from dora_rl.observe.tables import table
 from dora_rl.observe.words import bottleneck, count
-from dora_rl.sim.plan.refine import Option, Plan
+from dora_rl.sim.plan.refine import ClusterPlan, Option
 
 _LABEL = 17
 _GIB = 2.0**30
 
 
-def show(console: Console, plan: Plan) -> None:
+def show(console: Console, plan: ClusterPlan) -> None:
     c = plan.recipe.cluster
     batch = plan.recipe.batch
     console.print(
@@ -28,7 +28,7 @@ def show(console: Console, plan: Plan) -> None:
     console.print(_options(plan))
 
 
-def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
+def _lines(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
     r = plan.result
     target = f"[bold]R = {plan.parts * r.active_groups:,}[/], {r.active_groups / r.batch_groups:.2f} B"
     limit = f"{r.share_of_limit:.1%} of the zero-bubble limit ({r.limit_step_time_s:,.1f} s)"
@@ -49,14 +49,14 @@ def _memory_lines(m: Memory) -> Iterator[tuple[str, str]]:
     yield "a training GPU", f"{m.trainer_bytes / _GIB:.1f} GiB of weights, gradients and optimizer state"
 
 
-def _split(plan: Plan) -> str:
+def _split(plan: ClusterPlan) -> str:
     r, k = plan.result, plan.parts
     if r.elastic_gpus:
         return f"{count(k * r.elastic_gpus, 'GPU')}, to generate and train in turn"
     return f"{count(k * r.rollout_gpus, 'GPU')} to generate, {k * (r.gpus - r.rollout_gpus):,} to train"
 
 
-def _options(plan: Plan) -> Table:
+def _options(plan: ClusterPlan) -> Table:
     made = table("How much each choice matters", "choice", "instead", ">step s", ">change", ">mean staleness")
     for option in plan.options:
         r = option.result
@@ -71,7 +71,7 @@ def _value(option: Option, parts: int) -> str:
     return str(parts * option.result.rollout_gpus) if option.what == "rollout GPUs" else option.value
 
 
-def as_json(plan: Plan) -> str:
+def as_json(plan: ClusterPlan) -> str:
     """Everything a script may want, the whole cluster's numbers."""
     r, k = plan.result, plan.parts
     fields = {

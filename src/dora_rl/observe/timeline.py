@@ -15,7 +15,7 @@ from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
 
 
-class Span(Record, frozen=True):
+class TimelineSpan(Record, frozen=True):
     """A stretch of time and what it was: a kind of wait, the number of a batch, an instance."""
 
     begin: float
@@ -23,7 +23,7 @@ class Span(Record, frozen=True):
     what: str | int
 
 
-class Load(Record, frozen=True):
+class LoadPoint(Record, frozen=True):
     """From `at` on, `running` requests of `version` decode."""
 
     at: float
@@ -36,14 +36,14 @@ class Timeline(Record, frozen=True, gc=True):
 
     end: float
     specs: dict[int, InstanceSpec]
-    loads: dict[int, list[Load]]
+    loads: dict[int, list[LoadPoint]]
     """What each instance decodes, change by change."""
-    lent: list[Span]
+    lent: list[TimelineSpan]
     """Elastic instances that train."""
-    down: list[Span]
+    down: list[TimelineSpan]
     """Instances that are gone."""
-    trained: list[Span]
-    waited: list[Span]
+    trained: list[TimelineSpan]
+    waited: list[TimelineSpan]
     published: list[float]
     """When each version became visible, the first train step's first."""
 
@@ -63,7 +63,7 @@ class Tracker:
         self._keeps_history = keeps_history
         self._now = 0.0
         self._specs: dict[int, InstanceSpec] = {}
-        self._loads: dict[int, list[Load]] = {}
+        self._loads: dict[int, list[LoadPoint]] = {}
         self._on: dict[int, set[int]] = {}
         self._running: dict[tuple[int, int], int] = {}
         self._place: dict[int, tuple[int, int]] = {}
@@ -170,7 +170,7 @@ class Tracker:
         running = self._running.get((instance, version), 0) + change
         self._running[instance, version] = running
         if self._keeps_history:
-            self._loads[instance].append(Load(at=self._now, version=version, running=running))
+            self._loads[instance].append(LoadPoint(at=self._now, version=version, running=running))
 
     # --- trainer ---
 
@@ -191,7 +191,7 @@ class Spans:
     """Spans of time, some of them still open."""
 
     def __init__(self) -> None:
-        self._closed: list[Span] = []
+        self._closed: list[TimelineSpan] = []
         self._open: dict[str | int, float] = {}
 
     def open(self, what: str | int, now: float) -> None:
@@ -199,12 +199,12 @@ class Spans:
 
     def close(self, what: str | int, now: float) -> None:
         if (begin := self._open.pop(what, None)) is not None:
-            self._closed.append(Span(begin=begin, end=now, what=what))
+            self._closed.append(TimelineSpan(begin=begin, end=now, what=what))
 
     def close_all(self, now: float) -> None:
         for what in list(self._open):
             self.close(what, now)
 
-    def all_until(self, now: float) -> list[Span]:
+    def all_until(self, now: float) -> list[TimelineSpan]:
         self.close_all(now)
         return self._closed

@@ -8,7 +8,7 @@ _BUSY = 0.05
 """A side that idles for less is the bottleneck."""
 
 
-class Busy(Protocol):
+class BusyShares(Protocol):
     """Who was busy and who waited, in a simulated run or a live one."""
 
     @property
@@ -33,7 +33,7 @@ class Busy(Protocol):
     def starved_s(self) -> float: ...
 
 
-def bottleneck(result: Busy, *, is_on_cpus: bool = False) -> str:
+def bottleneck(result: BusyShares, *, is_on_cpus: bool = False) -> str:
     """Who holds the step up, and what would help."""
     trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
     if trainer < _BUSY:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Cluster, Recipe
 from dora_rl.costs.hardware import gpu_like
-from dora_rl.costs.shapes import Shape
+from dora_rl.costs.shapes import ModelShape
 from dora_rl.model.config import ModelConfig
 from dora_rl.prepare.machine import Gpu
 from dora_rl.run.setup import DeviceLayout
@@ -79,9 +79,9 @@ def _divisions(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu]) -> list[
     return [Division(ranks=r, is_shared=asked.elastic or r == len(gpus), step_s=0.0) for r in ranks]
 
 
-def _shape(model: ModelConfig) -> Shape:
+def _shape(model: ModelConfig) -> ModelShape:
     experts = model.experts
-    shape = Shape(
+    shape = ModelShape(
         name="the model",
         layers=model.num_layers,
         width=model.hidden_size,

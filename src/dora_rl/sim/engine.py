@@ -22,8 +22,8 @@ _RESUME = 0.94
 """Share of the KV in use up to which parked requests come back."""
 
 
-class Request(Struct, gc=False):
-    """One request as the instance sees it."""
+class SimulatedRequest(Struct, gc=False):
+    """One request as a simulated instance sees it."""
 
     trajectory: int
     group: int
@@ -63,7 +63,7 @@ def remembered(cost: RolloutCost) -> RememberedCost:
     return RememberedCost(cost)
 
 
-class Engine:
+class SimulatedEngine:
     """One instance of the simulated fleet."""
 
     __slots__ = ("_cost", "_ends", "_groups", "_parked", "_parked_tokens", "_pressure_kv", "_queue",
@@ -80,7 +80,7 @@ class Engine:
         self._cost = remembered(cost)
         self.versions: frozenset[int] = frozenset()
         self.hold((version,))
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, SimulatedRequest] = {}
         self.lanes: dict[int, int] = {}
         self.clock = 0.0
         self.kv = 0.0
@@ -129,7 +129,7 @@ class Engine:
         begin = self.now if self.now > self._stalled_until else self._stalled_until
         return begin + self._time_for(steps if steps > 0.0 else 0.0)
 
-    def ended(self) -> list[Request]:
+    def ended(self) -> list[SimulatedRequest]:
         """Requests whose turn is over by now, taken out of the batch (their KV stays until released)."""
         done = []
         ends, clock = self._ends, self.clock
@@ -161,7 +161,7 @@ class Engine:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def submit(self, request: Request, *, prefill: bool) -> None:
+    def submit(self, request: SimulatedRequest, *, prefill: bool) -> None:
         """Take a request; it decodes as soon as there is room, unless its environment has the turn.
 
         `prefill`: its KV must be computed here.
@@ -185,7 +185,7 @@ class Engine:
         self._queue.append(trajectory)
         self.refill_batch()
 
-    def release(self, trajectory: int) -> Request:
+    def release(self, trajectory: int) -> SimulatedRequest:
         """Forget a request and free its KV."""
         request = self.requests.pop(trajectory)
         if request.is_running:
@@ -237,7 +237,7 @@ class Engine:
             if request is not None and self._waits_for_slot(request):
                 self._join_batch(request)
 
-    def _waits_for_slot(self, request: Request) -> bool:
+    def _waits_for_slot(self, request: SimulatedRequest) -> bool:
         """False for entries of the queue that are out of date: their request left and came back."""
         is_parked = self._parked and request.trajectory in self._parked
         return not request.is_running and request.tokens < request.until and not is_parked
@@ -267,13 +267,13 @@ class Engine:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _join_batch(self, request: Request) -> None:
+    def _join_batch(self, request: SimulatedRequest) -> None:
         request.joined, request.is_running = self.clock, True
         insort(self._ends, (-(self.clock + request.until - request.tokens), -request.trajectory))
         self.num_running += 1
         self.lanes[request.version] = self.lanes.get(request.version, 0) + 1
 
-    def _leave_batch(self, request: Request) -> None:
+    def _leave_batch(self, request: SimulatedRequest) -> None:
         request.tokens = request.tokens_at(self.clock)
         request.is_running = False
         self.num_running -= 1
@@ -283,7 +283,7 @@ class Engine:
         else:
             del self.lanes[request.version]
 
-    def _hold_prompt(self, request: Request) -> bool:
+    def _hold_prompt(self, request: SimulatedRequest) -> bool:
         """A group's prompt is kept once on an instance. True for its first member here."""
         holders = self._groups.get(request.group, 0)
         self._groups[request.group] = holders + 1
@@ -291,7 +291,7 @@ class Engine:
             self.kv += request.prompt_tokens
         return not holders
 
-    def _free_prompt(self, request: Request) -> None:
+    def _free_prompt(self, request: SimulatedRequest) -> None:
         left = self._groups[request.group] - 1
         if left:
             self._groups[request.group] = left
@@ -311,7 +311,7 @@ class Engine:
                 return -end
             self._ends.pop()
 
-    def _end_of(self, request: Request) -> float:
+    def _end_of(self, request: SimulatedRequest) -> float:
         return request.joined + request.until - request.tokens
 
     def _rates(self) -> tuple[float, float, float, float]:

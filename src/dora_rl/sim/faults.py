@@ -4,13 +4,13 @@ from math import log
 
 from dora_rl.core import inputs as told
 from dora_rl.sim.chance import uniform
-from dora_rl.sim.engine import Engine
+from dora_rl.sim.engine import SimulatedEngine
 from dora_rl.sim.world import World
 
 _DEATH, _HANG, _SLOW, _TRAINER = range(100, 104)
 
 
-class Faults:
+class FaultInjector:
     """Schedules what goes wrong in a world."""
 
     def __init__(self, world: World, seed: int) -> None:
@@ -29,14 +29,14 @@ class Faults:
         if self._faults.trainer_losses_per_hour:
             self._arm_trainer()
 
-    def _arm(self, engine: Engine) -> None:
+    def _arm(self, engine: SimulatedEngine) -> None:
         rate = self._faults.instance_deaths_per_hour / 3600.0
         if rate > 0:
             self._count += 1
             wait = -log(uniform(self._seed, _DEATH, self._count)) / rate
             self._world.after(wait, self._die, engine)
 
-    def _die(self, engine: Engine) -> None:
+    def _die(self, engine: SimulatedEngine) -> None:
         world = self._world
         if world.engines.get(engine.id) is not engine:
             return
@@ -49,7 +49,7 @@ class Faults:
         world.tell(told.InstanceLost(at=world.now, instance=engine.id, reason="simulated death"))
         world.after(self._faults.restart_s, self._revive, engine)
 
-    def _revive(self, engine: Engine) -> None:
+    def _revive(self, engine: SimulatedEngine) -> None:
         self._world.revive(engine)
 
     def _arm_trainer(self) -> None:

@@ -11,11 +11,11 @@ from dora_rl.costs.limit import limit
 from dora_rl.costs.rollout import rollout_cost
 from dora_rl.costs.training import train_cost
 from dora_rl.sim.audit import Audit
-from dora_rl.sim.engine import Engine
-from dora_rl.sim.faults import Faults
+from dora_rl.sim.engine import SimulatedEngine
+from dora_rl.sim.faults import FaultInjector
 from dora_rl.sim.futures import Futures
 from dora_rl.sim.oracle import make_estimates
-from dora_rl.sim.trainer import Trainer
+from dora_rl.sim.trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
 from dora_rl.sim.world import Watcher, World
 
@@ -76,12 +76,12 @@ def build_world(recipe: Recipe) -> World:
     elastic = c.elastic_gpus // c.tensor_parallel
     per_node = max(1, c.gpus_per_node // c.tensor_parallel)
     engines = [
-        Engine(i, cost.spec(recipe, node=i // per_node, elastic=i >= fixed), cost, 0, 0.0)
+        SimulatedEngine(i, cost.spec(recipe, node=i // per_node, elastic=i >= fixed), cost, 0, 0.0)
         for i in range(fixed + elastic)
     ]
     truth = Truth(recipe.task, recipe.seed)
     futures = Futures(recipe, truth)
-    trainer = Trainer(
+    trainer = SimulatedTrainer(
         train_cost(recipe),
         gpus=c.gpus - (c.rollout_gpus or 0) - c.elastic_gpus,
         switch_s=recipe.simulation.costs.switch_s,
@@ -111,7 +111,7 @@ def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
         max_staleness=make_schedule(recipe.control, recipe.batch).max_staleness,
     )
     world.watchers = [audit.watch, *watchers]
-    Faults(world, recipe.seed).arm()
+    FaultInjector(world, recipe.seed).arm()
     was_enabled = gc.isenabled()
     gc.disable()  # Records hold no cycles; walking a million of them again and again costs a third of a run.
     try:

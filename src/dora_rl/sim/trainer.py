@@ -3,8 +3,8 @@
 from dora_rl.costs.training import TrainCost
 
 
-class Trainer:
-    """Fixed devices, plus the elastic ones lent for a step."""
+class SimulatedTrainer:
+    """The trainer of a simulated run: fixed devices, plus the elastic ones lent for a step."""
 
     def __init__(self, cost: TrainCost, *, gpus: int, switch_s: float) -> None:
         self._cost = cost

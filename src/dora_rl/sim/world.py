@@ -18,9 +18,9 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
-from dora_rl.sim.engine import Engine, Request
+from dora_rl.sim.engine import SimulatedEngine, SimulatedRequest
 from dora_rl.sim.futures import Future, Futures
-from dora_rl.sim.trainer import Trainer
+from dora_rl.sim.trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
 
 Watcher = Callable[[Input, list[Decision]], None]
@@ -36,8 +36,8 @@ class World:
         self,
         recipe: Recipe,
         plane: ControlPlane,
-        engines: list[Engine],
-        trainer: Trainer,
+        engines: list[SimulatedEngine],
+        trainer: SimulatedTrainer,
         futures: Futures,
         truth: Truth,
     ) -> None:
@@ -55,13 +55,13 @@ class World:
         self.num_inputs = 0
         self.num_decisions = 0
         self.watchers: list[Watcher] = []
-        self.on_revival: Callable[[Engine], None] = lambda engine: None
+        self.on_revival: Callable[[SimulatedEngine], None] = lambda engine: None
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
         self._inbox: deque[Input] = deque()
         self._dirty: set[int] = set()
         self._futures = futures
-        self._arriving: dict[int, tuple[do.Move, Request]] = {}
+        self._arriving: dict[int, tuple[do.Move, SimulatedRequest]] = {}
         self._early_resumes: dict[int, do.Resume] = {}
         self._outgoing: dict[int, float] = {}
         self._step: do.Take | None = None
@@ -150,7 +150,7 @@ class World:
                 self._schedule(engine)
         self._dirty.clear()
 
-    def _schedule(self, engine: Engine) -> None:
+    def _schedule(self, engine: SimulatedEngine) -> None:
         engine.epoch += 1
         time = engine.next_event()
         if time is not None:
@@ -168,7 +168,7 @@ class World:
         self._check_progress()
         self.after(period, self._tick)
 
-    def _report(self, engine: Engine) -> None:
+    def _report(self, engine: SimulatedEngine) -> None:
         engine.last_told = self.now
         self.tell(
             told.LoadReport(
@@ -182,7 +182,7 @@ class World:
 
     # --- engines --------------------------------------------------------------------------------
 
-    def _wake(self, argument: tuple[Engine, int]) -> None:
+    def _wake(self, argument: tuple[SimulatedEngine, int]) -> None:
         """A turn ended, or the KV ran full."""
         engine, epoch = argument
         if epoch != engine.epoch or self.engines.get(engine.id) is not engine:
@@ -200,14 +200,14 @@ class World:
             self.at(self.now, self._relieve, engine)
         engine.refill_batch()
 
-    def _relieve(self, engine: Engine) -> None:
+    def _relieve(self, engine: SimulatedEngine) -> None:
         """Control was asked for help; whatever is still too much the engine parks itself."""
         if engine.is_pressed and self.engines.get(engine.id) is engine:
             engine.advance(self.now)
             engine.park_youngest()
             self._dirty.add(engine.id)
 
-    def _turn_over(self, engine: Engine, request: Request) -> None:
+    def _turn_over(self, engine: SimulatedEngine, request: SimulatedRequest) -> None:
         key = request.trajectory
         future = self._futures[key]
         engine.last_told = self.now
@@ -244,7 +244,7 @@ class World:
         engine.advance(self.now)
         future = self._futures.started(d)
         generated = future.continue_from(d.generated_tokens) if d.generated_tokens else 0
-        request = Request(
+        request = SimulatedRequest(
             trajectory=d.trajectory,
             group=d.group,
             version=d.version,
@@ -275,7 +275,7 @@ class World:
 
     # --- environments ---------------------------------------------------------------------------
 
-    def _ask_environment(self, engine: Engine, request: Request, future: Future) -> None:
+    def _ask_environment(self, engine: SimulatedEngine, request: SimulatedRequest, future: Future) -> None:
         key, turn = request.trajectory, future.turn
         future.turn += 1
         future.journalled = int(request.until)
@@ -362,7 +362,7 @@ class World:
         wait = max(0.0, self._outgoing.get(engine.id, 0.0) - self.now)
         self.after(wait + engine.cost.load_s(apart), self._end_load, (engine, d.version))
 
-    def _end_load(self, argument: tuple[Engine, int]) -> None:
+    def _end_load(self, argument: tuple[SimulatedEngine, int]) -> None:
         engine, version = argument
         if self.engines.get(engine.id) is engine:
             engine.advance(self.now)
@@ -382,7 +382,7 @@ class World:
         self.after(load_s, self._end_interrupt, (engine, d.version))
         self._dirty.add(engine.id)
 
-    def _end_interrupt(self, argument: tuple[Engine, int]) -> None:
+    def _end_interrupt(self, argument: tuple[SimulatedEngine, int]) -> None:
         engine, version = argument
         if self.engines.get(engine.id) is engine:
             engine.advance(self.now)
@@ -405,7 +405,7 @@ class World:
         self.trainer.lent_gpus -= engine.spec.gpus
         self.after(self.recipe.simulation.costs.switch_s, self._end_lending, engine)
 
-    def _end_lending(self, engine: Engine) -> None:
+    def _end_lending(self, engine: SimulatedEngine) -> None:
         if self.engines.get(engine.id) is engine:
             engine.advance(self.now)
             engine.is_paused = False
@@ -438,12 +438,12 @@ class World:
         busy_s, present_s = self._gone
         self._gone = (busy_s + engine.busy_s, present_s + self.now - engine.born - engine.lent_s)
 
-    def revive(self, engine: Engine) -> None:
+    def revive(self, engine: SimulatedEngine) -> None:
         """A restarted instance joins with the newest version."""
         if engine.id in self.engines:
             return
         version = self.plane.window.newest
-        fresh = Engine(engine.id, engine.spec, engine.cost, version, self.now)
+        fresh = SimulatedEngine(engine.id, engine.spec, engine.cost, version, self.now)
         self.engines[fresh.id] = fresh
         self.on_revival(fresh)
         self.tell(told.InstanceJoined(at=self.now, instance=fresh.id, spec=fresh.spec, version=version))

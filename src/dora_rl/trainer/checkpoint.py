@@ -47,14 +47,14 @@ class CheckpointError(DoraError):
 
 
 class Sealed(Record, frozen=True):
-    """One file."""
+    """Size and digest of one file of a checkpoint."""
 
     num_bytes: int
     sha256: str
 
 
-class Header(Record, frozen=True):
-    """Everything that is not a tensor."""
+class CheckpointHeader(Record, frozen=True):
+    """Everything in a checkpoint that is not a tensor."""
 
     format: int
     version: int
@@ -70,7 +70,7 @@ class Header(Record, frozen=True):
 class Snapshot:
     """All of a checkpoint, in host memory."""
 
-    header: Header
+    header: CheckpointHeader
     """Without files: they are sealed when they are written."""
     files: Mapping[str, Mapping[str, Tensor]]
 
@@ -114,7 +114,7 @@ def take_snapshot(trainer: "Trainer", memory: HostMemory) -> Snapshot | None:
     }
     if not is_first:
         return None
-    header = Header(
+    header = CheckpointHeader(
         format=FORMAT,
         version=trainer.version,
         num_updates=trainer.optimizer.num_updates,
@@ -170,7 +170,7 @@ def load_checkpoint(trainer: "Trainer", directory: Path) -> None:
     _restore_random(random)
 
 
-def read_header(directory: Path) -> Header:
+def read_header(directory: Path) -> CheckpointHeader:
     """What a checkpoint says of itself, its seal checked."""
     path = directory / HEADER
     try:
@@ -184,7 +184,7 @@ def read_header(directory: Path) -> Header:
         raise CheckpointError(f"{path} was changed after it was written", hint=_AN_OLDER_ONE)
     if content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is of format {content.get('format')}, not {FORMAT}")
-    return msgspec.convert(content, Header)
+    return msgspec.convert(content, CheckpointHeader)
 
 
 _AN_OLDER_ONE = "go back to an older checkpoint"
@@ -222,7 +222,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _read(directory: Path, name: str, header: Header) -> dict[str, Tensor]:
+def _read(directory: Path, name: str, header: CheckpointHeader) -> dict[str, Tensor]:
     path, expected = directory / name, header.files.get(name)
     if expected is None or not path.exists():
         raise CheckpointError(f"{path} is missing", hint=_AN_OLDER_ONE)

@@ -24,8 +24,8 @@ import msgspec
 from dora_rl.core.record import Record
 from dora_rl.weights.bits import DTYPES
 from dora_rl.weights.errors import Damaged, WeightsError
-from dora_rl.weights.packed import Section
-from dora_rl.weights.positions import Shape
+from dora_rl.weights.packed import PackedSection
+from dora_rl.weights.positions import PositionCode
 from dora_rl.weights.strips import Strip, strips_of
 
 MAGIC = b"DORAWGT2"
@@ -52,15 +52,15 @@ class TensorEntry(Record, frozen=True):
 class Part(Record, frozen=True):
     """What is stored of one strip."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[PackedSection, ...]
     count: int = 0
     """Values changed."""
     base_sum: int = 0
     """Over the base's patterns at the changed places."""
 
 
-class Header(Record, frozen=True):
-    """What a file holds."""
+class VersionHeader(Record, frozen=True):
+    """What a file of a version holds, as its header says."""
 
     kind: Kind
     version: int
@@ -91,18 +91,18 @@ def identity_of(
     return _digest(msgspec.json.encode((version, base_identity, tensors, parts))).hex()
 
 
-def end_of_file(header: Header) -> bytes:
+def end_of_file(header: VersionHeader) -> bytes:
     """What follows the sections."""
     encoded = msgspec.json.encode(header)
     return encoded + _digest(encoded) + len(encoded).to_bytes(8, "little") + MAGIC
 
 
-def read_header(file: BinaryIO, path: Path) -> Header:
+def read_header(file: BinaryIO, path: Path) -> VersionHeader:
     """The header, held against itself and the file; the file is left where its first section begins."""
     num_bytes = file.seek(0, 2)
     encoded = _read_encoded(file, path, num_bytes)
     try:
-        header = msgspec.json.decode(encoded, type=Header)
+        header = msgspec.json.decode(encoded, type=VersionHeader)
     except msgspec.DecodeError as error:
         raise Damaged(path, f"its header cannot be read: {error}") from error
     if len(MAGIC) + header.payload_bytes + len(encoded) + _TRAILER_BYTES != num_bytes:
@@ -138,7 +138,7 @@ def _read_encoded(file: BinaryIO, path: Path, num_bytes: int) -> bytes:
     return encoded
 
 
-def _problem(header: Header) -> str | None:
+def _problem(header: VersionHeader) -> str | None:
     """What is wrong with a header that was read whole."""
     if (header.kind == "delta") != (header.base is not None and header.base_identity is not None):
         return "a delta has a base, an anchor has none"
@@ -173,7 +173,7 @@ def _section_bytes(strip: Strip, count: int, kind: Kind) -> list[int]:
         return [strip.size * strip.dtype.itemsize]
     if not count:
         return []
-    return [Shape(size=strip.size, count=count).num_bytes, *[count] * strip.dtype.itemsize]
+    return [PositionCode(size=strip.size, count=count).num_bytes, *[count] * strip.dtype.itemsize]
 
 
 def _digest(data: bytes) -> bytes:

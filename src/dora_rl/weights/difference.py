@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dora_rl.model.delta import Change, Delta
+from dora_rl.model.delta import Delta, ParameterChange
 from dora_rl.weights.bits import from_planes, from_zigzag, patterns, to_planes, to_zigzag
 from dora_rl.weights.errors import WrongBase
-from dora_rl.weights.positions import Shape, decode, encode
+from dora_rl.weights.positions import PositionCode, decode, encode
 from dora_rl.weights.strips import Strip, Tensors, counted
 
 _MIX = -0x61C8864680B583EB
@@ -23,8 +23,8 @@ _MIX = -0x61C8864680B583EB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """The changes of one strip."""
+class StripSteps:
+    """By how many steps which values of one strip changed."""
 
     indices_N: Tensor
     steps_N: Tensor
@@ -43,11 +43,11 @@ class Coded:
     base_sum: int
 
 
-def steps_between(old_N: Tensor, new_N: Tensor) -> Steps:
+def steps_between(old_N: Tensor, new_N: Tensor) -> StripSteps:
     """What leads from some patterns to others, which are written over; both on one device."""
     all_steps = new_N.sub_(old_N)
     indices_N = all_steps.nonzero().squeeze(1)
-    return Steps(
+    return StripSteps(
         indices_N=indices_N,
         steps_N=all_steps[indices_N],
         base_sum=_sum_of(indices_N, old_N[indices_N]),
@@ -79,22 +79,22 @@ def encode_all(strips: Sequence[Strip], old: Sequence[Tensor], new: Tensors) -> 
     ]
 
 
-def decoded(coded: Coded, size: int, dtype: torch.dtype, base_sum: Tensor) -> Steps:
+def decoded(coded: Coded, size: int, dtype: torch.dtype, base_sum: Tensor) -> StripSteps:
     """The steps again, on the device of the code and the sum; ValueError where counts are not as promised."""
-    return Steps(
-        indices_N=decode(coded.positions, Shape(size=size, count=coded.count)),
+    return StripSteps(
+        indices_N=decode(coded.positions, PositionCode(size=size, count=coded.count)),
         steps_N=from_zigzag(from_planes(coded.planes, dtype)),
         base_sum=base_sum,
     )
 
 
-def changes_of(strips: Sequence[Strip], chains: Sequence[Sequence[Steps]], base: Tensors) -> Delta:
+def changes_of(strips: Sequence[Strip], chains: Sequence[Sequence[StripSteps]], base: Tensors) -> Delta:
     """The new values after all the steps of each strip in order, for whoever holds the base.
 
     WrongBase if some steps were not made against it; the base stays as it is.
     """
     all_indices = [_joined(chain) for chain in chains]
-    changes: dict[str, Change] = {}
+    changes: dict[str, ParameterChange] = {}
     do_fit: list[Tensor] = []
     for strip, chain, indices_N, counts in zip(
         strips, chains, all_indices, counted(strips, all_indices), strict=True
@@ -110,14 +110,14 @@ def changes_of(strips: Sequence[Strip], chains: Sequence[Sequence[Steps]], base:
             bits_N[own] = old_N + steps.steps_N
         values = bits_N.view(strip.dtype).split([len(places_N) for places_N in places.values()])
         for (name, places_N), values_N in zip(places.items(), values, strict=True):
-            changes[name] = Change(indices_N=places_N, values_N=values_N)
+            changes[name] = ParameterChange(indices_N=places_N, values_N=values_N)
     # One look at them all: each would wait for the device.
     if do_fit and not torch.stack(do_fit).all():
         raise WrongBase("the delta was made against other weights than these")
     return changes
 
 
-def _joined(chain: Sequence[Steps]) -> Tensor:
+def _joined(chain: Sequence[StripSteps]) -> Tensor:
     """Wherever one of them changes something."""
     (first, *others) = chain
     return torch.cat([each.indices_N for each in chain]).unique() if others else first.indices_N
@@ -131,12 +131,12 @@ def changes_between(old: Tensors, new: Tensors) -> Delta:
     return {name: change for name, change in changes.items() if len(change.indices_N)}
 
 
-def _change(old: Tensor, new: Tensor) -> Change:
+def _change(old: Tensor, new: Tensor) -> ParameterChange:
     if (old.shape, old.dtype) != (new.shape, new.dtype):
         raise WrongBase(f"{new.dtype} of shape {list(new.shape)} for {old.dtype} of {list(old.shape)}")
     new = new.to(old.device).contiguous()
     indices_N = (patterns(old) != patterns(new)).nonzero().squeeze(1)
-    return Change(indices_N=indices_N, values_N=new.view(-1)[indices_N])
+    return ParameterChange(indices_N=indices_N, values_N=new.view(-1)[indices_N])
 
 
 def _sum_of(indices_N: Tensor, bits_N: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ DoraError
     ├── UnknownVersion    a version was never published here, or is retired
     ├── MissingFile       a version is here, and a file that it needs is not
     ├── VersionConflict   a version is already published with other weights, or out of order
-    ├── Busy              another process publishes into this store
+    ├── StoreBusy         another process publishes into this store
     └── CannotWrite       the disk is full, or the place is not ours
 """
 
@@ -33,19 +33,19 @@ class WrongBase(WeightsError):
 
 
 class UnknownVersion(WeightsError):
-    """No such version."""
+    """A version was never published here, or is retired."""
 
 
 class MissingFile(WeightsError):
-    """Part of a chain is gone."""
+    """A file that a version needs is gone."""
 
 
 class VersionConflict(WeightsError):
     """A version is final once it is published, and the next one follows the newest."""
 
 
-class Busy(WeightsError):
-    """A store has one publisher."""
+class StoreBusy(WeightsError):
+    """Another process publishes into this store."""
 
 
 class CannotWrite(WeightsError):

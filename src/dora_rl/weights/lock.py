@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from dora_rl.weights.errors import Busy, CannotWrite
+from dora_rl.weights.errors import CannotWrite, StoreBusy
 
 
 class Lock:
@@ -16,7 +16,7 @@ class Lock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock; False if it was held already, Busy if another holds it."""
+        """Take the lock; False if it was held already, StoreBusy if another holds it."""
         if self._descriptor is not None:
             return False
         try:
@@ -29,7 +29,7 @@ class Lock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
-            raise Busy(f"another process holds {self._path}: a store has one publisher") from error
+            raise StoreBusy(f"another process holds {self._path}: a store has one publisher") from error
         self._descriptor = descriptor
         return True
 

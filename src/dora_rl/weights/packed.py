@@ -27,8 +27,8 @@ _STRATEGY = {"huffman": zlib.Z_HUFFMAN_ONLY, "runs": zlib.Z_RLE}
 Data = bytes | memoryview
 
 
-class Section(Record, frozen=True):
-    """What a header says about one section."""
+class PackedSection(Record, frozen=True):
+    """What a file's header says about one of its compressed sections."""
 
     stored_bytes: int
     raw_bytes: int
@@ -47,12 +47,12 @@ class Section(Record, frozen=True):
         return None
 
 
-def as_it_is(data: Data) -> tuple[Section, Data]:
+def as_it_is(data: Data) -> tuple[PackedSection, Data]:
     """A section of bytes that are not compressed."""
-    return Section(stored_bytes=len(data), raw_bytes=len(data), crc32=zlib.crc32(data)), data
+    return PackedSection(stored_bytes=len(data), raw_bytes=len(data), crc32=zlib.crc32(data)), data
 
 
-def pack_all(parts: Sequence[tuple[Data, Strategy]]) -> list[tuple[Section, Data]]:
+def pack_all(parts: Sequence[tuple[Data, Strategy]]) -> list[tuple[PackedSection, Data]]:
     """Sections, and the bytes to store for each.
 
     Pieces are compressed on as many threads as there are processors: zlib does not hold the interpreter, and
@@ -83,16 +83,16 @@ def _deflated(piece: Data, strategy: Strategy, is_last: bool) -> bytes:
     return deflate.compress(piece) + deflate.flush(zlib.Z_FINISH if is_last else zlib.Z_FULL_FLUSH)
 
 
-def _smaller(data: Data, deflated: bytes) -> tuple[Section, Data]:
+def _smaller(data: Data, deflated: bytes) -> tuple[PackedSection, Data]:
     if len(deflated) >= _ENOUGH * len(data):
         return as_it_is(data)
-    section = Section(
+    section = PackedSection(
         stored_bytes=len(deflated), raw_bytes=len(data), crc32=zlib.crc32(deflated), coding="deflate"
     )
     return section, deflated
 
 
-def unpack(section: Section, stored: Data) -> Data:
+def unpack(section: PackedSection, stored: Data) -> Data:
     """The bytes of a section; ValueError if they are not those that were stored."""
     if len(stored) != section.stored_bytes or zlib.crc32(stored) != section.crc32:
         raise ValueError("its checksum does not match")

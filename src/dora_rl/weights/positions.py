@@ -22,7 +22,7 @@ Code = Literal["all", "bitmap", "sorted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class PositionCode:
     """How `count` of `size` positions are written; it decides the number of bytes."""
 
     size: int
@@ -63,7 +63,7 @@ class Shape:
 
 def encode(positions_N: Tensor, size: int) -> Tensor:
     """The bytes of ascending positions below `size`."""
-    shape = Shape(size=size, count=len(positions_N))
+    shape = PositionCode(size=size, count=len(positions_N))
     match shape.code:
         case "all":
             return torch.empty(0, dtype=torch.uint8, device=positions_N.device)
@@ -76,7 +76,7 @@ def encode(positions_N: Tensor, size: int) -> Tensor:
             return torch.cat([planes.view(-1), pack_bits(high)])
 
 
-def decode(data: Tensor, shape: Shape) -> Tensor:
+def decode(data: Tensor, shape: PositionCode) -> Tensor:
     """The positions again, int64; ValueError where the bytes hold more or fewer than they promise.
 
     Whether they are ascending is for the caller to ask, of many at once: each answer waits for the device.
@@ -90,7 +90,7 @@ def decode(data: Tensor, shape: Shape) -> Tensor:
             return _from_sorted(data, shape)
 
 
-def _from_sorted(data: Tensor, shape: Shape) -> Tensor:
+def _from_sorted(data: Tensor, shape: PositionCode) -> Tensor:
     low, high = data.split([shape.low_bits * num_packed(shape.count), num_packed(shape.num_high)])
     ones = _ones(high, shape.num_high, shape.count)
     high_N = (ones - torch.arange(shape.count, device=data.device)) << shape.low_bits
@@ -98,7 +98,7 @@ def _from_sorted(data: Tensor, shape: Shape) -> Tensor:
     return high_N + (planes.long() << _places(shape, data)).sum(0)
 
 
-def _places(shape: Shape, like: Tensor) -> Tensor:
+def _places(shape: PositionCode, like: Tensor) -> Tensor:
     """One row for each low bit."""
     return torch.arange(shape.low_bits, device=like.device).unsqueeze(1)
 

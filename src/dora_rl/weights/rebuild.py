@@ -12,8 +12,8 @@ from torch import Tensor
 from dora_rl.model.delta import Delta
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import File
-from dora_rl.weights.container import Header, TensorEntry
-from dora_rl.weights.difference import Steps, changes_of
+from dora_rl.weights.container import TensorEntry, VersionHeader
+from dora_rl.weights.difference import StripSteps, changes_of
 from dora_rl.weights.errors import WrongBase
 from dora_rl.weights.protocol import Resident
 from dora_rl.weights.shelf import Shelf
@@ -43,7 +43,7 @@ def delta_onto(shelf: Shelf, version: int, base: Resident) -> Delta:
     """One delta from a base to a version, through all between them."""
     if version <= base.version:
         raise WrongBase(f"version {version} is not newer than version {base.version}, which is resident")
-    read: list[tuple[Header, list[Steps]]] = []
+    read: list[tuple[VersionHeader, list[StripSteps]]] = []
     for each in range(base.version + 1, version + 1):
         read.append(_read(shelf, each, base.tensors, read[-1][0] if read else None))
     (first, *_), steps = zip(*read, strict=True)
@@ -54,7 +54,9 @@ def delta_onto(shelf: Shelf, version: int, base: Resident) -> Delta:
         raise WrongBase(f"{path}: {error.message}", hint="load the whole version instead") from error
 
 
-def _read(shelf: Shelf, version: int, onto: Tensors, previous: Header | None) -> tuple[Header, list[Steps]]:
+def _read(
+    shelf: Shelf, version: int, onto: Tensors, previous: VersionHeader | None
+) -> tuple[VersionHeader, list[StripSteps]]:
     """The steps of one delta for these tensors, on their device."""
     header, coded = shelf.read_delta(version)
     if previous is not None:
@@ -63,7 +65,7 @@ def _read(shelf: Shelf, version: int, onto: Tensors, previous: Header | None) ->
     return header, shelf.decode_delta(header, coded, next(iter(onto.values())).device)
 
 
-def _check_follows(shelf: Shelf, header: Header, previous: Header) -> None:
+def _check_follows(shelf: Shelf, header: VersionHeader, previous: VersionHeader) -> None:
     if (header.base, header.base_identity) != (previous.version, previous.identity):
         raise WrongBase(
             f"{shelf.path('delta', header.version)} was made against another version {previous.version}",
@@ -73,7 +75,7 @@ def _check_follows(shelf: Shelf, header: Header, previous: Header) -> None:
         raise WrongBase(f"{shelf.path('delta', header.version)} has its tensors in another order or shape")
 
 
-def _check_fits(shelf: Shelf, header: Header, tensors: Tensors) -> None:
+def _check_fits(shelf: Shelf, header: VersionHeader, tensors: Tensors) -> None:
     if {entry.name for entry in header.tensors} != tensors.keys():
         raise WrongBase(f"{shelf.path('delta', header.version)} changes another set of tensors")
     for entry in header.tensors:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from dora_rl.weights.bits import DTYPES, PATTERN_OF, as_bytes
 from dora_rl.weights.chain import Inventory
-from dora_rl.weights.container import Header, Kind, Part, TensorEntry, read_header
-from dora_rl.weights.difference import Coded, Steps, decoded
+from dora_rl.weights.container import Kind, Part, TensorEntry, VersionHeader, read_header
+from dora_rl.weights.difference import Coded, StripSteps, decoded
 from dora_rl.weights.errors import Damaged, MissingFile
-from dora_rl.weights.packed import Section, unpack
+from dora_rl.weights.packed import PackedSection, unpack
 from dora_rl.weights.positions import are_ascending
 from dora_rl.weights.strips import Strip
 
@@ -43,7 +43,7 @@ class Shelf:
                 found[match[2]].add(int(match[1]))
         return Inventory(anchors=found["anchor"], deltas=found["delta"], retired=found[RETIRED])
 
-    def header(self, kind: Kind, version: int) -> Header:
+    def header(self, kind: Kind, version: int) -> VersionHeader:
         """What a file says it holds."""
         with self._open(kind, version) as file:
             return self._header(file, kind, version)
@@ -53,7 +53,7 @@ class Shelf:
         has_delta = version in self.inventory().deltas
         return self.header("delta" if has_delta else "anchor", version).identity
 
-    def read_anchor(self, version: int) -> tuple[Header, dict[str, Tensor]]:
+    def read_anchor(self, version: int) -> tuple[VersionHeader, dict[str, Tensor]]:
         """All tensors of an anchor, in host memory."""
         path = self.path("anchor", version)
         with self._open("anchor", version) as file:
@@ -61,7 +61,7 @@ class Shelf:
             parts = zip(header.tensors, header.parts, strict=True)
             return header, {entry.name: _read_tensor(file, entry, part, path) for entry, part in parts}
 
-    def read_delta(self, version: int) -> tuple[Header, list[Coded]]:
+    def read_delta(self, version: int) -> tuple[VersionHeader, list[Coded]]:
         """What a delta changes, strip by strip, in host memory and still coded."""
         path = self.path("delta", version)
         with self._open("delta", version) as file:
@@ -69,9 +69,11 @@ class Shelf:
             strips = zip(header.strips, header.parts, strict=True)
             return header, [_read_coded(file, strip, part, path) for strip, part in strips]
 
-    def decode_delta(self, header: Header, coded: Sequence[Coded], device: torch.device | str) -> list[Steps]:
+    def decode_delta(
+        self, header: VersionHeader, coded: Sequence[Coded], device: torch.device | str
+    ) -> list[StripSteps]:
         """The steps of each strip, on a device: one transfer, then decoded there, one look at them all."""
-        path, strips, steps = self.path("delta", header.version), header.strips, list[Steps]()
+        path, strips, steps = self.path("delta", header.version), header.strips, list[StripSteps]()
         base_sums = torch.tensor([each.base_sum for each in coded]).to(device)
         for strip, each, base_sum in zip(strips, _moved(coded, device), base_sums, strict=True):
             try:
@@ -92,7 +94,7 @@ class Shelf:
         except FileNotFoundError as error:
             raise MissingFile(f"{self.path(kind, version)} is missing") from error
 
-    def _header(self, file: BinaryIO, kind: Kind, version: int) -> Header:
+    def _header(self, file: BinaryIO, kind: Kind, version: int) -> VersionHeader:
         path = self.path(kind, version)
         header = read_header(file, path)
         if (header.kind, header.version) != (kind, version):
@@ -123,7 +125,7 @@ def _read_coded(file: BinaryIO, strip: Strip, part: Part, path: Path) -> Coded:
     return Coded(count=part.count, positions=positions, planes=torch.stack(planes), base_sum=part.base_sum)
 
 
-def _unpacked(section: Section, stored: memoryview, label: str, path: Path) -> memoryview:
+def _unpacked(section: PackedSection, stored: memoryview, label: str, path: Path) -> memoryview:
     try:
         return memoryview(unpack(section, stored))
     except ValueError as error:

@@ -11,10 +11,10 @@ from dora_rl.weights.bits import as_bytes
 from dora_rl.weights.container import (
     MAGIC,
     DtypeName,
-    Header,
     Kind,
     Part,
     TensorEntry,
+    VersionHeader,
     end_of_file,
     identity_of,
 )
@@ -34,9 +34,9 @@ class Base:
 
 def write_anchor(
     files: Files, path: Path, version: int, tensors: Tensors, identity: str | None = None
-) -> Header:
+) -> VersionHeader:
     """All of a version, tensor by tensor; `identity` where the version has one already."""
-    headers: list[Header] = []
+    headers: list[VersionHeader] = []
 
     def chunks() -> Iterator[Data]:
         yield MAGIC
@@ -54,7 +54,7 @@ def write_anchor(
 
 def write_delta(
     files: Files, path: Path, version: int, tensors: Tensors, coded: Sequence[Coded], base: Base
-) -> Header:
+) -> VersionHeader:
     """What changed, strip by strip, and nothing of what did not."""
     packed = iter(pack_all([data for each in coded for data in _sections(each)]))
     parts, payload = [], list[Data]()
@@ -87,10 +87,10 @@ def _header(
     tensors: Tensors,
     parts: Sequence[Part],
     identity: str | None,
-) -> Header:
+) -> VersionHeader:
     base_identity = base.identity if base else None
     entries = tuple(_entry(name, tensor) for name, tensor in tensors.items())
-    return Header(
+    return VersionHeader(
         kind=kind,
         version=version,
         identity=identity or identity_of(version, base_identity, entries, tuple(parts)),

@@ -8,7 +8,7 @@ from dora_rl.bench.device import synchronised_s
 from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, requests_of, timed
 from dora_rl.bench.figures import Figures, Say
-from dora_rl.model.delta import Change, Delta
+from dora_rl.model.delta import Delta, ParameterChange
 
 _INVARIANT_ROWS = {"cuda": (64, 256), "cpu": (8, 32)}
 
@@ -115,7 +115,7 @@ def _delta(parameters: dict[str, torch.Tensor]) -> Delta:
     for name, parameter in parameters.items():
         count = max(1, int(CHANGED_SHARE * parameter.numel()))
         indices_N = torch.randint(parameter.numel(), (count,), generator=generator).unique()
-        changes[name] = Change(indices_N=indices_N, values_N=parameter.flatten()[indices_N] + 1)
+        changes[name] = ParameterChange(indices_N=indices_N, values_N=parameter.flatten()[indices_N] + 1)
     return changes
 
 

@@ -20,10 +20,10 @@ from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.plane import make_plane
 from dora_rl.run.prompts import PromptTable
 from dora_rl.run.setup import read_setup
-from dora_rl.sim.engine import Engine
+from dora_rl.sim.engine import SimulatedEngine
 from dora_rl.sim.futures import Futures
 from dora_rl.sim.run import measured_steps
-from dora_rl.sim.trainer import Trainer
+from dora_rl.sim.trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
 from dora_rl.sim.world import World
 
@@ -120,9 +120,9 @@ def predicted_step_s(
         load_factor=_LOAD_BESIDE if is_on_cpu and decodes_meanwhile else 1.0,
     )
     rollout = cast(RolloutCost, measured)
-    engines = [Engine(number, spec, rollout, 0, 0.0) for number, spec in facts.specs.items()]
+    engines = [SimulatedEngine(number, spec, rollout, 0, 0.0) for number, spec in facts.specs.items()]
     is_elastic = setup.devices.is_elastic
-    trainer = Trainer(
+    trainer = SimulatedTrainer(
         cast(TrainCost, MeasuredTraining(costs=costs)), gpus=0 if is_elastic else 1, switch_s=0.0
     )
     plane = make_plane(setup, PromptTable.read(LiveLayout(root=run).prompts))

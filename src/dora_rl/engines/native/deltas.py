@@ -7,10 +7,10 @@ from torch import Tensor
 
 from dora_rl.engines.errors import VersionError
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.delta import Change, Delta
+from dora_rl.model.delta import Delta, ParameterChange
 
 _LOT_VALUES = 1 << 24
-_Named = tuple[str, Change]
+_Named = tuple[str, ParameterChange]
 
 
 def check_delta(delta: Delta, decoder: Decoder) -> None:
@@ -33,7 +33,7 @@ def check_delta(delta: Delta, decoder: Decoder) -> None:
             raise VersionError(f"the delta makes values of '{name}' infinite or no number")
 
 
-def _check_kind(name: str, change: Change, parameter: Tensor) -> None:
+def _check_kind(name: str, change: ParameterChange, parameter: Tensor) -> None:
     """Refuse a change of other values than the parameter's."""
     indices_N, values_N = change.indices_N, change.values_N
     if indices_N.shape != values_N.shape or indices_N.ndim != 1 or indices_N.dtype != torch.int64:
@@ -85,7 +85,7 @@ def inverse(decoder: Decoder, delta: Delta) -> Delta:
     """The change that undoes a change."""
     parameters = dict(decoder.named_parameters())
     return {
-        name: Change(
+        name: ParameterChange(
             indices_N=change.indices_N,
             values_N=parameters[name].detach().view(-1)[change.indices_N.to(parameters[name].device)],
         )

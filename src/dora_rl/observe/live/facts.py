@@ -75,8 +75,8 @@ class WarningFacts(Record, frozen=True):
     """The same with the latest figures, where it still holds."""
 
 
-class State(Record, frozen=True):
-    """What goes on at one moment."""
+class RunState(Record, frozen=True):
+    """What goes on in a run at one moment."""
 
     at: float
     version: int

@@ -16,7 +16,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
-from dora_rl.observe.live.facts import EvaluationFacts, FailureFacts, FaultFacts, State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, FailureFacts, FaultFacts, RunState, StepFacts
 from dora_rl.observe.timeline import Tracker
 
 _WAITS = {"starved": "waits for groups to finish", "window": "waits for old groups that are due"}
@@ -96,8 +96,8 @@ class Follower:
                 handler(record)
 
     @property
-    def state(self) -> State:
-        return State(
+    def state(self) -> RunState:
+        return RunState(
             at=self._now,
             version=self._version,
             trainer=self._trainer(),

@@ -7,7 +7,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, RunState, StepFacts
 from dora_rl.observe.live.words import by_version, duration, left_s, number, tokens_per_s, waiting
 from dora_rl.observe.tables import table
 
@@ -30,7 +30,7 @@ _COLUMNS = (
 
 def draw(
     title: str,
-    state: State,
+    state: RunState,
     steps: Sequence[StepFacts],
     evaluations: Sequence[EvaluationFacts],
     *,
@@ -59,7 +59,7 @@ def curve(values: Sequence[float], width: int = _CURVE) -> str:
     return "".join(_BLOCKS[round((value - low) / span * (len(_BLOCKS) - 1))] for value in means)
 
 
-def _progress(title: str, state: State, steps: Sequence[StepFacts], num_steps: int) -> RenderableType:
+def _progress(title: str, state: RunState, steps: Sequence[StepFacts], num_steps: int) -> RenderableType:
     remaining = left_s(steps, num_steps)
     grid = Table.grid(padding=(0, 2))
     eta = f"{duration(remaining)} left" if remaining else ""
@@ -91,7 +91,9 @@ def _steps(steps: Sequence[StepFacts]) -> RenderableType:
     return made
 
 
-def _now(state: State, steps: Sequence[StepFacts], evaluations: Sequence[EvaluationFacts]) -> RenderableType:
+def _now(
+    state: RunState, steps: Sequence[StepFacts], evaluations: Sequence[EvaluationFacts]
+) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     rewards = [facts.reward for facts in steps if facts.reward is not None]
     if rewards:

@@ -15,7 +15,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
-from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, RunState, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
@@ -71,7 +71,7 @@ class RunView:
         self._num_told = len(self._follower.steps)
         self._num_evaluations_told = len(self._follower.evaluated)
 
-    def now(self) -> tuple[State, list[StepFacts], list[EvaluationFacts]]:
+    def now(self) -> tuple[RunState, list[StepFacts], list[EvaluationFacts]]:
         """What goes on at this moment, and the steps and evaluations so far."""
         with self._lock:
             follower = self._follower

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts
+from dora_rl.observe.live.facts import EvaluationFacts, RunState, StepFacts
 
 _LATEST = 16
 """Steps that a rate is taken over: where groups finish in bursts, so do steps."""
@@ -57,7 +57,7 @@ def tokens_per_s(steps: Sequence[StepFacts]) -> float:
     return sum(step.generated_tokens for step in latest) / seconds if seconds > 0 else 0.0
 
 
-def waiting(state: State) -> str:
+def waiting(state: RunState) -> str:
     """Who does what, and who waits for whom."""
     idle = [instance for instance, versions in state.running.items() if not versions]
     if not idle:

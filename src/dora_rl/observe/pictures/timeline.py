@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dora_rl.core.record import Record
 from dora_rl.observe.pictures.look import INK, RED, VERSIONS, figure, headline, plain
-from dora_rl.observe.timeline import Load, Span, Timeline
+from dora_rl.observe.timeline import LoadPoint, Timeline, TimelineSpan
 from dora_rl.observe.words import count, plural
 
 _BINS = 1200
@@ -135,8 +135,8 @@ def _label(step: int, share: float) -> str:
 
 
 def _visible(
-    spans: Sequence[Span], window: Window, unit_s: float
-) -> Iterator[tuple[Span, tuple[float, float]]]:
+    spans: Sequence[TimelineSpan], window: Window, unit_s: float
+) -> Iterator[tuple[TimelineSpan, tuple[float, float]]]:
     """Each span that the window shows, with its visible beginning and length on the axis."""
     for span in spans:
         begin, end = max(span.begin, window[0]), min(span.end, window[1])
@@ -159,7 +159,7 @@ def _image(timeline: Timeline, window: Window) -> Image:
     return np.array(rows)
 
 
-def _row(loads: Sequence[Load], slots: int, edges: Image) -> Image:
+def _row(loads: Sequence[LoadPoint], slots: int, edges: Image) -> Image:
     """White, and the colour of each version as deep as it fills the instance."""
     row = np.ones((len(edges) - 1, 3))
     by_version = sorted(loads, key=lambda load: load.version)
@@ -174,7 +174,7 @@ def _row(loads: Sequence[Load], slots: int, edges: Image) -> Image:
     return np.clip(row, 0.0, 1.0)
 
 
-def _mean(loads: Sequence[Load], edges: Image) -> Image:
+def _mean(loads: Sequence[LoadPoint], edges: Image) -> Image:
     """Requests running, averaged over each bin of time."""
     at = np.array([0.0, *(load.at for load in loads), max(edges[-1], loads[-1].at)])
     running = np.array([0, *(load.running for load in loads)], dtype=float)
@@ -183,7 +183,7 @@ def _mean(loads: Sequence[Load], edges: Image) -> Image:
     return mean
 
 
-def _paint(row: Image, spans: Sequence[Span], edges: Image, colour: str) -> None:
+def _paint(row: Image, spans: Sequence[TimelineSpan], edges: Image, colour: str) -> None:
     for span in spans:
         first, last = np.searchsorted(edges, (span.begin, span.end))
         row[max(0, first - 1) : last] = to_rgb(colour)

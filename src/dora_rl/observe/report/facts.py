@@ -5,7 +5,7 @@ from statistics import fmean
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.live.completions import CompletedGroup
-from dora_rl.observe.live.facts import EvaluationFacts, State, StepFacts, WarningFacts
+from dora_rl.observe.live.facts import EvaluationFacts, RunState, StepFacts, WarningFacts
 from dora_rl.observe.live.metrics import Metrics
 from dora_rl.observe.timeline import Timeline
 
@@ -20,7 +20,7 @@ class RunFacts(Record, frozen=True, gc=True):
     elapsed_s: float
     steps: list[StepFacts]
     evaluations: list[EvaluationFacts]
-    state: State
+    state: RunState
     metrics: list[Metrics]
     completions: list[CompletedGroup]
     timeline: Timeline

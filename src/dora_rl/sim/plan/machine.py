@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.hardware import Gpu
+from dora_rl.costs.hardware import GpuModel
 from dora_rl.costs.lengths import longest_wait_s, moments, tokens_per_trajectory
 from dora_rl.costs.limit import instance_tokens_per_s
 from dora_rl.costs.rollout import RolloutCost, fits
-from dora_rl.costs.shapes import Shape
+from dora_rl.costs.shapes import ModelShape
 from dora_rl.costs.training import TrainCost
 
 _CLOSE = 1.05
@@ -40,9 +40,9 @@ class Division(Record, frozen=True):
 class Machine(Record, frozen=True):
     """What is divided."""
 
-    gpu: Gpu
+    gpu: GpuModel
     num_gpus: int
-    shape: Shape
+    shape: ModelShape
     """Of the model."""
     most_instances: int
     """No more GPUs generate."""

@@ -15,7 +15,7 @@ from math import ceil, exp
 from dora_rl.core.recipe import Recipe, Task
 from dora_rl.core.record import Record
 from dora_rl.costs.lengths import longest_wait_s, moments, quantile
-from dora_rl.costs.limit import Split
+from dora_rl.costs.limit import DeviceSplit
 from dora_rl.costs.rollout import rollout_cost
 
 _OCCUPANCY = 0.77
@@ -34,7 +34,7 @@ class Prediction(Record, frozen=True):
     step_s: float
 
 
-def predict(recipe: Recipe, split: Split, max_staleness: int) -> Prediction:
+def predict(recipe: Recipe, split: DeviceSplit, max_staleness: int) -> Prediction:
     """What a division of the devices gives under the bound `max_staleness`."""
     busy_s = max(split.train_s, split.generate_s / _OCCUPANCY)
     low_s, high_s = busy_s, max(busy_s, _bound_s(recipe, split, max_staleness, busy_s))
@@ -55,18 +55,18 @@ def predict(recipe: Recipe, split: Split, max_staleness: int) -> Prediction:
     )
 
 
-def _bound_s(recipe: Recipe, split: Split, max_staleness: int, step_s: float) -> float:
+def _bound_s(recipe: Recipe, split: DeviceSplit, max_staleness: int, step_s: float) -> float:
     """The shortest step that stragglers and the greatest possible R allow, if steps took `step_s`."""
     admission_s = _group_s(recipe, split, step_s) / max_staleness if max_staleness else 0.0
     return max(_straggler_s(recipe, split, max_staleness, step_s), admission_s)
 
 
-def _straggler_s(recipe: Recipe, split: Split, max_staleness: int, step_s: float) -> float:
+def _straggler_s(recipe: Recipe, split: DeviceSplit, max_staleness: int, step_s: float) -> float:
     longest_s = moments(recipe.task).longest * _decode_s(recipe, split, step_s)
     return (longest_s + longest_wait_s(recipe.task) + split.train_s) / (max_staleness + 1)
 
 
-def _group_s(recipe: Recipe, split: Split, step_s: float) -> float:
+def _group_s(recipe: Recipe, split: DeviceSplit, step_s: float) -> float:
     """Seconds from a group's start until its longest member ends."""
     tokens = _longest_member(recipe.task, recipe.batch.group_size)
     turns = recipe.task.turns
@@ -74,7 +74,7 @@ def _group_s(recipe: Recipe, split: Split, step_s: float) -> float:
     return tokens * _decode_s(recipe, split, step_s) + waits_s
 
 
-def _decode_s(recipe: Recipe, split: Split, step_s: float) -> float:
+def _decode_s(recipe: Recipe, split: DeviceSplit, step_s: float) -> float:
     """Seconds of a decode step on instances that a step of `step_s` keeps busy."""
     cost, context = rollout_cost(recipe, split.tensor_parallel), moments(recipe.task).mean_context
     full = min(recipe.cluster.slots, cost.kv_tokens() / context)

@@ -35,8 +35,8 @@ class Option(Record, frozen=True):
     result: Result
 
 
-class Plan(Record, frozen=True, gc=True):
-    """The best choice found, and what others would have given."""
+class ClusterPlan(Record, frozen=True, gc=True):
+    """How to run a recipe on a cluster: the best choice found, and what others would have given."""
 
     recipe: Recipe
     result: Result
@@ -47,7 +47,7 @@ class Plan(Record, frozen=True, gc=True):
     options: tuple[Option, ...]
 
 
-def make_plan(recipe: Recipe, done: Callable[[], None] = lambda: None) -> Plan:
+def make_plan(recipe: Recipe, done: Callable[[], None] = lambda: None) -> ClusterPlan:
     """Search up to the recipe's bound S, try the finalists, choose, and look around."""
     if recipe.control.max_staleness == 0:
         raise ConfigError(
@@ -63,7 +63,7 @@ def make_plan(recipe: Recipe, done: Callable[[], None] = lambda: None) -> Plan:
     around = list(neighbours(planned, best.choice, results[planned].active_groups))
     untried = [near.trial for near in around if near.trial not in results]
     results |= zip(untried, sweep(simulate, untried, done), strict=True)
-    return Plan(
+    return ClusterPlan(
         recipe=planned,
         result=results[planned],
         parts=parts,

@@ -11,7 +11,7 @@ from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.limit import Split, in_turn, split_times
+from dora_rl.costs.limit import DeviceSplit, in_turn, split_times
 from dora_rl.costs.memory import fewest_training_gpus, versions_that_fit
 from dora_rl.costs.rollout import instance_sizes
 from dora_rl.sim.plan.choice import Choice
@@ -68,7 +68,7 @@ def _rank(candidate: Candidate, best_s: float) -> tuple[float, int, int, float]:
     return (best_s if is_close else step_s, choice.max_staleness, choice.tensor_parallel, step_s)
 
 
-def _candidate(recipe: Recipe, split: Split, max_staleness: int) -> Candidate:
+def _candidate(recipe: Recipe, split: DeviceSplit, max_staleness: int) -> Candidate:
     prediction = predict(recipe, split, max_staleness)
     choice = Choice(
         rollout_gpus=split.rollout_gpus,
@@ -79,7 +79,7 @@ def _candidate(recipe: Recipe, split: Split, max_staleness: int) -> Candidate:
     return Candidate(choice=choice, prediction=prediction)
 
 
-def _splits(recipe: Recipe) -> list[Split]:
+def _splits(recipe: Recipe) -> list[DeviceSplit]:
     sizes = instance_sizes(recipe)
     if takes_turns(recipe):
         enough = recipe.cluster.gpus >= fewest_training_gpus(recipe)
@@ -90,7 +90,7 @@ def _splits(recipe: Recipe) -> list[Split]:
     return several or found
 
 
-def _can_serve(recipe: Recipe, split: Split, num_versions: int) -> bool:
+def _can_serve(recipe: Recipe, split: DeviceSplit, num_versions: int) -> bool:
     """Shared placement puts every live version on every instance."""
     is_shared = recipe.control.placement == "shared"
     return not is_shared or versions_that_fit(recipe, split.tensor_parallel) >= num_versions
