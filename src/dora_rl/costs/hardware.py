@@ -27,21 +27,21 @@ GPUS = {
     gpu.name: gpu
     for gpu in (
         GpuModel(name="A100", memory_bytes=80 * _GIB, bandwidth=2.04e12, flops=312e12, node_link=300e9,
-            cluster_link=25e9, host_link=25e9),
+                 cluster_link=25e9, host_link=25e9),
         GpuModel(name="H100", memory_bytes=80 * _GIB, bandwidth=3.35e12, flops=989e12, node_link=450e9,
-            cluster_link=50e9),
+                 cluster_link=50e9),
         GpuModel(name="H800", memory_bytes=80 * _GIB, bandwidth=3.35e12, flops=989e12, node_link=200e9,
-            cluster_link=50e9),
+                 cluster_link=50e9),
         GpuModel(name="H200", memory_bytes=140 * _GIB, bandwidth=4.8e12, flops=989e12, node_link=450e9,
-            cluster_link=50e9),
+                 cluster_link=50e9),
         GpuModel(name="H20", memory_bytes=96 * _GIB, bandwidth=4.0e12, flops=148e12, node_link=450e9,
-            cluster_link=50e9),
+                 cluster_link=50e9),
         GpuModel(name="B200", memory_bytes=180 * _GIB, bandwidth=8.0e12, flops=2250e12, node_link=900e9,
-            cluster_link=50e9),
+                 cluster_link=50e9),
         GpuModel(name="L40S", memory_bytes=48 * _GIB, bandwidth=0.864e12, flops=362e12, node_link=25e9,
-            cluster_link=12.5e9, host_link=25e9),
+                 cluster_link=12.5e9, host_link=25e9),
         GpuModel(name="RTX4090", memory_bytes=24 * _GIB, bandwidth=1.008e12, flops=165e12, node_link=25e9,
-            cluster_link=3e9, host_link=25e9),
+                 cluster_link=3e9, host_link=25e9),
     )
 }  # fmt: skip
 
