@@ -15,6 +15,7 @@ from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.inputs import Fault
 from dora_rl.core.recipe import Control
 from dora_rl.core.stream_key import StreamKey
+from dora_rl.engines.native.transfer import write_exported
 from dora_rl.engines.requests import Sampling
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompts import TokenizedPrompt
@@ -45,7 +46,6 @@ from dora_rl.run.prompts import PromptLengths, PromptTable
 from dora_rl.run.rewards.judge import Judgement
 from dora_rl.run.run import resumable
 from dora_rl.run.setup import read_setup, write_setup
-from dora_rl.run.workers.instance import write_exported
 from dora_rl.store.errors import DiskFull
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import FinishedGroup, Response, Stretch, WholeTrajectory

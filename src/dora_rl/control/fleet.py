@@ -11,10 +11,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from dora_rl.control.ledger import Phase, Trajectory
-from dora_rl.core.fleet import InstanceSpec
-
-GROWTH_TOKENS = 64
-"""Tokens of KV kept free for each running request: all of them grow while a new one starts."""
+from dora_rl.core.fleet import GROWTH_TOKENS, InstanceSpec
 
 
 class State(Enum):

@@ -5,6 +5,9 @@ Control trusts these numbers and nothing else about the hardware.
 
 from dora_rl.core.record import Record
 
+GROWTH_TOKENS = 64
+"""Tokens of KV kept free for each running request: all of them grow while a new one starts."""
+
 
 class InstanceSpec(Record, frozen=True):
     """One rollout engine replica, on one or several devices."""

@@ -60,11 +60,9 @@ class Limits(Record, frozen=True):
 
 
 class EngineConfig(Record, frozen=True):
-    """One instance's engine: of which kind, how large, how it computes."""
+    """One instance's engine: how large it is and how it computes."""
 
     limits: Limits
-    kind: str = "native"
-    """A built-in kind, `module:object` or `file.py:object`."""
     dtype: Dtype = "float32"
     """Of weights, activations and KV: that of the versions in the store."""
     max_versions: Positive = 4

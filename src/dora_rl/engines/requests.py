@@ -65,6 +65,37 @@ class Finished(Record, frozen=True, tag=True):
     is_held: bool = False
     """The engine keeps its KV and waits for `resume` or `abort`."""
 
+    @property
+    def drawn(self) -> "DrawnTokens":
+        """All that the turn drew."""
+        return DrawnTokens(
+            request=self.id,
+            version=self.version,
+            tokens=self.tokens,
+            logprobs=self.logprobs,
+            cut_logprobs=self.cut_logprobs,
+        )
+
+
+class DrawnTokens(Record, frozen=True):
+    """Tokens that a request drew in its turn, from some token on."""
+
+    request: int
+    version: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    cut_logprobs: tuple[float, ...]
+
+    def since(self, first: int) -> "DrawnTokens":
+        """What comes after so many of them."""
+        return DrawnTokens(
+            request=self.request,
+            version=self.version,
+            tokens=self.tokens[first:],
+            logprobs=self.logprobs[first:],
+            cut_logprobs=self.cut_logprobs[first:],
+        )
+
 
 class Failed(Record, frozen=True, tag=True):
     """This request cannot be carried out; all others go on."""

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
+from dora_rl.engines.kinds import load_kind
+from dora_rl.engines.protocol import EngineDemand, EngineSize
 from dora_rl.model.config import ModelConfig
 from dora_rl.prepare.plan import LedgerEntry, MemoryLimit
-from dora_rl.prepare.sizing import Sized, size_engine
 from dora_rl.prepare.trainer_memory import checkpoint_bytes, trainer_bytes
 from dora_rl.run.setup import DeviceLayout, trainer_config
 
@@ -81,13 +82,13 @@ class MemoryLedger:
                 "or use a smaller model",
             )
 
-    def add_engines(self) -> Sized:
+    def add_engines(self) -> EngineSize:
         """All alike, sized for the place with the least room."""
         homes = [self._devices.instance_home(i) for i in range(self._devices.instances)]
         free, tightest = min((self._free(home) // homes.count(home), home) for home in homes)
-        sized = size_engine(
-            self._model,
-            self._recipe,
+        demand = EngineDemand(
+            model=self._model,
+            recipe=self._recipe,
             device="cpu" if homes[0] == "cpu" else "cuda",
             num_instances=len(homes),
             free_bytes=free,
@@ -96,9 +97,10 @@ class MemoryLedger:
             free_host_bytes=self._free("host") // len(homes) if self._host == "host" else None,
             note=self._limits[tightest].note,
         )
+        sized = load_kind(self._recipe.engine.kind).size(demand)
         for instance, home in enumerate(homes):
             name = f"instance {instance}"
-            self._add(home, f"{name}: {sized.engine.max_versions} versions", sized.versions_bytes)
+            self._add(home, f"{name}: {sized.config.max_versions} versions", sized.versions_bytes)
             self._add(home, f"{name}: KV of {_kv_tokens(sized):,} tokens", sized.kv_bytes)
             self._add(home, f"{name}: workspace", sized.workspace_bytes)
             if sized.host_kv_bytes:
@@ -128,5 +130,5 @@ class MemoryLedger:
         return self._limits[place_name].num_bytes - self._used(place_name)
 
 
-def _kv_tokens(sized: Sized) -> int:
-    return sized.engine.limits.num_blocks * sized.engine.limits.block_size
+def _kv_tokens(sized: EngineSize) -> int:
+    return sized.config.limits.num_blocks * sized.config.limits.block_size

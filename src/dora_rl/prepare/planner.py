@@ -79,7 +79,7 @@ class _Planner:
             recipe=placed(recipe, devices),
             run_directory=self._run_directory,
             model_directory=str(self._directory),
-            engine=sized.engine,
+            engine=sized.config,
             devices=devices,
         )
         check_lengths(inputs.prompts, setup)

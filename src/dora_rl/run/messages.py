@@ -8,8 +8,7 @@ told or say is from `launch`.
 from msgspec import field
 
 from dora_rl.core.fleet import InstanceSpec
-from dora_rl.core.record import Record
-from dora_rl.engines.requests import Request
+from dora_rl.engines.requests import DrawnTokens, Request
 from dora_rl.launch.messages import Alive as Alive
 from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message
@@ -148,16 +147,6 @@ class VersionLoaded(Message, frozen=True):
     load_s: float
 
 
-class Drawn(Record, frozen=True):
-    """Tokens of a request since it was last spoken of."""
-
-    request: int
-    version: int
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    cut_logprobs: tuple[float, ...]
-
-
 class Report(Message, frozen=True):
     """What it carries, and what was drawn since the last report."""
 
@@ -166,13 +155,13 @@ class Report(Message, frozen=True):
     step_s: float
     is_pressed: bool = False
     """The KV is nearly full."""
-    drawn: tuple[Drawn, ...] = ()
+    drawn: tuple[DrawnTokens, ...] = ()
 
 
 class RequestEnded(Message, frozen=True):
     """The last tokens of a request."""
 
-    drawn: Drawn
+    drawn: DrawnTokens
     clock: float
     kv_tokens: int
     is_truncated: bool
@@ -188,7 +177,7 @@ class RequestRefused(Message, frozen=True):
 class RequestExported(Message, frozen=True):
     """It left, with its last tokens from here."""
 
-    drawn: Drawn
+    drawn: DrawnTokens
     kv_bytes: int
 
 

@@ -21,6 +21,7 @@ def anchored(recipe: Recipe, directory: Path) -> Recipe:
         recipe,
         model=recipe.model if recipe.model in BUILT_IN_MODELS else _full(recipe.model, directory),
         data=None if data is None else _data(data, directory),
+        engine=_replace(recipe.engine, kind=_object(recipe.engine.kind, directory)),
         rewards=tuple(_reward(reward, directory) for reward in recipe.rewards),
     )
 

@@ -53,6 +53,8 @@ class ResponseSettings(Section, frozen=True):
 class EngineSettings(Section, frozen=True):
     """An instance, beside what `cluster` says: slots, versions, share of the memory."""
 
+    kind: str = "native"
+    """What generates: native, or an engine of one's own as module:object or file.py:object."""
     kv_tokens: Positive | None = None
     """Tokens of KV; left out, every slot has room for the longest sequence, in whole blocks and with what
     control keeps free, memory permitting."""

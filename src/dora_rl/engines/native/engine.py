@@ -1,40 +1,52 @@
-"""The native engine: the three protocols over one scheduler and one executor.
+"""The native engine: an Engine over one scheduler, one executor and the versions that are resident.
 
 `step` is the whole loop: plan, launch, take in the oldest answer. With `steps_ahead`, plans are made and
 launched before earlier answers are known. A request that cannot be served becomes a Failed event and touches
 no other.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterator
+from collections.abc import Sequence as Listed
+from pathlib import Path
 
 from torch import Tensor
 
 from dora_rl.core.errors import DoraError
 from dora_rl.engines.config import EngineConfig
+from dora_rl.engines.decode_clock import DecodeClock
 from dora_rl.engines.errors import RequestError, VersionError
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.executor import CPU
 from dora_rl.engines.native.intake import Intake
+from dora_rl.engines.native.residents import NativeLoad, Residents
 from dora_rl.engines.native.scheduling.plan import Launched, Plan
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.setup import check_support, checked_ledger
-from dora_rl.engines.native.transfer import Exported, header_of, sequence_of
+from dora_rl.engines.native.transfer import Exported, header_of, read_exported, sequence_of, write_exported
 from dora_rl.engines.native.versions import Versions, Weights
-from dora_rl.engines.requests import Event, Failed, Request
-from dora_rl.engines.seam import Capabilities, EngineLoad
+from dora_rl.engines.protocol import Abilities, EngineLoad, MovedOut, VersionLoad, VersionReader
+from dora_rl.engines.requests import DrawnTokens, Event, Failed, Request
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta
 
 
 class NativeEngine:
-    """An instance that runs the decoder itself. Speaks Generates, HoldsVersions and Transfers."""
+    """Runs the decoder itself, in this process. Speaks Engine."""
 
     def __init__(
-        self, model: ModelConfig, config: EngineConfig, stops: Stops, *, backend: Backend = CPU
+        self,
+        model: ModelConfig,
+        config: EngineConfig,
+        stops: Stops,
+        *,
+        backend: Backend = CPU,
+        source: VersionReader | None = None,
+        device: str = "cpu",
     ) -> None:
         check_support(model, config)
         self._config = config
@@ -50,14 +62,19 @@ class NativeEngine:
         self._scheduler = Scheduler(config.limits, stops)
         self._under_way: deque[tuple[Plan, Launched]] = deque()
         self._events: list[Event] = []
+        self._clock = DecodeClock()
+        self._residents = Residents(self, source, device) if source is not None else None
 
     @property
-    def capabilities(self) -> Capabilities:
+    def abilities(self) -> Abilities:
         """What control may ask of it."""
-        return Capabilities(
+        return Abilities(
             max_versions=self._config.max_versions,
-            exports_kv=True,
+            # What arrives waits in host memory until it has a place on the device.
+            moves_kv=self._config.limits.num_host_blocks > 0,
             continues=True,
+            holds_turns=True,
+            keys_draws=True,
             is_batch_invariant=self._config.is_batch_invariant,
         )
 
@@ -95,6 +112,8 @@ class NativeEngine:
     def _take_in(self) -> None:
         plan, launched = self._under_way.popleft()
         self._events += self._scheduler.commit(plan, launched.result())
+        if any(row.is_sampled for row in plan.rows):
+            self._clock.count(plan.version, time.monotonic())
 
     def _settle(self) -> None:
         """Take in all answers and carry out all moves, so that memory is as the scheduler thinks."""
@@ -132,9 +151,32 @@ class NativeEngine:
         events, self._events = self._events, []
         return events
 
+    def request(self, request_id: int) -> Request:
+        """A live request as it was submitted."""
+        return self._scheduler.find(request_id).request
+
+    def drawn(self, request_id: int, first: int = 0) -> DrawnTokens | None:
+        """What a live request drew in this turn from its `first` token on; None if it is not here."""
+        try:
+            sequence = self._scheduler.find(request_id)
+        except RequestError:
+            return None
+        return DrawnTokens(
+            request=request_id,
+            version=sequence.request.version,
+            tokens=tuple(sequence.tokens[sequence.turn_start + first :]),
+            logprobs=tuple(sequence.logprobs[first:]),
+            cut_logprobs=tuple(sequence.cut_logprobs[first:]),
+        )
+
+    def rest(self) -> None:
+        """Nothing will be generated for a while: the time until the next step is no part of a round."""
+        self._clock.rest()
+
     def load(self) -> EngineLoad:
         """What it carries now."""
-        return self._scheduler.load(tuple(self._versions))
+        clock = self._clock
+        return self._scheduler.load(tuple(self._versions), clock=clock.rounds, round_s=clock.round_s)
 
     def check_integrity(self) -> None:
         """Assert what must hold at every moment."""
@@ -145,6 +187,19 @@ class NativeEngine:
         return self._versions[version]
 
     # --- versions -------------------------------------------------------------------------------
+
+    def begin_version(self, version: int, drop: Listed[int] = ()) -> NativeLoad:
+        """Read a version from the store, to be resident in place of those to drop; one at a time."""
+        return self._stored.begin(version, drop)
+
+    def finish_version(self, load: VersionLoad) -> None:
+        """Wait until it is read and make it resident."""
+        self._stored.finish(load)
+
+    @property
+    def _stored(self) -> Residents:
+        assert self._residents is not None, "this engine was opened without a store of versions"
+        return self._residents
 
     def load_version(self, version: int, weights: Weights) -> None:
         """Make a version resident from a full set of weights."""
@@ -188,6 +243,17 @@ class NativeEngine:
         priority = scheduler.new_priority(header.request)
         serial = scheduler.new_serial()
         scheduler.add(sequence_of(header, priority=priority, serial=serial, ticket=ticket))
+
+    def export_file(self, request_id: int, path: Path) -> MovedOut:
+        """Take a request out of this engine and write it to a file."""
+        exported = self.export_request(request_id)
+        return MovedOut(drawn=exported.header.drawn, kv_bytes=write_exported(exported, path))
+
+    def import_file(self, request_id: int, path: Path) -> DrawnTokens:
+        """Let a request from a file go on under a new number; give back its turn so far."""
+        exported = read_exported(path, request_id)
+        self.import_request(exported)
+        return exported.header.drawn
 
     def _kv_of(self, sequence: Sequence) -> Tensor | None:
         if sequence.ticket is not None:

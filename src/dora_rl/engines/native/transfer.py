@@ -7,6 +7,7 @@ position of the token, so there is no state of a generator to carry.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from safetensors import SafetensorError
@@ -17,7 +18,7 @@ from dora_rl.core.record import Record
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.lanes import Priority
 from dora_rl.engines.native.scheduling.sequence import Sequence
-from dora_rl.engines.requests import Request
+from dora_rl.engines.requests import DrawnTokens, Request
 
 FORMAT = 1
 HEADER_KEY = "dora_rl.request"
@@ -49,6 +50,17 @@ class Header(Record, frozen=True):
             raise RequestError(f"{len(self.logprobs)} log-probabilities of {num_drawn} drawn tokens")
         if not self.is_held and len(self.tokens) >= self.max_tokens:
             raise RequestError(f"the turn is over: {len(self.tokens)} of {self.max_tokens} tokens are there")
+
+    @property
+    def drawn(self) -> DrawnTokens:
+        """What it drew in its turn."""
+        return DrawnTokens(
+            request=self.request.id,
+            version=self.request.version,
+            tokens=self.tokens[self.turn_start :],
+            logprobs=self.logprobs,
+            cut_logprobs=self.cut_logprobs,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +116,27 @@ def sequence_of(header: Header, *, priority: Priority, serial: int, ticket: int 
         ticket=ticket,
         is_held=header.is_held,
     )
+
+
+def write_exported(exported: Exported, path: Path) -> int:
+    """How many bytes; none where there is no room, and its KV is computed again where it goes."""
+    content = exported.to_bytes()
+    try:
+        path.write_bytes(content)
+    except OSError:
+        path.unlink(missing_ok=True)
+        return 0
+    return len(content)
+
+
+def read_exported(path: Path, request_id: int) -> Exported:
+    """What `write_exported` wrote, under a new number; a RequestError where it cannot be read."""
+    try:
+        exported = Exported.from_bytes(path.read_bytes())
+    except OSError as error:
+        raise RequestError(f"the exported request cannot be read: {error}") from error
+    request = msgspec.structs.replace(exported.header.request, id=request_id)
+    return Exported(header=msgspec.structs.replace(exported.header, request=request), kv=exported.kv)
 
 
 def _metadata(data: bytes) -> dict[str, str]:

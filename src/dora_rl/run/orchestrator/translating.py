@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core import inputs as told
 from dora_rl.core.inputs import Input
+from dora_rl.engines.requests import DrawnTokens
 from dora_rl.run import messages as say
 from dora_rl.run.orchestrator.instances import Instances, Phase, Post
 from dora_rl.run.orchestrator.moves import Moves
@@ -139,7 +140,7 @@ class Translating:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _grow(self, post: Post, drawn: say.Drawn, news: News) -> Placed | None:
+    def _grow(self, post: Post, drawn: DrawnTokens, news: News) -> Placed | None:
         """Tokens of a request; None if the instance no longer has it."""
         placed = self._requests.find(drawn.request, post.number)
         if placed is None:

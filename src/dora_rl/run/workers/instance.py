@@ -13,39 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.engines.errors import EngineError
-from dora_rl.engines.native.transfer import Exported
-from dora_rl.engines.requests import Event, Failed, Finished, Request
+from dora_rl.engines.kinds import load_kind
+from dora_rl.engines.protocol import Engine, EngineOpening, VersionLoad
+from dora_rl.engines.requests import DrawnTokens, Event, Failed, Request
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.run import messages as say
-from dora_rl.run.workers.opening import open_tracked
-from dora_rl.run.workers.residents import Loading, Residents
-from dora_rl.run.workers.tracked import TrackedEngine
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.workers.stored_versions import StoredVersions
 
 _PRESSURE = 0.97
 """Share of the KV in use at which it asks for help."""
 _IDLE_S = 0.05
-_SWITCH_S = 0.0005
-"""That a round waits for the interpreter where another thread reads a version: by default ten times as long,
-after every wait for the device."""
 
 
 class InstanceWorker:
     """One engine, obeying."""
 
-    def __init__(self, channel: Channel, begin: say.Begin, engine: TrackedEngine, device: str) -> None:
+    def __init__(self, channel: Channel, begin: say.Begin, engine: Engine) -> None:
         self._channel = channel
         self._setup = begin.setup
         self._number = begin.number
         self._engine = engine
-        self._residents = Residents(engine, Path(begin.store), device)
         self._told: dict[int, int] = {}
         """Requests that are here, with how many of their drawn tokens were told."""
-        self._loading: Loading | None = None
+        self._loading: VersionLoad | None = None
+        self._began_loading_at = 0.0
         self._is_paused = False
         self._reported_at = 0.0
         self._obey: dict[type, Callable[[Any], None]] = {
@@ -62,17 +58,9 @@ class InstanceWorker:
 
     @property
     def spec(self) -> InstanceSpec:
-        setup, limits = self._setup.engine, self._setup.engine.limits
-        return InstanceSpec(
-            slots=limits.max_running,
-            kv_tokens=limits.num_blocks * limits.block_size,
-            max_versions=setup.max_versions,
-            elastic=self._setup.devices.pauses(self._number),
-            # What arrives waits in host memory until it has a place on the device.
-            moves_kv=limits.num_host_blocks > 0,
-            # The scheduler preempts at the step that lacks a block, which no report could foresee.
-            parks=False,
-        )
+        """What control is told of this instance."""
+        is_elastic = self._setup.devices.pauses(self._number)
+        return self._engine.abilities.instance_spec(self._setup.engine.limits, is_elastic=is_elastic)
 
     def run(self) -> None:
         """Until told to stop."""
@@ -114,17 +102,18 @@ class InstanceWorker:
             del self._told[event.id]
             self._channel.send(say.RequestRefused(request=event.id, reason=event.message))
             return
+        load = self._engine.load()
         self._channel.send(
             say.RequestEnded(
-                drawn=_rest(event, self._told[event.id]),
-                clock=self._engine.clock,
-                kv_tokens=self._engine.load().kv_tokens,
+                drawn=event.drawn.since(self._told[event.id]),
+                clock=load.clock,
+                kv_tokens=load.kv_tokens,
                 is_truncated=event.reason == "length",
             )
         )
         del self._told[event.id]
 
-    def _untold(self, id: int) -> say.Drawn:
+    def _untold(self, id: int) -> DrawnTokens:
         """What it drew since it was last spoken of; from now on that is told."""
         drawn = self._engine.drawn(id, self._told[id])
         assert drawn is not None, f"request {id} ended and was not told"
@@ -132,13 +121,13 @@ class InstanceWorker:
         return drawn
 
     def _report(self) -> None:
-        load, engine = self._engine.load(), self._engine
+        load = self._engine.load()
         drawn = [self._untold(id) for id in self._told]
         self._channel.send(
             say.Report(
-                clock=engine.clock,
+                clock=load.clock,
                 kv_tokens=load.kv_tokens,
-                step_s=engine.step_s or 0.0,
+                step_s=load.round_s or 0.0,
                 is_pressed=load.kv_tokens >= _PRESSURE * load.kv_capacity,
                 drawn=tuple(each for each in drawn if each.tokens),
             )
@@ -156,33 +145,32 @@ class InstanceWorker:
             drawn = self._untold(id)
             self._engine.abort(id)
         else:
-            exported = self._engine.export_request(id)
-            drawn = _rest(_turn_of(exported), self._told[id])
-            kv_bytes = write_exported(exported, Path(command.path))
+            left = self._engine.export_file(id, Path(command.path))
+            drawn, kv_bytes = left.drawn.since(self._told[id]), left.kv_bytes
         del self._told[id]
         self._channel.send(say.RequestExported(drawn=drawn, kv_bytes=kv_bytes))
 
     def _import(self, command: say.ImportRequest) -> None:
         try:
-            exported = Exported.from_bytes(Path(command.path).read_bytes())
-            arrived = _renamed(exported, command.request)
-            self._engine.import_request(arrived)
-        except (EngineError, OSError) as error:
+            arrived = self._engine.import_file(command.request, Path(command.path))
+        except EngineError as error:
             self._channel.send(say.RequestRefused(request=command.request, reason=str(error)))
             return
-        self._told[command.request] = len(exported.header.logprobs)
+        self._told[command.request] = len(arrived.tokens)
         self._channel.send(say.RequestImported(request=command.request))
 
     # --- versions -------------------------------------------------------------------------------
 
     def _load(self, command: say.LoadVersion) -> None:
-        self._loading = self._residents.begin(command.version, command.drop)
+        self._began_loading_at = time.monotonic()
+        self._loading = self._engine.begin_version(command.version, command.drop)
 
     def _finish_loading(self) -> None:
         loading, self._loading = self._loading, None
         assert loading is not None, "no version is on its way"
         with self._channel.kept_alive(self._setup.recipe.patience.load_s):
-            load_s = self._residents.finish(loading)
+            self._engine.finish_version(loading)
+        load_s = time.monotonic() - self._began_loading_at
         self._engine.rest()
         self._channel.send(say.VersionLoaded(version=loading.version, load_s=load_s))
 
@@ -224,34 +212,11 @@ class InstanceWorker:
         self._channel.send(say.DeviceReturned())
 
 
-def _goes_beside(command: object, loading: Loading) -> bool:
+def _goes_beside(command: object, loading: VersionLoad) -> bool:
     """Whether a command does not wait for a version on its way."""
     if isinstance(command, say.StartRequest):
         return command.request.version != loading.version
     return isinstance(command, say.AbortRequest | say.LendDevice | say.ReturnDevice)
-
-
-def _turn_of(exported: Exported) -> Finished:
-    header = exported.header
-    return Finished(
-        id=header.request.id,
-        version=header.request.version,
-        tokens=header.tokens[header.turn_start :],
-        logprobs=header.logprobs,
-        cut_logprobs=header.cut_logprobs,
-        reason="aborted",
-    )
-
-
-def _rest(turn: Finished, first: int) -> say.Drawn:
-    """A turn from its `first` token on."""
-    return say.Drawn(
-        request=turn.id,
-        version=turn.version,
-        tokens=turn.tokens[first:],
-        logprobs=turn.logprobs[first:],
-        cut_logprobs=turn.cut_logprobs[first:],
-    )
 
 
 def continued(request: Request, tokens: tuple[int, ...]) -> Request:
@@ -264,21 +229,23 @@ def continued(request: Request, tokens: tuple[int, ...]) -> Request:
     )
 
 
-def _renamed(exported: Exported, id: int) -> Exported:
-    header = exported.header
-    request = msgspec.structs.replace(header.request, id=id)
-    return Exported(header=msgspec.structs.replace(header, request=request), kv=exported.kv)
-
-
-def write_exported(exported: Exported, path: Path) -> int:
-    """How many bytes; none where there is no room, and its KV is computed again where it goes."""
-    content = exported.to_bytes()
-    try:
-        path.write_bytes(content)
-    except OSError:
-        path.unlink(missing_ok=True)
-        return 0
-    return len(content)
+def _open(begin: say.Begin) -> Engine:
+    """The engine of an instance, on its device, without a version."""
+    setup = begin.setup
+    tokenizer = (
+        LiveLayout(root=Path(setup.run_directory)).tokenizer if setup.recipe.response.stop_strings else None
+    )
+    return load_kind(setup.recipe.engine.kind).open(
+        EngineOpening(
+            config=setup.engine,
+            model=Path(setup.model_directory),
+            versions=StoredVersions(Path(begin.store)),
+            device=setup.devices.instance_home(begin.number),
+            num_threads=setup.devices.instance_threads,
+            stop_tokens=begin.stop_tokens,
+            tokenizer=tokenizer,
+        )
+    )
 
 
 def main(address: str) -> None:
@@ -286,14 +253,10 @@ def main(address: str) -> None:
     channel = Channel.connect(address, say.InstanceCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
-    torch.set_num_threads(begin.setup.devices.instance_threads)
-    sys.setswitchinterval(_SWITCH_S)
     with telling_why(channel):
         with channel.kept_alive(begin.setup.recipe.patience.start_s):
-            engine, device = open_tracked(begin)
-        # To its log.
-        print(f"memory on {device}, before the first version:\n{engine.ledger}", flush=True)
-        worker = InstanceWorker(channel, begin, engine, device)
+            engine = _open(begin)
+        worker = InstanceWorker(channel, begin, engine)
         channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
         worker.run()
     channel.leave()

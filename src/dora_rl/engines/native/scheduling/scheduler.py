@@ -13,8 +13,8 @@ from dora_rl.engines.native.scheduling.plan import Plan, Row, Sampled
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.protocol import EngineLoad
 from dora_rl.engines.requests import Finished, Reason, Request
-from dora_rl.engines.seam import EngineLoad
 
 
 class Scheduler:
@@ -111,7 +111,9 @@ class Scheduler:
         """Whether a request is pinned to it."""
         return any(sequence.request.version == version for sequence in self._sequences.values())
 
-    def load(self, versions: tuple[int, ...]) -> EngineLoad:
+    def load(
+        self, versions: tuple[int, ...], *, clock: float = 0.0, round_s: float | None = None
+    ) -> EngineLoad:
         """What the engine carries now."""
         num_used = self.limits.num_blocks - self.residency.num_free
         return EngineLoad(
@@ -122,6 +124,8 @@ class Scheduler:
             kv_capacity=self.limits.num_blocks * self.limits.block_size,
             num_preempted=self._batch.num_preempted,
             versions=versions,
+            clock=clock,
+            round_s=round_s,
         )
 
     def check_integrity(self) -> None:

@@ -1,26 +1,36 @@
-"""Versions from the store into an engine: as a change of one that is there, else whole.
+"""Versions from the store into the native engine: as a change of one that is there, else whole.
 
 A change is read and decoded beside the engine, which goes on meanwhile and stands still only while its
 weights are written.
 """
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
-from torch import Tensor
-
+from dora_rl.engines.native.versions import Weights
+from dora_rl.engines.protocol import EngineLoad, VersionLoad, VersionReader
+from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta
-from dora_rl.run.workers.tracked import TrackedEngine
-from dora_rl.weights.errors import MissingFile
-from dora_rl.weights.protocol import Resident, VersionSource
-from dora_rl.weights.store import Store
+
+
+class Adopts(Protocol):
+    """The engine as its residents see it."""
+
+    def load(self) -> EngineLoad: ...
+
+    def decoder(self, version: int) -> Decoder: ...
+
+    def load_version(self, version: int, weights: Weights) -> None: ...
+
+    def adopt_version(self, version: int, base: int, delta: Delta, *, keeps_base: bool = False) -> None: ...
+
+    def drop_version(self, version: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class NativeLoad:
     """A version on its way."""
 
     version: int
@@ -28,7 +38,6 @@ class Loading:
     base: int | None
     """What it is made from; None where it comes whole, or is there."""
     delta: Future[Delta | None] | None
-    began_at: float
 
     @property
     def is_read(self) -> bool:
@@ -37,15 +46,15 @@ class Loading:
 
 
 class Residents:
-    """The versions of one engine."""
+    """Brings versions of one source into one engine."""
 
-    def __init__(self, engine: TrackedEngine, store: Path, device: str) -> None:
+    def __init__(self, engine: Adopts, source: VersionReader, device: str) -> None:
         self._engine = engine
-        self._store: VersionSource = Store(store)
+        self._source = source
         self._device = device
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="versions")
 
-    def begin(self, version: int, drop: Sequence[int]) -> Loading:
+    def begin(self, version: int, drop: Sequence[int]) -> NativeLoad:
         """Read a version that will be resident instead of those to drop; one at a time."""
         resident = self._engine.load().versions
         # The nearest, so that few changes lie between; one that goes is changed in place.
@@ -55,29 +64,23 @@ class Residents:
         delta = None
         if base is not None:
             tensors = {name: each.detach() for name, each in self._engine.decoder(base).named_parameters()}
-            delta = self._reader.submit(self._delta, version, base, tensors)
-        return Loading(version=version, drop=tuple(drop), base=base, delta=delta, began_at=time.monotonic())
+            delta = self._reader.submit(self._source.fetch_delta, version, base, tensors)
+        return NativeLoad(version=version, drop=tuple(drop), base=base, delta=delta)
 
-    def finish(self, loading: Loading) -> float:
-        """Make it resident, as soon as it is read; return the seconds since its beginning."""
-        version, base, drop = loading.version, loading.base, loading.drop
+    def finish(self, load: VersionLoad) -> None:
+        """Make it resident, as soon as it is read."""
+        assert isinstance(load, NativeLoad), f"{load} was not begun by this engine"
+        version, base, drop = load.version, load.base, load.drop
         if version not in self._engine.load().versions:
+            # Before anything is dropped: what cannot be read leaves everything as it was.
+            delta = load.delta.result() if load.delta is not None else None
             self._drop([old for old in drop if old != base])
-            delta = loading.delta.result() if loading.delta is not None else None
             if base is not None and delta is not None:
                 self._engine.adopt_version(version, base, delta, keeps_base=base not in drop)
             else:
                 self._drop(drop)
-                self._engine.load_version(version, self._store.fetch(version, self._device))
+                self._engine.load_version(version, self._source.fetch(version, self._device))
         self._drop(drop)
-        return time.monotonic() - loading.began_at
-
-    def _delta(self, version: int, base: int, tensors: dict[str, Tensor]) -> Delta | None:
-        """None where the store put all of a version in place of the changes up to it."""
-        try:
-            return self._store.fetch_delta(version, Resident(version=base, tensors=tensors))
-        except MissingFile:
-            return None
 
     def _drop(self, versions: Sequence[int]) -> None:
         for version in versions:

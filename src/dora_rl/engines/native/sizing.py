@@ -4,15 +4,15 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from dora_rl.control.fleet import GROWTH_TOKENS
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.fleet import GROWTH_TOKENS
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.record import Record
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.executor import CPU
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.engines.native.setup import parameter_bytes, serving_dtype
+from dora_rl.engines.protocol import EngineDemand, EngineSize
 from dora_rl.model.config import ModelConfig
 
 _GIB = 2**30
@@ -20,33 +20,14 @@ _SPARE = 1.02
 """Room beyond what was counted, for rounding in allocators."""
 
 
-class Sized(Record, frozen=True):
-    """An engine, and what it holds."""
+def size_engine(demand: EngineDemand) -> EngineSize:
+    """The engine of one instance; a ConfigError where nothing would fit.
 
-    engine: EngineConfig
-    versions_bytes: int
-    kv_bytes: int
-    workspace_bytes: int
-    host_kv_bytes: int
-
-
-def size_engine(
-    model: ModelConfig,
-    recipe: Recipe,
-    *,
-    device: str,
-    num_instances: int,
-    free_bytes: int,
-    longest_prompt: int,
-    max_new_tokens: int,
-    free_host_bytes: int | None = None,
-    note: str = "",
-) -> Sized:
-    """The engine of one instance with `free_bytes` to itself; a ConfigError where nothing would fit.
-
-    `note` says why there is no more. Where the host's memory is apart, no more of it is taken than is free.
+    Where the host's memory is apart, no more of it is taken than is free.
     """
-    positions = _positions(model, longest_prompt, max_new_tokens)
+    model, recipe, device = demand.model, demand.recipe, demand.device
+    free_bytes, free_host_bytes = demand.free_bytes, demand.free_host_bytes
+    positions = _positions(model, demand.longest_prompt, demand.max_new_tokens)
     config, backend = _smallest(recipe, device, positions), _backend(device)
     version = parameter_bytes(model, serving_dtype(config)) + backend.prepared_bytes(model, config)
     versions, workspace = config.max_versions * version, backend.workspace_bytes(model, config)
@@ -56,9 +37,9 @@ def size_engine(
     least = config.limits.blocks_for(positions)
     if num_blocks < least:
         needed = versions + workspace + (least + 1) * block
-        raise _too_little(needed, free_bytes, config.max_versions, note)
+        raise _too_little(needed, free_bytes, config.max_versions, demand.note)
     # Requests that move between instances wait there.
-    moving = num_blocks // 4 if num_instances > 1 else 0
+    moving = num_blocks // 4 if demand.num_instances > 1 else 0
     if free_host_bytes is not None:
         moving = min(moving, max(0, free_host_bytes) // block)
     asked = recipe.engine.host_kv_tokens
@@ -71,8 +52,8 @@ def size_engine(
         device_bytes=round(_SPARE * (versions + workspace + kv)),
         host_bytes=max(1, num_host_blocks * block),
     )
-    return Sized(
-        engine=engine,
+    return EngineSize(
+        config=engine,
         versions_bytes=versions,
         kv_bytes=kv,
         workspace_bytes=workspace,

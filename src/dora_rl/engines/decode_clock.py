@@ -1,0 +1,36 @@
+"""How fast an engine decodes, in rounds: what a report to control is made of.
+
+Versions take turns, one step each a round, so a request that decodes without interruption gains one token a
+round, whichever version it is of and however many there are. Time is an argument.
+"""
+
+_NEWEST_WEIGHS = 0.1
+
+
+class DecodeClock:
+    """Counts rounds and the seconds of one; told of every step that drew tokens."""
+
+    def __init__(self) -> None:
+        self.rounds = 0.0
+        self.round_s: float | None = None
+        """A running average; None before the first."""
+        self._began_at: float | None = None
+        self._had_turn: frozenset[int | None] = frozenset()
+        """Versions that drew tokens in this round."""
+
+    def count(self, version: int | None, now: float) -> None:
+        """A version drew tokens; the second time in a round, a new round begins."""
+        if self._had_turn and version not in self._had_turn:
+            self._had_turn |= {version}
+            return
+        self.rounds += 1
+        self._had_turn = frozenset({version})
+        if self._began_at is not None:
+            elapsed_s = now - self._began_at
+            weight = 1.0 if self.round_s is None else _NEWEST_WEIGHS
+            self.round_s = weight * elapsed_s + (1 - weight) * (self.round_s or 0.0)
+        self._began_at = now
+
+    def rest(self) -> None:
+        """Nothing will decode for a while: the time until the next step is no part of a round."""
+        self._began_at = None

@@ -1,0 +1,67 @@
+"""The native engine as a kind: sized by its own memory, opened on its device with what ends a response."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from dora_rl.engines.native.backend import Backend
+from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.executor import CPU
+from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.sizing import size_engine
+from dora_rl.engines.protocol import EngineDemand, EngineOpening, EngineSize
+from dora_rl.model.hub_config import read_config
+
+_SWITCH_S = 0.0005
+"""That a round waits for the interpreter where another thread reads a version: by default ten times as long,
+after every wait for the device."""
+
+
+class NativeKind:
+    """The decoder over a paged cache, in the process of the instance."""
+
+    def size(self, demand: EngineDemand) -> EngineSize:
+        """Versions first, then as much KV as the slots can use and memory holds."""
+        return size_engine(demand)
+
+    def open(self, opening: EngineOpening) -> NativeEngine:
+        """An engine on its device, without a version."""
+        torch.set_num_threads(opening.num_threads)
+        sys.setswitchinterval(_SWITCH_S)
+        engine = NativeEngine(
+            read_config(opening.model / "config.json"),
+            opening.config,
+            _stops(opening.stop_tokens, opening.tokenizer),
+            backend=_backend(opening.device),
+            source=opening.versions,
+            device=opening.device,
+        )
+        # To the log of the instance.
+        print(f"memory on {opening.device}, before the first version:\n{engine.ledger}", flush=True)
+        return engine
+
+
+NATIVE = NativeKind()
+
+
+def _stops(stop_tokens: tuple[int, ...], tokenizer_file: Path | None) -> Stops:
+    if tokenizer_file is None:
+        return Stops(stop_tokens)
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+    return Stops(stop_tokens, decode)
+
+
+def _backend(device: str) -> Backend:
+    if device == "cpu":
+        return CPU
+    from dora_rl.engines.native.cuda.backend import backend_on
+
+    torch.cuda.set_device(device)
+    return backend_on(device)

@@ -1,0 +1,257 @@
+"""What an instance worker needs of an engine, no more: three small protocols and a statement of abilities.
+
+Commands go in and events come out as plain data. A version comes from the version store; whether as a change
+in place, as a copy or whole is for the engine to know, and so is what a live request looks like in a file.
+Control asks an engine only for what its Abilities declare, and otherwise falls back: one version an instance,
+prefill again, start again. Knows no torch and no process.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.record import Record
+from dora_rl.engines.config import EngineConfig, Limits
+from dora_rl.engines.requests import DrawnTokens, Event, Request
+from dora_rl.model.config import ModelConfig
+
+# --- what an engine says of itself --------------------------------------------------------------
+
+
+class Abilities(Record, frozen=True):
+    """What control may ask of an engine. Laws 1 to 4 hold without any of them, law 5 where they allow it."""
+
+    max_versions: int = 1
+    """Most versions that may be resident at once; with one, an instance is of one version at a time."""
+    moves_kv: bool = False
+    """A live request can leave and enter with its KV; otherwise it is prefilled again where it goes."""
+    continues: bool = False
+    """A request can start behind tokens generated elsewhere; otherwise it starts again."""
+    holds_turns: bool = False
+    """A request can keep its KV between turns and be resumed."""
+    keys_draws: bool = False
+    """A draw depends on the request's key and the token's position, not on batch, device or instance."""
+    is_batch_invariant: bool = False
+    """Tokens and logprobs do not depend on the batch, preemption, migration or recomputation."""
+
+    def instance_spec(self, limits: Limits, *, is_elastic: bool = False) -> InstanceSpec:
+        """What control is told of an instance with this engine."""
+        return InstanceSpec(
+            slots=limits.max_running,
+            kv_tokens=limits.num_blocks * limits.block_size,
+            max_versions=self.max_versions,
+            elastic=is_elastic,
+            moves_kv=self.moves_kv,
+            continues=self.continues,
+            # No engine is told to park: it preempts at the step that lacks a block, which no report foresees.
+            parks=False,
+        )
+
+
+class EngineLoad(Record, frozen=True):
+    """What an engine carries now, and how fast it goes."""
+
+    num_running: int
+    num_waiting: int
+    """Submitted or preempted, and without KV on the device."""
+    num_held: int
+    """Between turns, their KV kept."""
+    kv_tokens: int
+    """KV in use, in tokens of whole blocks."""
+    kv_capacity: int
+    num_preempted: int
+    """Times a running request lost its place, since the engine began."""
+    versions: tuple[int, ...]
+    """Resident, oldest first."""
+    clock: float = 0.0
+    """Rounds so far: a request that decodes without interruption gains one token a round."""
+    round_s: float | None = None
+    """Seconds of a round, as a running average; None before the first."""
+
+
+# --- generating ---------------------------------------------------------------------------------
+
+
+class Generates(Protocol):
+    """Requests in, finished turns out. The worker calls `step` for as long as it gives True."""
+
+    def submit(self, request: Request) -> None:
+        """Take a request; what is wrong with it becomes a Failed event."""
+        ...
+
+    def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
+        """Append the environment's tokens to a held request and let it take its next turn."""
+        ...
+
+    def abort(self, request_id: int) -> None:
+        """End a request; what it generated so far comes as a Finished event."""
+        ...
+
+    def request(self, request_id: int) -> Request:
+        """A live request as it was submitted."""
+        ...
+
+    def drawn(self, request_id: int, first: int = 0) -> DrawnTokens | None:
+        """What a live request drew in this turn from its `first` token on; None if it is not here."""
+        ...
+
+    def finished(self) -> list[Event]:
+        """What ended since the last call."""
+        ...
+
+    def step(self) -> bool:
+        """Advance; False when there was nothing to do."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing will be generated for a while: the time until the next step is no part of a round."""
+        ...
+
+    def load(self) -> EngineLoad:
+        """What it carries now."""
+        ...
+
+
+# --- versions -----------------------------------------------------------------------------------
+
+
+class VersionReader(Protocol):
+    """The version store as engines see it; tensors are of torch, by the decoder's own names."""
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are, for an engine that reads them itself."""
+        ...
+
+    def fetch(self, version: int, device: str | None = None) -> Mapping[str, Any]:
+        """Every tensor of a version, on a device; in host memory where none is named."""
+        ...
+
+    def fetch_delta(self, version: int, base: int, tensors: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The `model.delta` that turns the tensors of an older version into a newer; None: fetch it whole."""
+        ...
+
+
+class VersionLoad(Protocol):
+    """A version on its way into an engine that goes on generating."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def is_read(self) -> bool:
+        """Whether finishing would not have to wait."""
+        ...
+
+
+class HoldsVersions(Protocol):
+    """Resident versions. A load that fails leaves every version that was not to be dropped as it was."""
+
+    def begin_version(self, version: int, drop: Sequence[int] = ()) -> VersionLoad:
+        """Start to make a version resident in place of those to drop; one at a time."""
+        ...
+
+    def finish_version(self, load: VersionLoad) -> None:
+        """Wait until it is read and make it resident; a VersionError where that cannot be."""
+        ...
+
+    def drop_version(self, version: int) -> None:
+        """Free a version; a VersionError while a request uses it."""
+        ...
+
+
+# --- moving -------------------------------------------------------------------------------------
+
+
+class MovedOut(Record, frozen=True):
+    """A request that left an engine into a file."""
+
+    drawn: DrawnTokens
+    """All of its turn."""
+    kv_bytes: int
+    """Of the file; 0 where it could not be written, and the KV is computed again where the request goes."""
+
+
+class Transfers(Protocol):
+    """Live requests that move between engines with their KV; asked for where `moves_kv` is declared."""
+
+    def export_file(self, request_id: int, path: Path) -> MovedOut:
+        """Take a request out of this engine and write it to a file."""
+        ...
+
+    def import_file(self, request_id: int, path: Path) -> DrawnTokens:
+        """Let a request go on under a new number as it would have gone on there; give back its turn so far.
+
+        An EngineError, and nothing changed, where it cannot.
+        """
+        ...
+
+
+class Engine(Generates, HoldsVersions, Transfers, Protocol):
+    """What an instance worker drives."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """What control may ask of it."""
+        ...
+
+
+# --- kinds --------------------------------------------------------------------------------------
+
+
+class EngineDemand(Record, frozen=True):
+    """What is known before an engine is sized: the run's wishes, and the memory left for one instance."""
+
+    model: ModelConfig
+    recipe: Recipe
+    device: str
+    """`cpu` or `cuda`."""
+    num_instances: int
+    free_bytes: int
+    """On the device, for this instance alone."""
+    longest_prompt: int
+    max_new_tokens: int
+    free_host_bytes: int | None = None
+    """Where the host's memory is apart, what of it this instance may have."""
+    note: str = ""
+    """Why there is no more, to end a sentence with."""
+
+
+class EngineSize(Record, frozen=True):
+    """An engine as it will be opened, and the memory it will hold."""
+
+    config: EngineConfig
+    versions_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    host_kv_bytes: int
+
+
+class EngineOpening(Record, frozen=True):
+    """What an engine is opened with, in the process of its instance."""
+
+    config: EngineConfig
+    model: Path
+    """A Hugging Face directory."""
+    versions: VersionReader
+    device: str = "cpu"
+    """`cpu` or `cuda:i`."""
+    num_threads: int = 1
+    stop_tokens: tuple[int, ...] = ()
+    """That end a completion of this model."""
+    tokenizer: Path | None = None
+    """A `tokenizer.json`, where responses end at stop strings."""
+
+
+class EngineKind(Protocol):
+    """A way to have an engine, chosen by `engine.kind` in the recipe."""
+
+    def size(self, demand: EngineDemand) -> EngineSize:
+        """How large an engine may be, in the process that prepares the run; a ConfigError if none fits."""
+        ...
+
+    def open(self, opening: EngineOpening) -> Engine:
+        """An engine without a version, in the process of its instance."""
+        ...
