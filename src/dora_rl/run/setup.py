@@ -82,6 +82,12 @@ class RunSetup(Record, frozen=True):
                 "one instance that holds one version cannot serve a window of several",
                 hint="raise engine.max_versions, add instances, or set control.max_staleness to 0",
             )
+        if self.engine.dtype != self.recipe.trainer.serving_dtype:
+            raise ConfigError(
+                f"versions are published in {self.recipe.trainer.serving_dtype}; the engine holds them in "
+                f"{self.engine.dtype}",
+                hint="give the engine the dtype of trainer.serving_dtype",
+            )
         if self.max_new_tokens >= limits.max_positions:
             raise ConfigError(
                 f"max_new_tokens = {self.max_new_tokens} leaves no room for a prompt: "
