@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dora_rl.algorithms.custom import load_loss
 from dora_rl.algorithms.tokens import (
     Loss,
     LossTerms,
@@ -21,9 +22,11 @@ from dora_rl.algorithms.tokens import (
     ratio,
     sums_T,
 )
+from dora_rl.core.named import Objects
 from dora_rl.core.recipe.losses import (
     AnyLossConfig,
     CispoConfig,
+    CustomLossConfig,
     DecoupledPpoConfig,
     GspoConfig,
     Kimi15Config,
@@ -188,6 +191,12 @@ LOSSES: dict[type[LossConfig], Callable[..., LossTerms]] = {
 }
 
 
-def loss_of(config: AnyLossConfig) -> Loss:
-    """The loss that `config` describes."""
-    return partial(LOSSES[type(config)], config=config)
+def loss_of(config: AnyLossConfig, objects: Objects | None = None) -> Loss:
+    """The loss that `config` describes; one of the user's own is imported, tried out and may be refused."""
+    if isinstance(config, CustomLossConfig):
+        return load_loss(config, objects)
+    return Loss(
+        name=type(config).__struct_config__.tag,  # type: ignore[arg-type]
+        function=partial(LOSSES[type(config)], config=config),
+        needs_proximal=config.needs_proximal,
+    )

@@ -5,7 +5,8 @@ temperature over the full vocabulary, float32 or wider. Ratios are taken in log 
 logprobs are.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -48,12 +49,32 @@ class LossTerms:
     """Where a lower bound on the ratio took effect (bool)."""
     is_clipped_high_T: Tensor
     """Where an upper bound on the ratio took effect (bool)."""
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """What else a loss reports of each token, under its own names; detached."""
 
 
-class Loss(Protocol):
-    """A policy loss with its configuration bound."""
+class LossFunction(Protocol):
+    """A policy loss with its configuration bound: tokens of whole trajectories to one term each."""
 
     def __call__(self, tokens: LossTokens) -> LossTerms: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A policy loss as a trainer uses it."""
+
+    name: str
+    """What it is called in errors."""
+    function: LossFunction
+    needs_proximal: bool
+    """Whether the policy's logprobs at the start of the train step are needed."""
+    metrics: tuple[str, ...] = ()
+    """The names under which it reports something of its own."""
+    is_users: bool = False
+    """Whether it is no built-in one: what it returns that is no number is its own mistake."""
+
+    def __call__(self, tokens: LossTokens) -> LossTerms:
+        return self.function(tokens)
 
 
 MAX_LOG_RATIO = 20.0

@@ -16,6 +16,7 @@ from torch import Tensor
 from dora_rl.algorithms.advantages import outcome_advantages
 from dora_rl.algorithms.aggregation import BatchCounts, token_weights
 from dora_rl.algorithms.critic import gae, normalised, rewards_at_ends
+from dora_rl.algorithms.custom import UserAdvantage
 from dora_rl.algorithms.regularisers import (
     MASKED_OVERLONG,
     is_masked,
@@ -23,7 +24,14 @@ from dora_rl.algorithms.regularisers import (
     rewards_less_kl,
     rewards_less_overlong,
 )
-from dora_rl.core.recipe.algorithm import AdvantageConfig, AggregationConfig, AlgorithmConfig, GaeConfig
+from dora_rl.core.recipe.algorithm import (
+    AdvantageConfig,
+    AggregationConfig,
+    AlgorithmConfig,
+    AnyAdvantageConfig,
+    CustomAdvantageConfig,
+    GaeConfig,
+)
 from dora_rl.trainer.records import Group, Trajectory
 
 NAN_REWARD = "masked: nan reward"
@@ -92,8 +100,12 @@ def prepared(
     algorithm: AlgorithmConfig,
     *,
     max_response_tokens: int | None = None,
+    own_advantage: UserAdvantage | None = None,
 ) -> Prepared:
-    """Examples of whole groups; `scores` has one entry for each member, in order."""
+    """Examples of whole groups; `scores` has one entry for each member, in order.
+
+    `own_advantage` is the user's function where the algorithm's advantage is one.
+    """
     places = [place for place, group in enumerate(groups) for _ in group.members]
     members = [member for group in groups for member in group.members]
     reasons = [mask_of(member, algorithm) for member in members]
@@ -103,7 +115,7 @@ def prepared(
     rewards_N = _rewards(*known, algorithm, max_response_tokens)
     group_N = torch.tensor([places[i] for i in ranked], dtype=torch.int64)
     is_trained_N = torch.tensor([reasons[i] is None for i in ranked], dtype=torch.bool)
-    advantages = _advantages(*known, rewards_N, group_N, is_trained_N, algorithm.advantage)
+    advantages = _advantages(*known, rewards_N, group_N, is_trained_N, own_advantage or algorithm.advantage)
     found = dict(zip(ranked, advantages, strict=True))
     return Prepared(
         examples=[
@@ -174,12 +186,16 @@ def _advantages(
     rewards_N: Tensor,
     group_N: Tensor,
     is_trained_N: Tensor,
-    config: AdvantageConfig | GaeConfig,
+    config: AnyAdvantageConfig | UserAdvantage,
 ) -> list[tuple[Tensor, Tensor | None]]:
     """The advantage of every policy token of each trajectory, and its return where there is a critic."""
     counts = [each.num_policy_tokens for each in trajectories]
-    if isinstance(config, AdvantageConfig):
-        advantages_N = outcome_advantages(rewards_N, group_N, config)
+    assert not isinstance(config, CustomAdvantageConfig), "its function is loaded"
+    if not isinstance(config, GaeConfig):
+        if isinstance(config, AdvantageConfig):
+            advantages_N = outcome_advantages(rewards_N, group_N, config)
+        else:
+            advantages_N = config(rewards_N, group_N, torch.tensor(counts))
         return [(own.expand(count), None) for own, count in zip(advantages_N, counts, strict=True)]
     trajectory_T = _owners(trajectories)
     values_T = torch.cat([torch.zeros(0), *(_needed(own.values_P) for own in scores)])

@@ -5,7 +5,7 @@ data was. Nothing here makes the host wait until `totals` is asked for.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,6 +31,9 @@ QUANTITIES = (
     "corrected",
 )
 
+OWN = "loss/"
+"""Before the names of what a loss reports of its own."""
+
 
 class Totals(NamedTuple):
     """On the host."""
@@ -45,6 +48,11 @@ class Totals(NamedTuple):
         """Whether every token's loss was a number: a gradient can be one where its loss is not."""
         return math.isfinite(self.total("loss")) and math.isfinite(self.total("value_loss"))
 
+    @property
+    def are_logprobs_finite(self) -> bool:
+        """Whether the policy gave every token a probability: then a loss has numbers to work with."""
+        return math.isfinite(self.total("policy_kl")) and math.isfinite(self.total("entropy"))
+
     def total(self, quantity: str) -> float:
         """Over all staleness."""
         return sum(self.sums[quantity])
@@ -57,8 +65,11 @@ class Totals(NamedTuple):
 class Meters:
     """The sums of one mini-batch."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(len(QUANTITIES), MAX_STALENESS + 1, device=device, dtype=torch.float64)
+    def __init__(self, device: torch.device, of_loss: Sequence[str] = ()) -> None:
+        """`of_loss` are the names under which the loss reports something of its own."""
+        self._quantities = (*QUANTITIES, *(f"{OWN}{name}" for name in of_loss))
+        size = len(self._quantities), MAX_STALENESS + 1
+        self._sums = torch.zeros(size, device=device, dtype=torch.float64)
         self._max_gap = torch.zeros((), device=device)
 
     @torch.no_grad()
@@ -89,15 +100,17 @@ class Meters:
     @torch.no_grad()
     def add(self, tokens: PolicyTokens, values: Mapping[str, Tensor]) -> None:
         """Add up quantities of some policy tokens."""
+        if not values:
+            return
         values_QP = torch.stack([values_P.double() for values_P in values.values()])
         # A product, not scattered additions: these would come in any order on a GPU.
         levels = torch.arange(MAX_STALENESS + 1, device=values_QP.device)
         sums_QS = values_QP @ (tokens.staleness_P[:, None] == levels).double()
         for name, sums_S in zip(values, sums_QS, strict=True):
-            self._sums[QUANTITIES.index(name)] += sums_S
+            self._sums[self._quantities.index(name)] += sums_S
 
     def totals(self, ranks: Ranks) -> Totals:
         """Over all ranks, on the host."""
         sums = ranks.reduce(self._sums.clone(), "sum").tolist()
         max_gap = float(ranks.reduce(self._max_gap.clone(), "max"))
-        return Totals(sums=dict(zip(QUANTITIES, sums, strict=True)), max_gap=max_gap)
+        return Totals(sums=dict(zip(self._quantities, sums, strict=True)), max_gap=max_gap)

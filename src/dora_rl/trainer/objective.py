@@ -6,20 +6,19 @@ Binds the functions of `dora_rl.algorithms` to the tokens of one micro-batch, an
 from torch import Tensor
 
 from dora_rl.algorithms.correction import corrected
-from dora_rl.algorithms.losses import loss_of
 from dora_rl.algorithms.regularisers import kl_terms, regularised
-from dora_rl.algorithms.tokens import LossTerms, LossTokens
+from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
-from dora_rl.trainer.meters import Meters
+from dora_rl.trainer.meters import OWN, Meters
 from dora_rl.trainer.tensors import PolicyTokens
 
 
 class Objective:
     """The algorithm, but for the tokens."""
 
-    def __init__(self, algorithm: AlgorithmConfig, *, proximal_is_current: bool) -> None:
+    def __init__(self, algorithm: AlgorithmConfig, loss: Loss, *, proximal_is_current: bool) -> None:
         self._algorithm = algorithm
-        self._loss = loss_of(algorithm.loss)
+        self._loss = loss
         self._proximal_is_current = proximal_is_current
 
     def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: Meters) -> Tensor:
@@ -27,6 +26,7 @@ class Objective:
         algorithm = self._algorithm
         terms = self._terms(tokens, self._seen_by_loss(tokens, logprobs_P), meters)
         meters.add_terms(tokens, logprobs_P.detach(), entropy_P.detach(), terms)
+        meters.add(tokens, {f"{OWN}{name}": values_P for name, values_P in terms.metrics.items()})
         kl_P, coefficient = None, 0.0
         if algorithm.kl is not None and tokens.reference_P is not None:
             kl_P = kl_terms(logprobs_P, tokens.reference_P, algorithm.kl.estimator)

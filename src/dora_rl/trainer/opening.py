@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from dora_rl.core.named import Objects
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
@@ -24,10 +25,11 @@ def open_trainer(
     device: torch.device | str = "cpu",
     ranks: Ranks | None = None,
     max_response_tokens: int | None = None,
+    objects: Objects | None = None,
 ) -> Trainer:
     """A trainer of the model in a Hugging Face directory; with several ranks, this one's part of it."""
     decoder = load_decoder(directory, device=device, dtype=torch.float32)
-    return trainer_of(decoder, config, ranks=ranks, max_response_tokens=max_response_tokens)
+    return trainer_of(decoder, config, ranks=ranks, max_response_tokens=max_response_tokens, objects=objects)
 
 
 def trainer_of(
@@ -36,6 +38,7 @@ def trainer_of(
     *,
     ranks: Ranks | None = None,
     max_response_tokens: int | None = None,
+    objects: Objects | None = None,
 ) -> Trainer:
     """A trainer of a decoder in float32, which it owns from now on."""
     ranks = ranks or Alone()
@@ -48,6 +51,7 @@ def trainer_of(
         ranks=ranks,
         kept=_kept(decoder, config, serving),
         max_response_tokens=max_response_tokens,
+        objects=objects,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 from dora_rl.algorithms.aggregation import BatchCounts
-from dora_rl.trainer.meters import QUANTITIES, Totals
+from dora_rl.trainer.meters import OWN, Totals
 from dora_rl.trainer.optimizer import Update
 from dora_rl.trainer.protocol import Metrics
 from dora_rl.trainer.records import Group
@@ -76,6 +76,7 @@ class StepReport:
     def _of_tokens(self) -> Metrics:
         whole = _joined(self.totals)
         metrics = {name: whole.mean(quantity) for quantity, name in _NAMES.items()}
+        metrics |= {name: whole.mean(name) for name in whole.sums if name.startswith(OWN)}
         for staleness, count in enumerate(whole.sums["tokens"]):
             if count:
                 prefix = f"staleness/{staleness}"
@@ -102,7 +103,7 @@ class StepReport:
 def _joined(totals: Sequence[Totals]) -> Totals:
     sums = {
         name: [sum(values) for values in zip(*(each.sums[name] for each in totals), strict=True)]
-        for name in QUANTITIES
+        for name in totals[0].sums
     }
     return Totals(sums=sums, max_gap=max(each.max_gap for each in totals))
 

@@ -25,6 +25,7 @@ class Scorer:
         policy: Policy,
         config: TrainerConfig,
         *,
+        needs_proximal: bool,
         reference: Policy | None,
         kept: KeptVersions | None,
         ranks: Ranks,
@@ -32,6 +33,7 @@ class Scorer:
     ) -> None:
         self._policy = policy
         self._config = config
+        self._needs_proximal = needs_proximal
         self._reference = reference
         self._kept = kept
         self._ranks = ranks
@@ -62,10 +64,9 @@ class Scorer:
         found: dict[str, Sequence[Tensor]] = {}
         if algorithm.kl is not None and self._reference is not None:
             found["reference_P"], _ = self.score(self._reference, members)
-        needs_proximal = algorithm.loss.needs_proximal and self._config.updates > 1
-        if needs_proximal or algorithm.advantage.needs_critic:
+        if self._needs_proximal or algorithm.advantage.needs_critic:
             logprobs, values = self.score(self._policy, members)
-            if needs_proximal:
+            if self._needs_proximal:
                 found["proximal_P"] = logprobs
             if values is not None:
                 found["values_P"] = values

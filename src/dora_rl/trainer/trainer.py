@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 
 from dora_rl.algorithms.aggregation import BatchCounts
-from dora_rl.core.errors import ConfigError
+from dora_rl.algorithms.custom import load_advantage
+from dora_rl.algorithms.losses import loss_of
+from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.named import Objects
+from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.trainer import TrainerConfig
 from dora_rl.trainer.checkpoint import (
     HostCheckpoint,
@@ -31,7 +35,7 @@ from dora_rl.trainer.examples import Example, Prepared, batch_scale, prepared
 from dora_rl.trainer.exporting import prepare_serving, served_on_host
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.kept import KeptVersions
-from dora_rl.trainer.meters import Meters
+from dora_rl.trainer.meters import Meters, Totals
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import Policy, Training
@@ -60,7 +64,9 @@ class Trainer:
         ranks: Ranks | None = None,
         kept: KeptVersions | None = None,
         max_response_tokens: int | None = None,
+        objects: Objects | None = None,
     ) -> None:
+        """`objects` are those of the user's that the configuration names and no file has."""
         self.config = config
         self.weights = weights
         self.ranks = ranks or Alone()
@@ -69,10 +75,24 @@ class Trainer:
         self._max_response_tokens = max_response_tokens
         self._memory = HostMemory()
         self._device = weights.policy.decoder.norm.weight.device
-        self._objective = Objective(config.algorithm, proximal_is_current=config.updates == 1)
+        algorithm, is_one_update = config.algorithm, config.updates == 1
+        self._loss = loss_of(algorithm.loss, objects)
+        self._needs_proximal = self._loss.needs_proximal and not is_one_update
+        self._own_advantage = (
+            load_advantage(algorithm.advantage, objects)
+            if isinstance(algorithm.advantage, CustomAdvantageConfig)
+            else None
+        )
+        self._objective = Objective(algorithm, self._loss, proximal_is_current=is_one_update)
         self.kept = kept
         self._scorer = Scorer(
-            weights.policy, config, reference=reference, kept=kept, ranks=self.ranks, device=self._device
+            weights.policy,
+            config,
+            needs_proximal=self._needs_proximal,
+            reference=reference,
+            kept=kept,
+            ranks=self.ranks,
+            device=self._device,
         )
         self._step: Step | None = None
         self._check(reference)
@@ -88,10 +108,11 @@ class Trainer:
     @property
     def streaming_refusal(self) -> str | None:
         """Why nothing can run before the batch is complete; None where it can."""
-        algorithm = self.config.algorithm
-        if algorithm.advantage.whole_batch_reason is not None:
-            return algorithm.advantage.whole_batch_reason
-        if algorithm.loss.needs_proximal and self.config.updates > 1:
+        advantage = self._own_advantage or self.config.algorithm.advantage
+        assert not isinstance(advantage, CustomAdvantageConfig), "its function is loaded"
+        if advantage.whole_batch_reason is not None:
+            return advantage.whole_batch_reason
+        if self._needs_proximal:
             return (
                 "the proximal policy is that of the step's start, and has to see all groups before an update"
             )
@@ -216,7 +237,7 @@ class Trainer:
         return self._step
 
     def _begin_mini_batch(self) -> None:
-        self._meters = Meters(self._device)
+        self._meters = Meters(self._device, of_loss=self._loss.metrics)
         self._pending: list[Example] = []
         self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
 
@@ -274,9 +295,18 @@ class Trainer:
     def _update(self) -> None:
         scale = batch_scale(self.config.algorithm.aggregation, self._counts)
         totals = self._meters.totals(self.ranks)
+        self._check_loss(totals)
         update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
         self._report.add(totals, update, scale, self._counts)
         self._begin_mini_batch()
+
+    def _check_loss(self, totals: Totals) -> None:
+        """A built-in loss that is no number costs an update; one of the user's own is wrong and says so."""
+        if self._loss.is_users and totals.are_logprobs_finite and not totals.is_loss_finite:
+            raise UserError(
+                f"{self._loss.name} returned what is not finite, in step {self.version}, for logprobs that are",
+                hint="guard what it divides by, and hold what it exponentiates within bounds",
+            )
 
     def _prepared(self, groups: Sequence[Group]) -> Prepared:
         return prepared(
@@ -284,4 +314,5 @@ class Trainer:
             self._scorer.scores_of(groups),
             self.config.algorithm,
             max_response_tokens=self._max_response_tokens,
+            own_advantage=self._own_advantage,
         )

@@ -5,7 +5,7 @@ loss (`losses.py`). What has a name in the literature is a preset (`presets.py`)
 other.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
@@ -83,7 +83,21 @@ class GaeConfig(Section, frozen=True, tag_field="kind", tag="gae"):
         return self.whole_batch_reason is not None
 
 
-AnyAdvantageConfig = AdvantageConfig | GaeConfig
+class CustomAdvantageConfig(Section, frozen=True, tag_field="kind", tag="custom"):
+    """An advantage of your own: a Python function, see docs/extending.md."""
+
+    function: str
+    """Where the advantage is: `file.py:function` or `module:function`. In a file the name may stand for the
+    whole section: `advantage: advantages.py:my_advantage`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments the advantage always gets, beside the rewards."""
+
+    @property
+    def needs_critic(self) -> bool:
+        return False
+
+
+AnyAdvantageConfig = AdvantageConfig | GaeConfig | CustomAdvantageConfig
 
 
 class AggregationConfig(Section, frozen=True):

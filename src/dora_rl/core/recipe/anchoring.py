@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig
 from dora_rl.core.recipe.data import DataConfig, RewardConfig, SourceConfig
+from dora_rl.core.recipe.losses import CustomLossConfig
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -23,6 +25,7 @@ def anchored(recipe: Recipe, directory: Path) -> Recipe:
         data=None if data is None else _data(data, directory),
         engine=_replace(recipe.engine, kind=_object(recipe.engine.kind, directory)),
         rewards=tuple(_reward(reward, directory) for reward in recipe.rewards),
+        algorithm=_algorithm(recipe.algorithm, directory),
     )
 
 
@@ -46,6 +49,15 @@ def _source(source: SourceConfig, directory: Path) -> SourceConfig:
 def _reward(reward: RewardConfig, directory: Path) -> RewardConfig:
     # The label is part of the name as written; it must not change with the place.
     return _replace(reward, function=_object(reward.function, directory), name=reward.label)
+
+
+def _algorithm(algorithm: AlgorithmConfig, directory: Path) -> AlgorithmConfig:
+    loss, advantage = algorithm.loss, algorithm.advantage
+    if isinstance(loss, CustomLossConfig):
+        loss = _replace(loss, function=_object(loss.function, directory))
+    if isinstance(advantage, CustomAdvantageConfig):
+        advantage = _replace(advantage, function=_object(advantage.function, directory))
+    return _replace(algorithm, loss=loss, advantage=advantage)
 
 
 def _object(name: str, directory: Path) -> str:

@@ -1,8 +1,8 @@
 """The policy losses, each with its own numbers. `r` is the policy's ratio to the behaviour policy."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from dora_rl.core.recipe.section import NonNegative, PositiveFloat, Section, Share, check_range
 
@@ -10,7 +10,7 @@ AboveOne = Annotated[float, Meta(gt=1)]
 
 
 class LossConfig(Section, frozen=True, tag_field="kind", tag="loss"):
-    """The base of the policy losses' records. `r` is the policy's ratio to the behaviour policy."""
+    """The base of the built-in losses' records. `r` is the policy's ratio to the behaviour policy."""
 
     @property
     def needs_proximal(self) -> bool:
@@ -96,6 +96,16 @@ class Kimi15Config(LossConfig, frozen=True, tag="kimi15"):
     """Strength of the penalty."""
 
 
+class CustomLossConfig(Section, frozen=True, tag_field="kind", tag="custom"):
+    """A policy loss of your own: a Python function, see docs/extending.md."""
+
+    function: str
+    """Where the loss is: `file.py:function` or `module:function`. In a file the name may stand for the whole
+    section: `loss: losses.py:my_loss`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments the loss always gets, beside the tokens."""
+
+
 AnyLossConfig = (
     PpoConfig
     | PolicyGradientConfig
@@ -105,4 +115,5 @@ AnyLossConfig = (
     | ToprConfig
     | DecoupledPpoConfig
     | Kimi15Config
+    | CustomLossConfig
 )

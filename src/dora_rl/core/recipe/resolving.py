@@ -14,6 +14,7 @@ import msgspec
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.loading import Tree, assigned, build, load_yaml, split_assignment, to_dict
+from dora_rl.core.named import is_place
 from dora_rl.core.recipe.anchoring import anchored
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.shipped import find_recipe
@@ -68,9 +69,20 @@ def _check_letters(assignments: Sequence[str]) -> None:
 
 
 def with_preset_keys(tree: Tree) -> Tree:
-    """The tree with a named algorithm written as a mapping, so that overrides can add to it."""
-    algorithm = tree.get("algorithm")
-    return tree | {"algorithm": _as_mapping(algorithm)} if isinstance(algorithm, str) else tree
+    """The tree with a named algorithm, and a named loss or advantage of it, written as mappings.
+
+    Overrides can then add to them.
+    """
+    algorithm = _as_mapping(tree.get("algorithm"))
+    if not isinstance(algorithm, dict):
+        return tree
+    named = {key: algorithm[key] for key in ("loss", "advantage") if isinstance(algorithm.get(key), str)}
+    return tree | {"algorithm": algorithm | {key: _as_section(name) for key, name in named.items()}}
+
+
+def _as_section(name: str) -> Tree:
+    """A loss or an advantage by its kind, or by the place of the user's own."""
+    return {"kind": "custom", "function": name} if is_place(name) else {"kind": name}
 
 
 def expand(tree: Tree) -> Tree:

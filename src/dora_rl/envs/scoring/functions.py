@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.keywords import Keywords, keywords_of
 from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import RESERVED
@@ -26,10 +27,7 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
     config: RewardConfig
     call: Callable[..., Any]
     is_async: bool
-    accepted: frozenset[str] | None
-    """The keywords it takes; None where it takes all."""
-    required: tuple[str, ...]
-    """The columns it cannot be called without."""
+    keywords: Keywords
 
     @property
     def label(self) -> str:
@@ -37,10 +35,12 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
 
     def arguments(self, offered: Mapping[str, Any]) -> dict[str, Any]:
         """What it is called with."""
-        given = {**offered, **self.config.options}
-        return {
-            name: value for name, value in given.items() if self.accepted is None or name in self.accepted
-        }
+        return self.keywords.chosen({**offered, **self.config.options})
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns it cannot be called without."""
+        return self.keywords.required
 
 
 def load_function(config: RewardConfig, objects: Objects | None = None) -> RewardFunction:
@@ -55,14 +55,11 @@ def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
         raise UserError(
             f"the reward '{config.function}' is not a function", hint="name a function or a callable"
         )
-    accepted, required = _keywords(call, config)
-    _check_options(config, accepted)
     return RewardFunction(
         config=config,
         call=call,
         is_async=inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__),
-        accepted=accepted,
-        required=required,
+        keywords=keywords_of(call, f"the reward '{config.label}'", offered=RESERVED, options=config.options),
     )
 
 
@@ -91,31 +88,3 @@ def _check_name(config: RewardConfig) -> None:
             f"there is no built-in reward '{config.function}'",
             hint=did_you_mean(config.function, list(BUILT_IN), "built in"),
         )
-
-
-def _keywords(
-    call: Callable[..., Any], config: RewardConfig
-) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    parameters = inspect.signature(call).parameters.values()
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    for parameter in parameters:
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise UserError(
-                f"the reward '{config.function}' takes '{parameter.name}' by position only",
-                hint="reward functions are called with keywords",
-            )
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    offered = {*RESERVED, *config.options}
-    required = tuple(p.name for p in named if p.default is p.empty and p.name not in offered)
-    return None if takes_all else frozenset(p.name for p in named), required
-
-
-def _check_options(config: RewardConfig, accepted: frozenset[str] | None) -> None:
-    for name in config.options:
-        if name in RESERVED:
-            raise UserError(f"the option '{name}' of reward '{config.label}' is what the run gives it")
-        if accepted is not None and name not in accepted:
-            raise UserError(
-                f"the reward '{config.label}' has no option '{name}'",
-                hint=did_you_mean(name, sorted(accepted - set(RESERVED)), "it takes"),
-            )
