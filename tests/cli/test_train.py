@@ -129,6 +129,18 @@ def test_a_model_without_a_tokenizer_is_said_to_have_none(dora: Dora, project: P
     check(dora("train", "recipe.yaml", "--set", "model=."), "no tokenizer", "copy tokenizer.json")
 
 
+def test_a_loss_of_ones_own_that_cannot_work_is_named_before_the_run(dora: Dora, project: Path) -> None:
+    (project / "losses.py").write_text(
+        "def mean(logprobs, advantages):\n    return (logprobs * advantages).mean()\n"
+    )
+    called = dora("train", "recipe.yaml", "--set", "algorithm.loss=losses.py:mean")
+    check(called, "losses.py:mean' returned a single number for 7 tokens", "return one number a token")
+    called = dora("train", "recipe.yaml", "--set", "algorithm.loss=losses.py:maen")
+    check(called, "losses.py has no 'maen'", "did you mean 'mean'?")
+    called = dora("train", "recipe.yaml", "--set", "algorithm.advantage=losses.py:mean")
+    check(called, "cannot be called without 'logprobs'", "it is given rewards")
+
+
 def test_a_reward_that_needs_another_column_is_an_error_before_the_run(dora: Dora, project: Path) -> None:
     judge = project / "judge.py"
     judge.write_text(judge.read_text().replace("solution", "solutions"))

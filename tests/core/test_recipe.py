@@ -8,8 +8,8 @@ import yaml
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.loading import build, override, to_dict, to_yaml
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.algorithm import AlgorithmConfig
-from dora_rl.core.recipe.losses import CispoConfig, PpoConfig
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig
+from dora_rl.core.recipe.losses import CispoConfig, CustomLossConfig, PpoConfig
 from dora_rl.core.recipe.presets import PRESETS
 from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.recipe.shipped import shipped_recipes, summary_of
@@ -39,6 +39,24 @@ def test_an_override_adds_to_an_algorithm_that_is_only_named(tmp_path: Path) -> 
     assert isinstance(algorithm, AlgorithmConfig)
     assert algorithm.loss == CispoConfig(weight_high=3)
     assert algorithm.overlong == PRESETS["dapo"].overlong
+
+
+def test_a_loss_and_an_advantage_of_ones_own_are_named_by_their_place(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    text = (
+        "algorithm: {preset: dapo, loss: mine.py:my_loss, advantage: {kind: custom, function: mine.py:adv}}"
+    )
+    algorithm = resolved(tmp_path, text, "loss.options={beta: 2}").algorithm
+    assert algorithm.loss == CustomLossConfig(function=f"{tmp_path}/mine.py:my_loss", options={"beta": 2})
+    assert algorithm.advantage == CustomAdvantageConfig(function=f"{tmp_path}/mine.py:adv")
+    assert algorithm.overlong == PRESETS["dapo"].overlong
+
+
+def test_a_loss_may_be_named_by_its_kind_alone(tmp_path: Path) -> None:
+    assert resolved(tmp_path, "algorithm: {loss: cispo}").algorithm.loss == CispoConfig()
+    assert resolved(tmp_path, "algorithm: dapo", "algorithm.loss=cispo").algorithm.loss == CispoConfig()
+    chosen = resolved(tmp_path, "algorithm: dapo", "loss=object:mine").algorithm.loss
+    assert chosen == CustomLossConfig(function="object:mine")
 
 
 def test_a_misspelt_preset_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file
 
-from dora_rl.core.recipe.algorithm import AlgorithmConfig, KlConfig
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig, KlConfig
+from dora_rl.core.recipe.losses import CustomLossConfig
 from dora_rl.core.recipe.presets import PRESETS
 from dora_rl.core.recipe.trainer import CriticConfig, LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
@@ -22,6 +23,8 @@ from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.records import TrainBatch
 
 MakeBatch = Callable[..., TrainBatch]
+
+OWN = Path(__file__).parent / "user_algorithms.py"
 
 CONFIGS = {
     "grpo, kl, checkpointed": TrainerConfig(
@@ -46,6 +49,16 @@ CONFIGS = {
         optimizer=OptimizerConfig(learning_rate=1e-3),
         serving_dtype="float32",
         micro_batch_tokens=50,
+    ),
+    "a loss and an advantage of the user's own": TrainerConfig(
+        algorithm=AlgorithmConfig(
+            loss=CustomLossConfig(function=f"{OWN}:grpo"),
+            advantage=CustomAdvantageConfig(function=f"{OWN}:against_batch"),
+        ),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+        serving_dtype="float32",
+        # So much that one rank has all of it, and the other none.
+        micro_batch_tokens=100_000,
     ),
     "bfloat16": TrainerConfig(
         optimizer=OptimizerConfig(learning_rate=1e-3), serving_dtype="bfloat16", micro_batch_tokens=60

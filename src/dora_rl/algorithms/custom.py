@@ -8,9 +8,9 @@
     def my_advantage(rewards):
         return rewards - rewards.mean()
 
-A loss sees packed tokens of whole trajectories, any number of them, and returns one number a token: so it does
-not depend on how a batch is cut into micro-batches or over ranks. An advantage sees the rewards of one group
-and returns one number a member. What either needs beyond that it says by naming a parameter; nothing is
+A loss sees packed tokens of whole trajectories, any number of them, and returns one number a token: so it
+does not depend on how a batch is cut into micro-batches or over ranks. An advantage sees the rewards of one
+group and returns one number a member. What either needs beyond that it says by naming a parameter; nothing is
 declared twice. The trial finds at the start of a run what would otherwise be found after its first batch.
 """
 
@@ -81,7 +81,7 @@ class _UserLoss:
         if not len(tokens.logprobs_T):
             # A rank's empty micro-batch: nothing to ask of a function that may take a maximum.
             return self._terms(tokens, 0.0 * tokens.logprobs_T, {})
-        returned = _called(self.what, self.call, self.keywords.chosen(_offered(tokens) | self.options))
+        returned = _called(self.what, self.call, self.keywords.chosen({**_offered(tokens), **self.options}))
         loss_T, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
         if not isinstance(loss_T, Tensor) or loss_T.shape != tokens.logprobs_T.shape:
             raise UserError(
@@ -187,7 +187,7 @@ class UserAdvantage:
         return advantages_N
 
     def _of_group(self, offered: dict[str, Any]) -> Tensor:
-        returned = _called(self.what, self.call, self.keywords.chosen(offered | self.options))
+        returned = _called(self.what, self.call, self.keywords.chosen({**offered, **self.options}))
         rewards_G: Tensor = offered["rewards"]
         try:
             advantages_G = torch.as_tensor(returned, dtype=torch.float64).detach()

@@ -1,8 +1,8 @@
 """What a function of the user's own can be called with.
 
 The run calls such functions with keywords: a function gets what it names of everything that is offered, and
-all of it where it has `**kwargs`. What it cannot do without, and options it does not have, are known before the
-first call.
+all of it where it has `**kwargs`. What it cannot do without, and options it does not have, are known before
+the first call.
 """
 
 import inspect

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from dora_rl.algorithms.custom import load_advantage, load_loss
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.named import import_command
+from dora_rl.core.named import import_command, import_place
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.data import DataConfig, RewardConfig
+from dora_rl.core.recipe.losses import CustomLossConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import Data, load_data
@@ -47,6 +50,7 @@ def read_inputs(recipe: Recipe, model: Path, tell: Tell) -> Inputs:
             hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
         )
     _check_rewards(rewards, data.train, recipe.scoring.start_limit_s, tell)
+    _check_algorithm(recipe, tell)
     tell(Doing(what="tokenizing the rows"))
     tokenizer = load_tokenizer(model)
     prompts = tokenize_data(data, recipe.data, tokenizer, model)
@@ -80,14 +84,25 @@ def _check_rewards(
 ) -> None:
     functions = []
     for reward in rewards:
-        tell(_importing(reward, start_limit_s))
+        tell(_importing(reward.function, start_limit_s))
         functions.append(load_function(reward))
     columns = dict.fromkeys(name for row in rows for name in row.columns)
     check_columns([Needs(function=each.label, columns=each.required) for each in functions], columns)
 
 
-def _importing(reward: RewardConfig, limit_s: float) -> Doing:
-    place = reward.function.rpartition(":")[0] or reward.function
+def _check_algorithm(recipe: Recipe, tell: Tell) -> None:
+    """Try out a loss and an advantage of the user's own: what is wrong with them is known without a batch."""
+    loss, advantage = recipe.algorithm.loss, recipe.algorithm.advantage
+    if isinstance(loss, CustomLossConfig):
+        tell(_importing(loss.function, recipe.scoring.start_limit_s))
+        load_loss(loss)
+    if isinstance(advantage, CustomAdvantageConfig):
+        tell(_importing(advantage.function, recipe.scoring.start_limit_s))
+        load_advantage(advantage)
+
+
+def _importing(name: str, limit_s: float) -> Doing:
+    place = import_place(name)
     return Doing(
         what=f"importing {place}",
         limit=("scoring.start_limit_s", limit_s),

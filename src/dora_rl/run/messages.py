@@ -29,7 +29,7 @@ class Begin(Message, frozen=True):
     """Of this instance, or of this rank of the trainer."""
     stop_tokens: tuple[int, ...] = ()
     """That end a completion: told, because whoever reads them from a model directory takes seconds."""
-    objects: dict[str, bytes] = {}
+    objects: dict[str, bytes] = field(default_factory=dict)
     """What `object:LABEL` stands for in the recipe, by label: objects of the user's that no file has."""
 
 

@@ -304,7 +304,7 @@ class Trainer:
         """A built-in loss that is no number costs an update; one of the user's own is wrong and says so."""
         if self._loss.is_users and totals.are_logprobs_finite and not totals.is_loss_finite:
             raise UserError(
-                f"{self._loss.name} returned what is not finite, in step {self.version}, for logprobs that are",
+                f"{self._loss.name} returned what is not finite in step {self.version}, of logprobs that are",
                 hint="guard what it divides by, and hold what it exponentiates within bounds",
             )
 

@@ -25,7 +25,7 @@ def main(address: str) -> None:
             # Torch takes seconds to import; that rank 0 is gone is noticed before.
             from dora_rl.run.workers.training import follow
 
-            follow(channel, begin.setup, begin.number)
+            follow(channel, begin)
         except DoraError as error:
             traceback.print_exc()
             channel.send(broken(error))

@@ -195,14 +195,14 @@ def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
     setup = begin.setup
     with Store(Path(begin.store)) as store:
         with channel.kept_alive(setup.recipe.patience.start_s):
-            worker = TrainerWorker(channel, setup, _opened(setup, rank=0), store, followers)
+            worker = TrainerWorker(channel, setup, _opened(begin), store, followers)
             channel.send(worker.ready())
         worker.run()
 
 
-def follow(channel: Channel, setup: RunSetup, rank: int) -> None:
+def follow(channel: Channel, begin: say.Begin) -> None:
     """Be another rank: do the same until told to stop, and let rank 0 speak."""
-    steps = _opened(setup, rank)
+    steps = _opened(begin)
     if not steps.version:
         steps.served()
     while not isinstance(command := channel.receive(), say.Stop):
@@ -221,7 +221,8 @@ def follow(channel: Channel, setup: RunSetup, rank: int) -> None:
                 pass  # The store is rank 0's.
 
 
-def _opened(setup: RunSetup, rank: int) -> Steps:
+def _opened(begin: say.Begin) -> Steps:
+    setup, rank = begin.setup, begin.number
     layout = LiveLayout(root=Path(setup.run_directory))
     torch.set_num_threads(setup.devices.trainer_threads)
     ranks = join(setup.devices, rank, rendezvous=layout.rendezvous, timeout_s=setup.recipe.patience.step_s)
@@ -231,6 +232,7 @@ def _opened(setup: RunSetup, rank: int) -> Steps:
         device=setup.devices.rank_device(rank),
         ranks=ranks,
         max_response_tokens=setup.max_new_tokens,
+        objects=begin.objects,
     )
     load_newest(trainer, layout.checkpoints)
     return Steps(setup, trainer)
