@@ -130,9 +130,8 @@ def test_a_model_without_a_tokenizer_is_said_to_have_none(dora: Dora, project: P
 
 
 def test_a_loss_of_ones_own_that_cannot_work_is_named_before_the_run(dora: Dora, project: Path) -> None:
-    (project / "losses.py").write_text(
-        "def mean(logprobs, advantages):\n    return (logprobs * advantages).mean()\n"
-    )
+    code = "def mean(logprobs, advantages):\n    return (logprobs * advantages).mean()\n"
+    (project / "losses.py").write_text(code)
     called = dora("train", "recipe.yaml", "--set", "algorithm.loss=losses.py:mean")
     check(called, "losses.py:mean' returned a single number for 7 tokens", "return one number a token")
     called = dora("train", "recipe.yaml", "--set", "algorithm.loss=losses.py:maen")

@@ -43,12 +43,10 @@ def test_an_override_adds_to_an_algorithm_that_is_only_named(tmp_path: Path) -> 
 
 def test_a_loss_and_an_advantage_of_ones_own_are_named_by_their_place(tmp_path: Path) -> None:
     (tmp_path / "mine.py").touch()
-    text = (
-        "algorithm: {preset: dapo, loss: mine.py:my_loss, advantage: {kind: custom, function: mine.py:adv}}"
-    )
+    text = "algorithm: {preset: dapo, loss: mine.py:my_loss, advantage: {kind: custom, function: mine.py:a}}"
     algorithm = resolved(tmp_path, text, "loss.options={beta: 2}").algorithm
     assert algorithm.loss == CustomLossConfig(function=f"{tmp_path}/mine.py:my_loss", options={"beta": 2})
-    assert algorithm.advantage == CustomAdvantageConfig(function=f"{tmp_path}/mine.py:adv")
+    assert algorithm.advantage == CustomAdvantageConfig(function=f"{tmp_path}/mine.py:a")
     assert algorithm.overlong == PRESETS["dapo"].overlong
 
 
