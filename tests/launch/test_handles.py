@@ -1,0 +1,289 @@
+"""Whatever starts a worker: messages come whole and in order, and its end is noticed, named and complete."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dora_rl.launch.framing import framed
+from dora_rl.launch.local import LocalHandle, LocalLaunch
+from dora_rl.launch.messages import KEY_VARIABLE, Alive, Broken, Hello
+from dora_rl.launch.protocol import Place, WorkerSpec
+from dora_rl.launch.waiting import wait_for
+
+from .dialled import DialledHandle, DialledLaunch
+from .echo_worker import (
+    Ask,
+    Echo,
+    EchoHalf,
+    Exit,
+    Fail,
+    HangUp,
+    Reply,
+    Spawn,
+    Spawned,
+    Value,
+    Work,
+)
+
+AnyHandle = LocalHandle | DialledHandle
+Start = Callable[..., AnyHandle]
+HERE = Path(__file__).parent
+LIMIT_S = 30.0
+BOTH = ("local", "dialled")
+
+
+@pytest.fixture(params=BOTH)
+def start(request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts workers that do what they are told, and ends them."""
+    yield from starting(request.param)
+
+
+def starting(kind: str) -> Iterator[Start]:
+    launch = LocalLaunch() if kind == "local" else DialledLaunch()
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    started: list[AnyHandle] = []
+
+    def make(environment: dict[str, str] | None = None, **fields: Any) -> AnyHandle:
+        worker = WorkerSpec(
+            name="echo",
+            module="echo_worker",
+            environment={"PYTHONPATH": path, **(environment or {})},
+            **fields,
+        )
+        started.append(launch.start(worker, Reply))
+        return started[-1]
+
+    yield make
+    for handle in started:
+        handle.end(within_s=0.0)
+
+
+def words(handle: AnyHandle, count: int) -> list[Any]:
+    """So many words, or all until it is gone."""
+    found: list[Any] = []
+    until = time.monotonic() + LIMIT_S
+    while len(found) < count and handle.is_alive:
+        assert time.monotonic() < until, f"{count - len(found)} words never came"
+        wait_for([handle], [], 1.0)
+        found += handle.receive()
+    return found
+
+
+def gone(handle: AnyHandle) -> list[Any]:
+    """Its last words."""
+    return words(handle, 1_000_000)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def all_end(*pids: int) -> bool:
+    until = time.monotonic() + LIMIT_S
+    while any(map(is_running, pids)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not any(map(is_running, pids))
+
+
+# --- messages ---
+
+
+def test_messages_larger_than_any_buffer_go_both_ways_and_keep_their_order(start: Start) -> None:
+    handle = start()
+    sent = [
+        Echo(payload=bytes([number]) * size) for number, size in enumerate((3, 8_000_000, 0, 5_000_000, 7))
+    ]
+    for message in sent:
+        handle.send(message)
+    assert words(handle, len(sent)) == sent
+    assert handle.flush()
+    assert handle.is_alive
+    assert not handle.is_mid_message
+
+
+def test_a_message_that_comes_in_halves_is_one_message(start: Start) -> None:
+    handle = start()
+    handle.send(EchoHalf(payload=b"x" * 1000))
+    until = time.monotonic() + LIMIT_S
+    while not handle.is_mid_message:
+        assert time.monotonic() < until
+        wait_for([handle], [], 1.0)
+        assert handle.receive() == []
+    handle.send(Echo(payload=b""))
+    assert words(handle, 1) == [Echo(payload=b"x" * 1000)]
+    assert not handle.is_mid_message
+
+
+def test_one_that_says_nothing_is_not_readable_and_one_that_does_is(start: Start) -> None:
+    handle = start()
+    handle.send(Echo(payload=b"!"))
+    words(handle, 1)
+    assert select.select([handle], [], [], 0.0)[0] == []
+    handle.send(Echo(payload=b"?"))
+    assert select.select([handle], [], [], LIMIT_S)[0] == [handle]
+    assert words(handle, 1) == [Echo(payload=b"?")]
+
+
+def test_a_busy_worker_gives_signs_of_life(start: Start) -> None:
+    handle = start()
+    handle.send(Work(seconds=2.5))
+    first, *_ = said = words(handle, 2)
+    assert first == Alive()
+    while said[-1] != Value(value="done"):
+        said += words(handle, 1)
+    assert set(map(type, said)) == {Alive, Value}
+
+
+# --- ends ---
+
+
+def test_an_exit_is_noticed_after_the_last_words_and_named(start: Start) -> None:
+    handle = start()
+    for number in range(100):
+        handle.send(Echo(payload=bytes([number]) * 100))
+    handle.send(Exit(code=3))
+    assert len(gone(handle)) == 100
+    assert handle.end(within_s=LIMIT_S) == "exited with 3"
+    assert handle.end(within_s=0.0) == "exited with 3"
+    handle.send(Echo(payload=b"nobody hears"))
+    assert handle.flush()
+    assert handle.receive() == []
+    assert not handle.is_alive
+
+
+def test_a_kill_is_noticed_at_once_and_named(start: Start) -> None:
+    handle = start()
+    handle.send(Echo(payload=b""))
+    words(handle, 1)
+    began = time.monotonic()
+    assert handle.pid is not None
+    os.kill(handle.pid, signal.SIGKILL)
+    assert gone(handle) == []
+    assert time.monotonic() - began < 5.0
+    assert handle.end(within_s=LIMIT_S) == "killed by SIGKILL"
+
+
+def test_one_that_dies_before_it_is_up_is_gone(start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    handle = start(environment={"PYTHONPATH": str(tmp_path)}, log=str(log))
+    handle.send(Echo(payload=b""))
+    assert gone(handle) == []
+    assert handle.end(within_s=LIMIT_S) == "exited with 1"
+    assert "No module named echo_worker" in log.read_text()
+
+
+def test_a_failure_has_words_before_the_end(start: Start) -> None:
+    handle = start()
+    handle.send(Fail(message="no such thing"))
+    assert gone(handle) == [Broken(message="no such thing", hint="do not")]
+    assert handle.end(within_s=LIMIT_S) == "exited with 1"
+
+
+def test_one_that_is_ended_takes_along_what_it_started(start: Start) -> None:
+    handle = start()
+    handle.send(Spawn(holds_socket=False))
+    (spawned,) = words(handle, 1)
+    assert isinstance(spawned, Spawned)
+    assert handle.pid is not None
+    pids = (handle.pid, spawned.pid)
+    assert handle.end(within_s=0.0) == "killed by SIGKILL"
+    assert all_end(*pids)
+
+
+def test_one_that_hangs_up_and_goes_on_is_gone_and_ended(start: Start) -> None:
+    handle = start()
+    handle.send(HangUp())
+    assert gone(handle) == []
+    assert handle.pid is not None
+    pid = handle.pid
+    assert handle.end(within_s=0.1) == "closed its socket"
+    assert all_end(pid)
+
+
+def test_a_death_is_noticed_though_something_it_started_holds_the_socket() -> None:
+    for start in starting("local"):
+        handle = start()
+        handle.send(Spawn(holds_socket=True))
+        (spawned,) = words(handle, 1)
+        assert isinstance(spawned, Spawned)
+        handle.send(Exit(code=0))
+        assert gone(handle) == []
+        assert is_running(spawned.pid)
+        assert handle.end(within_s=LIMIT_S) == "exited with 0"
+        assert all_end(spawned.pid)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_when_the_owner_is_killed_its_worker_ends_with_all_it_started(kind: str) -> None:
+    command = [sys.executable, str(HERE / "owner.py"), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(is_running, pids))
+        owner.kill()
+        owner.wait()
+    assert all_end(*pids)
+
+
+# --- where it runs ---
+
+
+def test_a_place_limits_threads_and_the_worker_s_own_environment_wins(start: Start) -> None:
+    handle = start(place=Place(cpus=3), environment={"MKL_NUM_THREADS": "5"})
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        handle.send(Ask(variable=variable))
+    assert words(handle, 2) == [Value(value="3"), Value(value="5")]
+    assert Place(cpus=None).thread_limits == {}
+
+
+def test_a_place_is_where_its_devices_are() -> None:
+    assert Place.on("cpu", cpus=2) == Place(cpus=2)
+    assert Place.on("cuda:1", "cuda:2", cpus=None) == Place(cpus=None, gpus=(1, 2))
+
+
+def test_what_a_worker_prints_is_in_its_log_and_is_no_output_without_one(
+    start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for log in (tmp_path / "worker.log", None):
+        handle = start(log=None if log is None else str(log))
+        handle.send(Echo(payload=b""))
+        words(handle, 1)
+    assert (tmp_path / "worker.log").read_text() == "up\n"
+    assert capfd.readouterr() == ("", "up\n")
+
+
+# --- who dials ---
+
+
+def test_whoever_dials_with_a_wrong_key_or_none_is_hung_up_on() -> None:
+    for start in starting("dialled"):
+        handle = start()
+        assert isinstance(handle, DialledHandle)
+        for said in (framed(Hello(key="guess")), framed(Echo(payload=b"let me in")), b"\0\0\0\1\xc1", b""):
+            with socket.create_connection(("127.0.0.1", handle.port), timeout=LIMIT_S) as stranger:
+                stranger.sendall(said)
+                stranger.shutdown(socket.SHUT_WR)
+                wait_for([handle], [], LIMIT_S)
+                until = time.monotonic() + LIMIT_S
+                while select.select([stranger], [], [], 0.0)[0] == []:
+                    assert time.monotonic() < until
+                    assert handle.receive() == []
+                assert stranger.recv(1) == b""
+        handle.send(Echo(payload=b"for the right one"))
+        assert words(handle, 1) == [Echo(payload=b"for the right one")]
+        handle.send(Ask(variable=KEY_VARIABLE))
+        assert words(handle, 1) == [Value(value=None)], "what it starts does not get the key"
