@@ -192,6 +192,17 @@ def test_a_failure_has_words_before_the_end(start: Start) -> None:
     assert handle.end(within_s=LIMIT_S) == "exited with 1"
 
 
+def test_one_that_is_told_what_it_does_not_know_ends_and_says_so_in_its_log(
+    start: Start, tmp_path: Path
+) -> None:
+    log = tmp_path / "worker.log"
+    handle = start(log=str(log))
+    handle.send(Spawned(pid=1))
+    assert gone(handle) == []
+    assert handle.end(within_s=LIMIT_S) == "killed by SIGKILL"
+    assert "ValidationError: Invalid value 'Spawned'" in log.read_text()
+
+
 def test_one_that_is_ended_takes_along_what_it_started(start: Start) -> None:
     handle = start()
     handle.send(Spawn(holds_socket=False))

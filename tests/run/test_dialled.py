@@ -10,7 +10,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.run.orchestrator.plane import replay_live
 from dora_rl.run.run import resume_live, run_live
-from dora_rl.run.setup import Devices
+from dora_rl.run.setup import DeviceLayout
 
 from ..launch.dialled import DialledLaunch
 from .conftest import MakeSetup
@@ -46,9 +46,9 @@ def direct_children() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_every_kind_of_worker_runs_through_any_launch_and_its_death_is_noticed(make_setup: MakeSetup) -> None:
-    setup = make_setup(steps=6, devices=Devices(instances=2, trainer_ranks=2))
+    setup = make_setup(steps=6, layout=DeviceLayout(instances=2, trainer_ranks=2))
     root, launch = Path(setup.run_directory), DialledLaunch()
     killer = Killer(launch, {30: "instance 0", 50: "a reward worker", 60: "the run"})
     interrupted = run_live(setup, [killer], launch=launch)

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -101,6 +102,8 @@ class Channel:
             while received := self._pipe.recv(_RECEIVE_BYTES):
                 for payload in frames.feed(received):
                     self._received.put(self._decode(payload))
+        except msgspec.MsgspecError:
+            traceback.print_exc()  # Or nobody would know why it ended.
         finally:
             if self._is_thread:
                 self._received.put(Stop())
