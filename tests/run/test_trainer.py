@@ -9,20 +9,20 @@ import torch
 from dora_rl.launch.local import LOCAL, LocalHandle
 from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.trainer.records import Group, Trajectory
+from dora_rl.trainer.records import TrainGroup, TrainTrajectory
 from dora_rl.weights.store import Store
 
 from .conftest import run_setup
 from .talk import Talk
 
 
-def groups(batch: int) -> tuple[Group, ...]:
+def groups(batch: int) -> tuple[TrainGroup, ...]:
     """Two groups of three, other ones for every batch."""
     return tuple(
-        Group(
+        TrainGroup(
             id=2 * batch + i,
             members=tuple(
-                Trajectory(
+                TrainTrajectory(
                     prompt=(5, 9, 11),
                     response=(20 + batch, 30 + i, 40 + member),
                     logprobs=(-4.6, -4.6, -4.6),

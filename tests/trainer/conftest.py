@@ -9,7 +9,7 @@ import torch
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder, tiny_config
-from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
 
 VOCAB_SIZE = 61
 
@@ -43,13 +43,15 @@ def random_batch(seed: int = 0, groups: int = 4, size: int = 3, **fields: object
     draw = random.Random(seed)
     return TrainBatch(
         groups=tuple(
-            Group(id=1000 * seed + i, members=tuple(random_trajectory(draw, **fields) for _ in range(size)))
+            TrainGroup(
+                id=1000 * seed + i, members=tuple(random_trajectory(draw, **fields) for _ in range(size))
+            )
             for i in range(groups)
         )
     )
 
 
-def random_trajectory(draw: random.Random, **fields: object) -> Trajectory:
+def random_trajectory(draw: random.Random, **fields: object) -> TrainTrajectory:
     length = draw.randint(1, 14)
     is_policy = tuple(draw.random() < 0.8 for _ in range(length)) if draw.random() < 0.5 else ()
     num_policy = sum(is_policy) if is_policy else length
@@ -61,4 +63,4 @@ def random_trajectory(draw: random.Random, **fields: object) -> Trajectory:
         "version": 0,
         "reward": float(draw.randint(0, 3)),
     }
-    return Trajectory(**(made | fields))  # type: ignore[arg-type]
+    return TrainTrajectory(**(made | fields))  # type: ignore[arg-type]

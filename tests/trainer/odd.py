@@ -7,7 +7,7 @@ from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfi
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer import Trainer
 
 SILENT = GapConfig(max_mean=1e3, max_growth=1e6)
@@ -22,7 +22,7 @@ def make_trainer(model: ModelConfig, **fields: object) -> Trainer:
     return trainer_of(seeded_decoder(model, seed=0), TrainerConfig(**settings | fields))  # type: ignore[arg-type]
 
 
-def member(response: tuple[int, ...] = (4, 5), reward: float = 0.0, **fields: object) -> Trajectory:
+def member(response: tuple[int, ...] = (4, 5), reward: float = 0.0, **fields: object) -> TrainTrajectory:
     made: dict[str, object] = {
         "prompt": (1, 2, 3),
         "response": response,
@@ -30,11 +30,11 @@ def member(response: tuple[int, ...] = (4, 5), reward: float = 0.0, **fields: ob
         "version": 0,
         "reward": reward,
     }
-    return Trajectory(**made | fields)  # type: ignore[arg-type]
+    return TrainTrajectory(**made | fields)  # type: ignore[arg-type]
 
 
-def batch_of(*groups: tuple[Trajectory, ...]) -> TrainBatch:
-    return TrainBatch(groups=tuple(Group(id=i, members=own) for i, own in enumerate(groups)))
+def batch_of(*groups: tuple[TrainTrajectory, ...]) -> TrainBatch:
+    return TrainBatch(groups=tuple(TrainGroup(id=i, members=own) for i, own in enumerate(groups)))
 
 
 def weights_of(trainer: Trainer) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from dora_rl.core.recipe.algorithm import AlgorithmConfig, KlConfig, OverlongCon
 from dora_rl.core.recipe.presets import PRESETS
 from dora_rl.core.recipe.trainer import CriticConfig
 from dora_rl.model.config import ModelConfig
-from dora_rl.trainer.records import Group, TrainBatch, TrajectoryError
+from dora_rl.trainer.records import TrainBatch, TrainGroup, TrajectoryError
 from dora_rl.trainer.step import StepError
 
 from .odd import batch_of, make_trainer, member, same, weights_of
@@ -202,6 +202,6 @@ def test_a_trajectory_that_contradicts_itself_is_refused(fields: dict[str, objec
 
 
 def test_a_batch_holds_a_group_once() -> None:
-    group = Group(id=3, members=(member(),))
+    group = TrainGroup(id=3, members=(member(),))
     with pytest.raises(TrajectoryError, match="group 3 is in the batch twice"):
         TrainBatch(groups=(group, group))

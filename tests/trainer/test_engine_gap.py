@@ -13,7 +13,7 @@ from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, Stre
 from dora_rl.model.tiny import save_tiny
 from dora_rl.trainer.exporting import export
 from dora_rl.trainer.opening import open_trainer
-from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
 
 LIMITS = Limits(num_blocks=200, block_size=8, max_running=32, step_tokens=128, max_positions=128)
 
@@ -46,7 +46,7 @@ def test_recorded_logprobs_are_the_trainers(
             )
         ended = [event for event in engine.run() if isinstance(event, Finished)]
         members = tuple(
-            Trajectory(
+            TrainTrajectory(
                 prompt=(7, 8, 9 + step),
                 response=each.tokens,
                 logprobs=each.logprobs,
@@ -56,7 +56,7 @@ def test_recorded_logprobs_are_the_trainers(
             )
             for each in ended
         )
-        metrics = trainer.train(TrainBatch(groups=(Group(id=step, members=members),)))
+        metrics = trainer.train(TrainBatch(groups=(TrainGroup(id=step, members=members),)))
         assert metrics["logprob_gap/mean"] < most
         assert metrics["warnings/logprob_gap"] == 0
         assert metrics["ratio_mean"] == pytest.approx(1, abs=3 * most)
@@ -71,10 +71,10 @@ def test_a_trained_directory_opens_elsewhere(tmp_path: Path) -> None:
         TrainerConfig(serving_dtype="float32", optimizer=OptimizerConfig(learning_rate=1e-2)),
     )
     members = tuple(
-        Trajectory(prompt=(9,), response=(token, 2), logprobs=(-4.6, -4.6), version=0, reward=token / 50)
+        TrainTrajectory(prompt=(9,), response=(token, 2), logprobs=(-4.6, -4.6), version=0, reward=token / 50)
         for token in (10, 20, 30)
     )
-    trainer.train(TrainBatch(groups=(Group(id=0, members=members),)))
+    trainer.train(TrainBatch(groups=(TrainGroup(id=0, members=members),)))
     export(trainer, tmp_path / "trained", origin=tmp_path / "model")
     assert (tmp_path / "trained" / "tokenizer.json").exists()
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "trained", dtype=torch.float32).eval()

@@ -25,7 +25,7 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.optimizer import Update
-from dora_rl.trainer.records import TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainTrajectory
 from dora_rl.trainer.trainer import Trainer
 
 MakeBatch = Callable[..., TrainBatch]
@@ -66,7 +66,7 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
         )
 
 
-def plain_logprobs(decoder: Decoder, member: Trajectory) -> Tensor:
+def plain_logprobs(decoder: Decoder, member: TrainTrajectory) -> Tensor:
     """Of the policy tokens, from all logits of one sequence."""
     tokens = torch.tensor(member.prompt + member.response)
     hidden = decoder(tokens, torch.arange(len(tokens)), PackedAttention([len(tokens)]))

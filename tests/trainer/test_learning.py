@@ -22,7 +22,7 @@ from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer import Trainer
 
 TOKENIZER = character_tokenizer("0123456789:")
@@ -70,7 +70,7 @@ def warmed_up(seed: int) -> Decoder:
         numbers = [rng.randint(1, 9) for _ in range(32)]
         shown = [(n, answer(n, last=rng.randint(0, n))) for n in numbers]
         members = [
-            Trajectory(
+            TrainTrajectory(
                 prompt=ids(f"{n}:"),
                 response=response,
                 logprobs=(0.0,) * len(response),
@@ -79,7 +79,7 @@ def warmed_up(seed: int) -> Decoder:
             )
             for n, response in shown
         ]
-        groups = tuple(Group(id=i, members=(member,)) for i, member in enumerate(members))
+        groups = tuple(TrainGroup(id=i, members=(member,)) for i, member in enumerate(members))
         trainer.train(TrainBatch(groups=groups))
     decoder = Decoder.empty(MODEL)
     decoder.load_state_dict(trainer.served_tensors())
@@ -122,7 +122,7 @@ class Run:
                 )
         ended = {event.id: event for event in self.engine.run() if isinstance(event, Finished)}
         members = [
-            Trajectory(
+            TrainTrajectory(
                 prompt=ids(f"{n}:"),
                 response=own.tokens,
                 logprobs=own.logprobs,
@@ -134,7 +134,7 @@ class Run:
             for own in (ended[row * GROUP_SIZE + member] for member in range(GROUP_SIZE))
         ]
         parts = (members[i : i + GROUP_SIZE] for i in range(0, len(members), GROUP_SIZE))
-        return TrainBatch(groups=tuple(Group(id=i, members=tuple(part)) for i, part in enumerate(parts)))
+        return TrainBatch(groups=tuple(TrainGroup(id=i, members=tuple(part)) for i, part in enumerate(parts)))
 
     def evaluate(self, epoch: int, **sampling: float) -> list[float]:
         """Rewards of every number there is."""

@@ -5,7 +5,7 @@ import torch
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.algorithms.tokens import LossTokens
 from dora_rl.core.recipe.losses import PpoConfig
-from dora_rl.trainer.meters import Meters, Totals
+from dora_rl.trainer.meters import LossMeters, Totals
 from dora_rl.trainer.ranks import Alone
 from dora_rl.trainer.tensors import MAX_STALENESS, PolicyTokens
 
@@ -29,7 +29,7 @@ def measured(newer_P: torch.Tensor, older_P: torch.Tensor, staleness_P: torch.Te
         trajectory_T=trajectory_P,
         num_trajectories=len(newer_P),
     )
-    meters = Meters(torch.device("cpu"))
+    meters = LossMeters(torch.device("cpu"))
     meters.add_terms(tokens, newer_P, ones_P, loss_of(PpoConfig(clip_high=0.2))(seen))
     return meters.totals(Alone())
 

@@ -20,7 +20,7 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.shapes import SHAPES, random_weights
 from dora_rl.trainer.opening import policy_of
 from dora_rl.trainer.ranks import Alone
-from dora_rl.trainer.records import Trajectory
+from dora_rl.trainer.records import TrainTrajectory
 from dora_rl.trainer.scoring import scored
 
 
@@ -58,7 +58,7 @@ def _gap(device: DeviceKind, model: ModelConfig, num_requests: int, num_tokens: 
 
 def _generated(
     model: ModelConfig, device: DeviceKind, weights: dict[str, Tensor], num_requests: int, num_tokens: int
-) -> list[Trajectory]:
+) -> list[TrainTrajectory]:
     num_positions = 64 + num_tokens
     limits = Limits(
         num_blocks=num_requests * (num_positions // 32 + 2),
@@ -83,14 +83,14 @@ def _request(number: int, vocab_size: int, num_tokens: int) -> Request:
     return Request(id=number, version=0, prompt=prompt, key=StreamKey(seed=0, row=number), stopping=stopping)
 
 
-def _trajectory(request: Request, ended: Finished) -> Trajectory:
-    return Trajectory(
+def _trajectory(request: Request, ended: Finished) -> TrainTrajectory:
+    return TrainTrajectory(
         prompt=request.prompt, response=ended.tokens, logprobs=ended.logprobs, version=0, reward=0.0
     )
 
 
 def _scored(
-    model: ModelConfig, device: DeviceKind, weights: dict[str, Tensor], trajectories: list[Trajectory]
+    model: ModelConfig, device: DeviceKind, weights: dict[str, Tensor], trajectories: list[TrainTrajectory]
 ) -> list[Tensor]:
     decoder = Decoder.empty(model, device=device).requires_grad_(False)
     decoder.load_state_dict(weights)

@@ -14,7 +14,7 @@ from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message
 from dora_rl.launch.messages import Stop as Stop
 from dora_rl.run.setup import RunSetup
-from dora_rl.trainer.records import Group
+from dora_rl.trainer.records import TrainGroup
 
 # --- told to any worker -------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class HandGroup(Message, frozen=True):
     """This group belongs to the step of `batch`, whose other groups may come later."""
 
     batch: int
-    group: Group
+    group: TrainGroup
 
 
 class AbandonStep(Message, frozen=True):
@@ -119,7 +119,7 @@ class TrainStep(Message, frozen=True):
     """Train on these groups, in this order, beside those that were added; then publish."""
 
     batch: int
-    groups: tuple[Group, ...]
+    groups: tuple[TrainGroup, ...]
     is_replay: bool = False
     """The version this gives is public already: train again, publish nothing."""
 

@@ -32,7 +32,7 @@ from dora_rl.core.recipe.algorithm import (
     CustomAdvantageConfig,
     GaeConfig,
 )
-from dora_rl.trainer.records import Group, Trajectory
+from dora_rl.trainer.records import TrainGroup, TrainTrajectory
 
 NAN_REWARD = "masked: nan reward"
 NAN_LOGPROB = "masked: nan logprob"
@@ -41,7 +41,7 @@ ZERO_WEIGHT = "masked: zero weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class TokenScores:
     """What was computed about a trajectory's policy tokens before its loss, under frozen weights."""
 
     reference_P: Tensor | None = None
@@ -55,17 +55,17 @@ class Scores:
 class Example:
     """One trajectory that is trained on; P counts its policy tokens."""
 
-    trajectory: Trajectory
+    trajectory: TrainTrajectory
     place: int
     """Of its group among those it was prepared with."""
     advantages_P: Tensor
     weights_P: Tensor
-    scores: Scores
+    scores: TokenScores
     returns_P: Tensor | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class Prepared:
+class PreparedExamples:
     """The examples of some groups, and what was left out of the loss, by name."""
 
     examples: list[Example] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Prepared:
         )
 
 
-def mask_of(trajectory: Trajectory, algorithm: AlgorithmConfig) -> str | None:
+def mask_of(trajectory: TrainTrajectory, algorithm: AlgorithmConfig) -> str | None:
     """Why a trajectory has no token in the loss, or None where it has."""
     if not trajectory.is_scored:
         return NAN_REWARD
@@ -95,13 +95,13 @@ def mask_of(trajectory: Trajectory, algorithm: AlgorithmConfig) -> str | None:
 
 
 def prepared(
-    groups: Sequence[Group],
-    scores: Sequence[Scores],
+    groups: Sequence[TrainGroup],
+    scores: Sequence[TokenScores],
     algorithm: AlgorithmConfig,
     *,
     max_response_tokens: int | None = None,
     own_advantage: UserAdvantage | None = None,
-) -> Prepared:
+) -> PreparedExamples:
     """Examples of whole groups; `scores` has one entry for each member, in order.
 
     `own_advantage` is the user's function where the algorithm's advantage is one.
@@ -117,7 +117,7 @@ def prepared(
     is_trained_N = torch.tensor([reasons[i] is None for i in ranked], dtype=torch.bool)
     advantages = _advantages(*known, rewards_N, group_N, is_trained_N, own_advantage or algorithm.advantage)
     found = dict(zip(ranked, advantages, strict=True))
-    return Prepared(
+    return PreparedExamples(
         examples=[
             _example(members[i], places[i], scores[i], found[i], algorithm.aggregation)
             for i, reason in enumerate(reasons)
@@ -128,9 +128,9 @@ def prepared(
 
 
 def _example(
-    trajectory: Trajectory,
+    trajectory: TrainTrajectory,
     place: int,
-    scores: Scores,
+    scores: TokenScores,
     found: tuple[Tensor, Tensor | None],
     aggregation: AggregationConfig,
 ) -> Example:
@@ -160,8 +160,8 @@ def _weights(config: AggregationConfig, num_tokens: int) -> Tensor:
 
 
 def _rewards(
-    trajectories: Sequence[Trajectory],
-    scores: Sequence[Scores],
+    trajectories: Sequence[TrainTrajectory],
+    scores: Sequence[TokenScores],
     algorithm: AlgorithmConfig,
     max_response_tokens: int | None,
 ) -> Tensor:
@@ -181,8 +181,8 @@ def _rewards(
 
 
 def _advantages(
-    trajectories: Sequence[Trajectory],
-    scores: Sequence[Scores],
+    trajectories: Sequence[TrainTrajectory],
+    scores: Sequence[TokenScores],
     rewards_N: Tensor,
     group_N: Tensor,
     is_trained_N: Tensor,
@@ -209,7 +209,7 @@ def _advantages(
     return list(zip(advantages_T.split(counts), estimate.returns_T.split(counts), strict=True))
 
 
-def _owners(trajectories: Sequence[Trajectory]) -> Tensor:
+def _owners(trajectories: Sequence[TrainTrajectory]) -> Tensor:
     counts = torch.tensor([each.num_policy_tokens for each in trajectories], dtype=torch.int64)
     return torch.repeat_interleave(counts)
 

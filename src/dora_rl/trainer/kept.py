@@ -12,7 +12,7 @@ from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.varlen import AttentionKind
 from dora_rl.trainer.policy import Policy
-from dora_rl.trainer.records import Trajectory
+from dora_rl.trainer.records import TrainTrajectory
 
 
 class KeptVersions:
@@ -59,7 +59,7 @@ class KeptVersions:
         for version, tensors in versions.items():
             self.keep(version, tensors.items())
 
-    def by_version(self, members: Sequence[Trajectory]) -> Mapping[int, list[int]]:
+    def by_version(self, members: Sequence[TrainTrajectory]) -> Mapping[int, list[int]]:
         """Indices of the members that a kept version generated, by that version."""
         found: dict[int, list[int]] = {}
         for index, member in enumerate(members):

@@ -62,8 +62,8 @@ class Totals(NamedTuple):
         return self.total(quantity) / max(1.0, self.total("tokens"))
 
 
-class Meters:
-    """The sums of one mini-batch."""
+class LossMeters:
+    """Sums over the tokens of one mini-batch, kept on the device."""
 
     def __init__(self, device: torch.device, of_loss: Sequence[str] = ()) -> None:
         """`of_loss` are the names under which the loss reports something of its own."""

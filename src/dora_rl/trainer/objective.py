@@ -9,7 +9,7 @@ from dora_rl.algorithms.correction import corrected
 from dora_rl.algorithms.regularisers import kl_terms, regularised
 from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
-from dora_rl.trainer.meters import OWN, Meters
+from dora_rl.trainer.meters import OWN, LossMeters
 from dora_rl.trainer.tensors import PolicyTokens
 
 
@@ -21,7 +21,7 @@ class Objective:
         self._loss = loss
         self._proximal_is_current = proximal_is_current
 
-    def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: Meters) -> Tensor:
+    def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: LossMeters) -> Tensor:
         """Summed over tokens of whole trajectories, by their relative weights."""
         algorithm = self._algorithm
         terms = self._terms(tokens, self._seen_by_loss(tokens, logprobs_P), meters)
@@ -42,7 +42,7 @@ class Objective:
         meters.add(tokens, {"loss": loss_P * tokens.weights_P})
         return (loss_P * tokens.weights_P).sum()
 
-    def _terms(self, tokens: PolicyTokens, seen: LossTokens, meters: Meters) -> LossTerms:
+    def _terms(self, tokens: PolicyTokens, seen: LossTokens, meters: LossMeters) -> LossTerms:
         config = self._algorithm.correction
         if config is None or tokens.recomputed_P is None:
             return self._loss(seen)

@@ -16,20 +16,20 @@ from dora_rl.core.recipe.trainer import CriticConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.head_loss import head_loss
 from dora_rl.model.varlen import AttentionKind, attention_over
-from dora_rl.trainer.meters import Meters
+from dora_rl.trainer.meters import LossMeters
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.tensors import MicroBatch, PolicyTokens, Sequences
 
 
-class Scored(NamedTuple):
-    """Of each policy token, without gradient."""
+class ScoredTokens(NamedTuple):
+    """Logprob and value of each policy token, without gradient."""
 
     logprobs_P: Tensor
     values_P: Tensor | None
 
 
 class Policy(nn.Module):
-    """What is trained."""
+    """The module that is trained: decoder, head and critic."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Policy(nn.Module):
 
     def forward(self, work: Any) -> Any:
         """`Training` to the summed loss of its tokens, `Sequences` to what is known of theirs."""
-        return self._loss(*work) if isinstance(work, Training) else self._scored(work)
+        return self._loss(*work) if isinstance(work, LearningBatch) else self._scored(work)
 
     def _hidden(self, sequences: Sequences) -> Tensor:
         packed = sequences.packed
@@ -57,7 +57,7 @@ class Policy(nn.Module):
         picked: Callable[..., Tensor] = _Picked.apply
         return picked(hidden_TH, sequences.predicted_at_P)
 
-    def _loss(self, batch: MicroBatch, objective: Objective, meters: Meters) -> Tensor:
+    def _loss(self, batch: MicroBatch, objective: Objective, meters: LossMeters) -> Tensor:
         sequences, tokens = batch.sequences, batch.tokens
         hidden_PH = self._hidden(sequences)
         loss = head_loss(
@@ -74,7 +74,7 @@ class Policy(nn.Module):
         )
 
     def _value_loss(
-        self, hidden_PH: Tensor, tokens: PolicyTokens, meters: Meters, critic: CriticConfig
+        self, hidden_PH: Tensor, tokens: PolicyTokens, meters: LossMeters, critic: CriticConfig
     ) -> Tensor:
         values_P = self._values(hidden_PH if critic.trains_trunk else hidden_PH.detach())
         if tokens.returns_P is None:
@@ -84,10 +84,10 @@ class Policy(nn.Module):
         meters.add(tokens, {"value_loss": loss_P})
         return loss_P.sum()
 
-    def _scored(self, sequences: Sequences) -> Scored:
+    def _scored(self, sequences: Sequences) -> ScoredTokens:
         hidden_PH = self._hidden(sequences)
         logprobs = self.decoder.logprobs(hidden_PH, sequences.targets_P, sequences.temperature)
-        return Scored(logprobs.logprobs_T, None if self.value_head is None else self._values(hidden_PH))
+        return ScoredTokens(logprobs.logprobs_T, None if self.value_head is None else self._values(hidden_PH))
 
     def _values(self, hidden_PH: Tensor) -> Tensor:
         assert self.value_head is not None, "there is no critic"
@@ -112,12 +112,12 @@ class _Picked(torch.autograd.Function):
         return grad_TH.index_copy_(0, places_P, grad_PH), None
 
 
-class Training(NamedTuple):
-    """A micro-batch to learn from."""
+class LearningBatch(NamedTuple):
+    """A micro-batch, the loss to compute of it, and where its figures are summed."""
 
     batch: MicroBatch
     objective: Objective
-    meters: Meters
+    meters: LossMeters
 
 
 def _value_head(decoder: Decoder) -> nn.Linear:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dora_rl.trainer.records import Group
+from dora_rl.trainer.records import TrainGroup
 
 Metrics = dict[str, float]
 
@@ -24,7 +24,7 @@ class StepTrainer(Protocol):
         """Start a step that takes exactly so many groups."""
         ...
 
-    def add(self, groups: Sequence[Group]) -> None:
+    def add(self, groups: Sequence[TrainGroup]) -> None:
         """Take in finished groups of the step, and run what can run before the others are there."""
         ...
 

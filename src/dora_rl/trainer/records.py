@@ -21,7 +21,7 @@ class TrajectoryError(DoraError):
     """A trajectory or group contradicts itself."""
 
 
-class Trajectory(Record, frozen=True):
+class TrainTrajectory(Record, frozen=True):
     """One member of a group: what was asked, what was said, and what it was worth."""
 
     prompt: tuple[int, ...]
@@ -80,11 +80,11 @@ class Trajectory(Record, frozen=True):
         return [first + place for place, is_own in enumerate(flags) if is_own]
 
 
-class Group(Record, frozen=True):
+class TrainGroup(Record, frozen=True):
     """One prompt and its trajectories: what advantages are taken over."""
 
     id: int
-    members: tuple[Trajectory, ...]
+    members: tuple[TrainTrajectory, ...]
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -94,7 +94,7 @@ class Group(Record, frozen=True):
 class TrainBatch(Struct, frozen=True, kw_only=True, dict=True):
     """What one train step consumes."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[TrainGroup, ...]
 
     def __post_init__(self) -> None:
         if not self.groups:

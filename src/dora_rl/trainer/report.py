@@ -14,7 +14,7 @@ from dora_rl.algorithms.aggregation import BatchCounts
 from dora_rl.trainer.meters import OWN, Totals
 from dora_rl.trainer.optimizer import Update
 from dora_rl.trainer.protocol import Metrics
-from dora_rl.trainer.records import Group
+from dora_rl.trainer.records import TrainGroup
 
 _NAMES = {
     "ratio": "ratio_mean",
@@ -45,7 +45,7 @@ class StepReport:
         self.losses.append((scale * totals.total("loss"), scale * totals.total("value_loss")))
         self.counts.append(counts)
 
-    def metrics(self, groups: Sequence[Group], version: int) -> Metrics:
+    def metrics(self, groups: Sequence[TrainGroup], version: int) -> Metrics:
         """Everything about the step."""
         return {
             **_of_rewards(groups),
@@ -108,7 +108,7 @@ def _joined(totals: Sequence[Totals]) -> Totals:
     return Totals(sums=sums, max_gap=max(each.max_gap for each in totals))
 
 
-def _of_rewards(groups: Sequence[Group]) -> Metrics:
+def _of_rewards(groups: Sequence[TrainGroup]) -> Metrics:
     by_group = [[m.reward for m in group.members if m.is_scored] for group in groups]
     rewards = [reward for own in by_group for reward in own]
     if not rewards:
@@ -122,7 +122,7 @@ def _of_rewards(groups: Sequence[Group]) -> Metrics:
     }
 
 
-def _of_completions(groups: Sequence[Group]) -> Metrics:
+def _of_completions(groups: Sequence[TrainGroup]) -> Metrics:
     members = [member for group in groups for member in group.members]
     lengths = [len(member.response) for member in members]
     return {
@@ -134,6 +134,6 @@ def _of_completions(groups: Sequence[Group]) -> Metrics:
     }
 
 
-def _of_staleness(groups: Sequence[Group], version: int) -> Metrics:
+def _of_staleness(groups: Sequence[TrainGroup], version: int) -> Metrics:
     staleness = [version - member.version for group in groups for member in group.members]
     return {"staleness/mean": fmean(staleness), "staleness/max": float(max(staleness))}

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 
 from dora_rl.core.recipe.trainer import TrainerConfig
-from dora_rl.trainer.examples import Scores
+from dora_rl.trainer.examples import TokenScores
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Ranks
-from dora_rl.trainer.records import Group, Trajectory
+from dora_rl.trainer.records import TrainGroup, TrainTrajectory
 from dora_rl.trainer.scoring import scored
 
 Results = tuple[list[Tensor], list[Tensor] | None]
 
 
-class Scorer:
+class LogprobScorer:
     """The policy in training, the reference and the kept versions, asked without gradient."""
 
     def __init__(
@@ -39,17 +39,19 @@ class Scorer:
         self._ranks = ranks
         self._device = device
 
-    def scores_of(self, groups: Sequence[Group]) -> list[Scores]:
+    def scores_of(self, groups: Sequence[TrainGroup]) -> list[TokenScores]:
         """Of every member in order, as the algorithm needs them."""
         members = [member for group in groups for member in group.members]
         found = self._needed(members)
         recomputed = self._recomputed(members)
         return [
-            replace(Scores(**{name: values[i] for name, values in found.items()}), recomputed_P=recomputed[i])
+            replace(
+                TokenScores(**{name: values[i] for name, values in found.items()}), recomputed_P=recomputed[i]
+            )
             for i in range(len(members))
         ]
 
-    def score(self, policy: Policy, members: Sequence[Trajectory]) -> Results:
+    def score(self, policy: Policy, members: Sequence[TrainTrajectory]) -> Results:
         """Logprobs, and values where there is a critic, of each one's policy tokens."""
         return scored(
             policy,
@@ -59,7 +61,7 @@ class Scorer:
             device=self._device,
         )
 
-    def _needed(self, members: Sequence[Trajectory]) -> Mapping[str, Sequence[Tensor]]:
+    def _needed(self, members: Sequence[TrainTrajectory]) -> Mapping[str, Sequence[Tensor]]:
         algorithm = self._config.algorithm
         found: dict[str, Sequence[Tensor]] = {}
         if algorithm.kl is not None and self._reference is not None:
@@ -72,7 +74,7 @@ class Scorer:
                 found["values_P"] = values
         return found
 
-    def _recomputed(self, members: Sequence[Trajectory]) -> list[Tensor | None]:
+    def _recomputed(self, members: Sequence[TrainTrajectory]) -> list[Tensor | None]:
         """Logprobs of the members under the version that generated each, where it is kept."""
         results: list[Tensor | None] = [None] * len(members)
         if self._kept is not None:

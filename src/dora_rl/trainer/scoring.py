@@ -8,13 +8,18 @@ from torch import Tensor
 from dora_rl.trainer.microbatch import packed_into
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Ranks
-from dora_rl.trainer.records import Trajectory
+from dora_rl.trainer.records import TrainTrajectory
 from dora_rl.trainer.tensors import on_device, sampled_at, sequences_of
 
 
 @torch.no_grad()
 def scored(
-    policy: Policy, trajectories: Sequence[Trajectory], *, max_tokens: int, ranks: Ranks, device: torch.device
+    policy: Policy,
+    trajectories: Sequence[TrainTrajectory],
+    *,
+    max_tokens: int,
+    ranks: Ranks,
+    device: torch.device,
 ) -> tuple[list[Tensor], list[Tensor] | None]:
     """Logprobs, and values where there is a critic, of each trajectory's policy tokens, on the CPU.
 
@@ -34,7 +39,9 @@ def scored(
     return list(logprobs.split(counts)), list(values.split(counts)) if has_values else None
 
 
-def own_batches(trajectories: Sequence[Trajectory], max_tokens: int, ranks: Ranks) -> Iterator[list[int]]:
+def own_batches(
+    trajectories: Sequence[TrainTrajectory], max_tokens: int, ranks: Ranks
+) -> Iterator[list[int]]:
     """This rank's micro-batches, as indices; every rank has as many."""
     return own_share(
         [each.num_tokens for each in trajectories],

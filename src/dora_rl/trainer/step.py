@@ -7,14 +7,14 @@ wait until they fill micro-batches, or until the mini-batch is complete.
 from collections.abc import Iterator, Sequence
 
 from dora_rl.core.errors import DoraError
-from dora_rl.trainer.records import Group
+from dora_rl.trainer.records import TrainGroup
 
 
 class StepError(DoraError):
     """The calls of a step do not fit together."""
 
 
-class Step:
+class StepGroups:
     """Groups of one step, dealt out to its mini-batches."""
 
     def __init__(self, num_groups: int, num_updates: int) -> None:
@@ -25,7 +25,7 @@ class Step:
             )
         self._num_groups = num_groups
         self._ends = [num_groups * (i + 1) // num_updates for i in range(num_updates)]
-        self.groups: list[Group] = []
+        self.groups: list[TrainGroup] = []
 
     @property
     def is_complete(self) -> bool:
@@ -42,7 +42,7 @@ class Step:
         """The first group of each, and the one after its last."""
         return list(zip([0, *self._ends], self._ends, strict=False))
 
-    def accept(self, groups: Sequence[Group]) -> Iterator[tuple[list[Group], bool]]:
+    def accept(self, groups: Sequence[TrainGroup]) -> Iterator[tuple[list[TrainGroup], bool]]:
         """The groups by mini-batch, each part with whether it completes its mini-batch."""
         self._check(groups)
         rest = list(groups)
@@ -53,7 +53,7 @@ class Step:
             self.groups += part
             yield part, len(self.groups) == end
 
-    def _check(self, groups: Sequence[Group]) -> None:
+    def _check(self, groups: Sequence[TrainGroup]) -> None:
         if len(groups) > self.num_missing:
             raise StepError(f"{len(groups)} groups for a step that lacks {self.num_missing}")
         seen = {group.id for group in self.groups}

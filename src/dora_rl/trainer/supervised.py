@@ -13,7 +13,7 @@ from dora_rl.core.recipe.losses import PolicyGradientConfig
 from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
 
 Shown = tuple[tuple[int, ...], tuple[int, ...]]
 """A prompt and its answer."""
@@ -36,7 +36,7 @@ def warm_started(
     for step in range(config.steps):
         drawn = [shown[rng.randrange(len(shown))] for _ in range(config.update_rows)]
         members = [_member(prompt, answer, trainer.version) for prompt, answer in drawn]
-        groups = tuple(Group(id=number, members=(member,)) for number, member in enumerate(members))
+        groups = tuple(TrainGroup(id=number, members=(member,)) for number, member in enumerate(members))
         trainer.train(TrainBatch(groups=groups))
         done(step + 1)
     started = Decoder.empty(decoder.config)
@@ -44,8 +44,8 @@ def warm_started(
     return started
 
 
-def _member(prompt: tuple[int, ...], answer: tuple[int, ...], version: int) -> Trajectory:
-    return Trajectory(
+def _member(prompt: tuple[int, ...], answer: tuple[int, ...], version: int) -> TrainTrajectory:
+    return TrainTrajectory(
         prompt=prompt, response=answer, logprobs=(0.0,) * len(answer), version=version, reward=1.0
     )
 

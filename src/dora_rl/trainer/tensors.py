@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dora_rl.model.packing import Packed
 from dora_rl.trainer.examples import Example
-from dora_rl.trainer.records import Trajectory
+from dora_rl.trainer.records import TrainTrajectory
 
 MAX_STALENESS = 15
 """Older trajectories are counted with these; tensors of counts have a fixed size."""
@@ -89,7 +89,7 @@ class MicroBatch:
         return MicroBatch(sequences=self.sequences.to(device), tokens=self.tokens.to(device))
 
 
-def sequences_of(trajectories: Sequence[Trajectory]) -> Sequences:
+def sequences_of(trajectories: Sequence[TrainTrajectory]) -> Sequences:
     """Whole trajectories of one temperature; without any, one token that predicts nothing."""
     lengths = tuple(each.num_tokens for each in trajectories) or (1,)
     tokens = list(chain.from_iterable((*each.prompt, *each.response) for each in trajectories)) or [0]
@@ -112,14 +112,14 @@ def sequences_of(trajectories: Sequence[Trajectory]) -> Sequences:
     )
 
 
-def _policy_places(trajectory: Trajectory, first: int) -> Tensor:
+def _policy_places(trajectory: TrainTrajectory, first: int) -> Tensor:
     """Of its policy tokens, where its own first token is at `first`."""
     if trajectory.is_policy:
         return first + torch.tensor(trajectory.policy_positions, dtype=torch.int64)
     return torch.arange(first + len(trajectory.prompt), first + trajectory.num_tokens)
 
 
-def sampled_at(trajectory: Trajectory) -> float:
+def sampled_at(trajectory: TrainTrajectory) -> float:
     """The temperature of its recorded logprobs: greedy ones are recorded at 1."""
     return trajectory.temperature or 1.0
 

@@ -31,21 +31,21 @@ from dora_rl.trainer.checkpoint import (
     prepare_snapshots,
     take_snapshot,
 )
-from dora_rl.trainer.examples import Example, Prepared, batch_scale, prepared
+from dora_rl.trainer.examples import Example, PreparedExamples, batch_scale, prepared
 from dora_rl.trainer.exporting import prepare_serving, served_on_host
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.kept import KeptVersions
-from dora_rl.trainer.meters import Meters, Totals
+from dora_rl.trainer.meters import LossMeters, Totals
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.optimizer import Optimizer
-from dora_rl.trainer.policy import Policy, Training
+from dora_rl.trainer.policy import LearningBatch, Policy
 from dora_rl.trainer.protocol import Metrics
 from dora_rl.trainer.ranks import Alone, Ranks
-from dora_rl.trainer.records import Group, TrainBatch
+from dora_rl.trainer.records import TrainBatch, TrainGroup
 from dora_rl.trainer.report import StepReport
-from dora_rl.trainer.scorer import Scorer
+from dora_rl.trainer.scorer import LogprobScorer
 from dora_rl.trainer.scoring import own_share
-from dora_rl.trainer.step import Step, StepError
+from dora_rl.trainer.step import StepError, StepGroups
 from dora_rl.trainer.tensors import micro_batch_of, sampled_at
 from dora_rl.trainer.warnings import Watch
 from dora_rl.trainer.weights import Weights
@@ -85,7 +85,7 @@ class Trainer:
         )
         self._objective = Objective(algorithm, self._loss, proximal_is_current=is_one_update)
         self.kept = kept
-        self._scorer = Scorer(
+        self._scorer = LogprobScorer(
             weights.policy,
             config,
             needs_proximal=self._needs_proximal,
@@ -94,7 +94,7 @@ class Trainer:
             ranks=self.ranks,
             device=self._device,
         )
-        self._step: Step | None = None
+        self._step: StepGroups | None = None
         self._check(reference)
         self.become(version)
 
@@ -127,11 +127,11 @@ class Trainer:
     def begin_step(self, num_groups: int) -> None:
         """Start a step that takes exactly so many groups."""
         self.check_idle()
-        self._step = Step(num_groups, self.config.updates)
+        self._step = StepGroups(num_groups, self.config.updates)
         self._report = StepReport(started_s=time.perf_counter())
         self._begin_mini_batch()
 
-    def add(self, groups: Sequence[Group]) -> None:
+    def add(self, groups: Sequence[TrainGroup]) -> None:
         """Take in finished groups, and run what can run."""
         step = self._begun()
         if self.streaming_refusal is None:
@@ -207,7 +207,7 @@ class Trainer:
 
     # --- measuring ------------------------------------------------------------------------------
 
-    def behaviour_gap(self, groups: Sequence[Group], policy: Policy) -> tuple[float, float]:
+    def behaviour_gap(self, groups: Sequence[TrainGroup], policy: Policy) -> tuple[float, float]:
         """Mean and largest absolute difference of recorded logprobs and those of the version they are of.
 
         `policy` holds that version's weights: this is the engine's gap alone, whatever was trained since.
@@ -231,25 +231,27 @@ class Trainer:
                 "an overlong penalty needs to know the length cap", hint="give max_response_tokens"
             )
 
-    def _begun(self) -> Step:
+    def _begun(self) -> StepGroups:
         if self._step is None:
             raise StepError("no step has begun", hint="call begin_step first")
         return self._step
 
     def _begin_mini_batch(self) -> None:
-        self._meters = Meters(self._device, of_loss=self._loss.metrics)
+        self._meters = LossMeters(self._device, of_loss=self._loss.metrics)
         self._pending: list[Example] = []
         self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
 
-    def _run_whole(self, step: Step) -> None:
+    def _run_whole(self, step: StepGroups) -> None:
         """All groups are here: prepare them together, then go through the mini-batches."""
         whole = self._prepared(step.groups)
         self._report.masked |= whole.masked
         for first, last in step.mini_batches:
-            self._take_in(Prepared(examples=[each for each in whole.examples if first <= each.place < last]))
+            self._take_in(
+                PreparedExamples(examples=[each for each in whole.examples if first <= each.place < last])
+            )
             self._advance(is_last=True)
 
-    def _take_in(self, part: Prepared) -> None:
+    def _take_in(self, part: PreparedExamples) -> None:
         self._pending += part.examples
         self._counts = BatchCounts(
             num_tokens=self._counts.num_tokens + part.counts.num_tokens,
@@ -288,7 +290,7 @@ class Trainer:
             batch = micro_batch_of(
                 [examples[i] for i in members], self.version, is_untouched=not self._report.updates
             ).to(self._device)
-            loss = self.weights.policy(Training(batch, self._objective, self._meters))
+            loss = self.weights.policy(LearningBatch(batch, self._objective, self._meters))
             loss.backward()
             self._report.num_micro_batches += 1
 
@@ -308,7 +310,7 @@ class Trainer:
                 hint="guard what it divides by, and hold what it exponentiates within bounds",
             )
 
-    def _prepared(self, groups: Sequence[Group]) -> Prepared:
+    def _prepared(self, groups: Sequence[TrainGroup]) -> PreparedExamples:
         return prepared(
             groups,
             self._scorer.scores_of(groups),

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from dora_rl.core.recipe.trainer import GapConfig
-from dora_rl.trainer.records import Group
+from dora_rl.trainer.records import TrainGroup
 
 log = logging.getLogger("dora_rl.trainer")
 
@@ -21,7 +21,7 @@ class Watch:
         self.level: float | None = None
         self._said: set[str] = set()
 
-    def look(self, metrics: dict[str, float], groups: Sequence[Group]) -> dict[str, float]:
+    def look(self, metrics: dict[str, float], groups: Sequence[TrainGroup]) -> dict[str, float]:
         """Flags of this step, as metrics; what is new is also logged as a warning."""
         return {
             "warnings/logprob_gap": float(self._gap(metrics.get("logprob_gap/mean"))),
@@ -52,7 +52,7 @@ class Watch:
             return True
         return False
 
-    def _cut(self, groups: Sequence[Group]) -> bool:
+    def _cut(self, groups: Sequence[TrainGroup]) -> bool:
         if not any(member.is_cut for group in groups for member in group.members):
             return False
         self._say(

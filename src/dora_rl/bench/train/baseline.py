@@ -19,9 +19,9 @@ from dora_rl.core.recipe.algorithm import AdvantageConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import to_published
 from dora_rl.model.save import to_published_tensors
-from dora_rl.trainer.records import TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainTrajectory
 
-ScoredRow = tuple[Trajectory, float]
+ScoredRow = tuple[TrainTrajectory, float]
 
 
 def measure_baseline(

@@ -9,7 +9,7 @@ import random
 
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.shapes import QWEN3_06B, QWEN3_17B, TINY
-from dora_rl.trainer.records import Group, TrainBatch, Trajectory
+from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
 
 SHAPES = {"0.6B": QWEN3_06B, "1.7B": QWEN3_17B, "tiny": TINY}
 
@@ -19,7 +19,7 @@ def batch_of(lengths: list[int], vocab_size: int, group_size: int = 4, seed: int
     rng = random.Random(seed)
     logprob = -math.log(vocab_size)
     members = [
-        Trajectory(
+        TrainTrajectory(
             prompt=(rng.randrange(vocab_size),),
             response=tuple(rng.randrange(vocab_size) for _ in range(length - 1)),
             logprobs=(logprob,) * (length - 1),
@@ -29,7 +29,7 @@ def batch_of(lengths: list[int], vocab_size: int, group_size: int = 4, seed: int
         for length in lengths
     ]
     groups = [members[i : i + group_size] for i in range(0, len(members), group_size)]
-    return TrainBatch(groups=tuple(Group(id=i, members=tuple(own)) for i, own in enumerate(groups)))
+    return TrainBatch(groups=tuple(TrainGroup(id=i, members=tuple(own)) for i, own in enumerate(groups)))
 
 
 def train_flops(config: ModelConfig, lengths: list[int]) -> float:

@@ -4,21 +4,21 @@ import math
 
 from dora_rl.engines.requests import Sampling
 from dora_rl.store.records import FinishedGroup, WholeTrajectory
-from dora_rl.trainer.records import Group, Trajectory
+from dora_rl.trainer.records import TrainGroup, TrainTrajectory
 
 
-def group_of(finished: FinishedGroup, sampling: Sampling) -> Group:
+def group_of(finished: FinishedGroup, sampling: Sampling) -> TrainGroup:
     """One group."""
-    return Group(
+    return TrainGroup(
         id=finished.group, members=tuple(_trajectory(member, sampling) for member in finished.members)
     )
 
 
-def _trajectory(whole: WholeTrajectory, sampling: Sampling) -> Trajectory:
+def _trajectory(whole: WholeTrajectory, sampling: Sampling) -> TrainTrajectory:
     response = whole.response
     drawn = [stretch.version for stretch in response.stretches if stretch.version is not None]
     is_policy = response.is_policy
-    return Trajectory(
+    return TrainTrajectory(
         prompt=whole.prompt,
         response=response.tokens,
         logprobs=response.logprobs,

@@ -18,7 +18,7 @@ from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
 from dora_rl.run.setup import RunSetup
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import FinishedGroup, TakenBatch
-from dora_rl.trainer.records import Group
+from dora_rl.trainer.records import TrainGroup
 
 _NAME = "the trainer"
 
@@ -172,10 +172,10 @@ class Training:
             self._since = self._heard_at = time.monotonic()
         self._num_busy += 1
 
-    def _group(self, group: int) -> Group:
+    def _group(self, group: int) -> TrainGroup:
         return self._as_group(self._journal.group(group))
 
-    def _as_group(self, finished: FinishedGroup) -> Group:
+    def _as_group(self, finished: FinishedGroup) -> TrainGroup:
         return group_of(finished, self._setup.recipe.sampling)
 
     # --- listening ------------------------------------------------------------------------------
