@@ -7,7 +7,7 @@ import pytest
 from dora_rl.core.errors import UserError
 from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.envs.data.rows import Prompt, Row
-from dora_rl.envs.prompts import PromptSet, completion_item, tokenize_rows
+from dora_rl.envs.prompts import PromptSet, tokenize_rows
 from dora_rl.model.characters import END, character_tokenizer
 
 TOKENIZER = character_tokenizer()
@@ -64,10 +64,3 @@ def test_a_chat_needs_a_template() -> None:
     row = Row(row=3, prompt=[{"role": "user", "content": "x"}], columns={})
     with pytest.raises(UserError, match="row 3 is a chat, but the tokenizer has no chat template"):
         tokenize_rows([row], tokenizer, DataConfig(train=SourceConfig(name="x")))
-
-
-def test_a_completion_is_judged_by_its_words_and_its_very_tokens() -> None:
-    prompt = tokenized("2+2=").prompts[0]
-    ids = (*TOKENIZER("4").input_ids, TOKENIZER.eos_token_id)
-    item = completion_item(prompt, ids, TOKENIZER)
-    assert (item.text, item.token_ids, item.row) == ("4", ids, prompt.row)

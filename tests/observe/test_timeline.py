@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dora_rl.core.history import History, HistoryWriter
 from dora_rl.observe.pictures.look import save
 from dora_rl.observe.pictures.timeline import Panel, draw_timelines
-from dora_rl.observe.timeline import Timeline, TimelineSpan, Tracker, read_timeline
+from dora_rl.observe.timeline import Timeline, TimelineSpan, Tracker
 from dora_rl.sim.run import Result, simulate
 from dora_rl.sim.setup import complete, resolve
 
@@ -72,7 +72,10 @@ def test_the_event_log_gives_the_same_timeline(tmp_path: Path) -> None:
     tracker = Tracker()
     with HistoryWriter(tmp_path / "run.jsonl", recipe) as log:
         simulate(recipe, [log.watch, tracker.watch])
-    assert read_timeline(History(tmp_path / "run.jsonl")) == tracker.timeline()
+    read = Tracker()
+    for event, decisions in History(tmp_path / "run.jsonl"):
+        read.watch(event, decisions)
+    assert read.timeline() == tracker.timeline()
 
 
 def test_a_timeline_becomes_a_picture(tmp_path: Path) -> None:

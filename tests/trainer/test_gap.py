@@ -9,8 +9,6 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig
 from dora_rl.core.recipe.trainer import GapConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
-from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.policy import Policy
 
 from .odd import batch_of, make_trainer, member, recorded
 
@@ -75,17 +73,6 @@ def test_a_gap_that_is_large_or_grows_is_a_warning(
     assert len(warned) == 2
     assert "grew" in warned[0]
     assert "differ by" in warned[1]
-
-
-def test_the_gap_of_stale_data_is_measured_under_its_own_version(model: ModelConfig) -> None:
-    trainer = make_trainer(model)
-    batch = recorded(trainer, (4, 5), (6,), shift=0.01)
-    old = Policy(seeded_decoder(model, seed=0))
-    for _ in range(2):
-        trainer.train(batch)
-    mean, largest = trainer.behaviour_gap(batch.groups, old)
-    assert mean == pytest.approx(0.01, abs=1e-4)
-    assert largest == pytest.approx(0.01, abs=1e-4)
 
 
 def test_kept_versions_measure_and_correct_stale_data(model: ModelConfig) -> None:

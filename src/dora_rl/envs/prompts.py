@@ -3,14 +3,13 @@
 Knows a tokenizer only by the three calls it needs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.record import Record
 from dora_rl.envs.config import DataConfig
 from dora_rl.envs.data.rows import Messages, Prompt, Row
-from dora_rl.envs.scoring.messages import Item
 
 
 class Tokenizer(Protocol):
@@ -111,9 +110,3 @@ def _overlong(tokenized: list[TokenizedPrompt], num_overlong: int, config: DataC
         f"the longest, row {longest.row.row}, has {len(longest.token_ids)}",
         hint=hint,
     )
-
-
-def completion_item(prompt: TokenizedPrompt, token_ids: Sequence[int], tokenizer: Tokenizer) -> Item:
-    """A finished completion as the reward functions get it: its words without special tokens, and its ids."""
-    text = tokenizer.decode(list(token_ids), skip_special_tokens=True)
-    return Item(row=prompt.row, text=text, token_ids=tuple(token_ids))

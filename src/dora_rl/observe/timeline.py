@@ -3,14 +3,13 @@
 Built from inputs and decisions alone, as a watcher of a simulation or from an event log. Knows no colours.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.fleet import InstanceSpec
-from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
 
@@ -46,13 +45,6 @@ class Timeline(Record, frozen=True, gc=True):
     waited: list[TimelineSpan]
     published: list[float]
     """When each version became visible, the first train step's first."""
-
-
-def read_timeline(events: Iterable[Event]) -> Timeline:
-    tracker = Tracker()
-    for event, decisions in events:
-        tracker.watch(event, decisions)
-    return tracker.timeline()
 
 
 class Tracker:

@@ -62,17 +62,6 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def check_free_space(path: Path, num_bytes: int) -> None:
-    """Raise DiskFull unless `num_bytes` are free where `path` is, or will be."""
-    place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    free_bytes = shutil.disk_usage(place).free
-    if free_bytes < num_bytes:
-        raise DiskFull(
-            f"{path} needs {_in_words(num_bytes)}, and {_in_words(free_bytes)} are free",
-            hint="free some space, or choose another disk",
-        )
-
-
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
     """Turn the system's word for a full disk into DiskFull."""

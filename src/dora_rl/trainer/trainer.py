@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from dora_rl.algorithms.aggregation import BatchCounts
@@ -204,21 +203,6 @@ class Trainer:
     def load_checkpoint(self, state: Path) -> None:
         """Go on exactly as the trainer would have that wrote this state."""
         load_checkpoint(self, state)
-
-    # --- measuring ------------------------------------------------------------------------------
-
-    def behaviour_gap(self, groups: Sequence[TrainGroup], policy: Policy) -> tuple[float, float]:
-        """Mean and largest absolute difference of recorded logprobs and those of the version they are of.
-
-        `policy` holds that version's weights: this is the engine's gap alone, whatever was trained since.
-        """
-        members = [member for group in groups for member in group.members if member.num_policy_tokens]
-        logprobs, _ = self._scorer.score(policy, members)
-        gaps = [
-            (own - torch.tensor(member.logprobs)).abs() for own, member in zip(logprobs, members, strict=True)
-        ]
-        gap_P = torch.cat(gaps)
-        return gap_P.mean().item(), gap_P.max().item()
 
     # --- inside a step --------------------------------------------------------------------------
 
