@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FAST := not slow and not gpu and not vllm and not ray
 
-.PHONY: setup demo test test-all lint clean
+.PHONY: setup demo test test-all lint docs clean
 
 setup: .venv/stamp
 
@@ -27,6 +27,9 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup
+	$(BIN)/dora keys --markdown > docs/reference.md
 
 clean:
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

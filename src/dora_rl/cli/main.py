@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dora_rl import __version__
-from dora_rl.cli import bench, doctor, init, model, plan, report, simulate, train
+from dora_rl.cli import bench, doctor, init, keys, model, plan, report, simulate, train
 from dora_rl.core.errors import DoraError, UserError, install_hint
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.add_typer(model.app, name="model")
 app.add_typer(simulate.app, name="simulate")
 app.command()(doctor.doctor)
 app.command()(init.init)
+app.command()(keys.keys)
 app.command()(plan.plan)
 app.command()(report.report)
 app.command()(train.train)

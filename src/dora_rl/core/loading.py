@@ -163,7 +163,7 @@ def _complete(kind: inspect.Type, given: Any, default: Any, path: str) -> Any:
     """`given`, its keys and choices checked, with what it leaves out taken from `default`."""
     if isinstance(given, dict) and _structs(kind):
         return _complete_struct(kind, given, default if isinstance(default, dict) else {}, path)
-    for alternative in _alternatives(kind):
+    for alternative in alternatives(kind):
         if isinstance(given, dict) and isinstance(alternative, inspect.DictType):
             inner = alternative.value_type
             return {key: _complete(inner, value, None, _join(path, key)) for key, value in given.items()}
@@ -211,7 +211,7 @@ def _defaults(struct: inspect.StructType) -> Tree:
 def _check_choice(kind: inspect.Type, given: Any, path: str) -> None:
     """Enumerations are checked here because msgspec does not say what it would have accepted."""
     choices: list[Any] = []
-    for alternative in _alternatives(kind):
+    for alternative in alternatives(kind):
         match alternative:
             case inspect.LiteralType(values=values):
                 choices += values
@@ -296,15 +296,16 @@ def _keys(struct: inspect.StructType) -> dict[str, inspect.Type]:
 
 
 def _structs(kind: inspect.Type) -> list[inspect.StructType]:
-    return [member for member in _alternatives(kind) if isinstance(member, inspect.StructType)]
+    return [member for member in alternatives(kind) if isinstance(member, inspect.StructType)]
 
 
-def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
+def alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """The types a value may have, without what only constrains them."""
     match kind:
         case inspect.UnionType(types=types):
             for member in types:
-                yield from _alternatives(member)
+                yield from alternatives(member)
         case inspect.Metadata(type=inner):
-            yield from _alternatives(inner)
+            yield from alternatives(inner)
         case _:
             yield kind

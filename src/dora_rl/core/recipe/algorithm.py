@@ -22,7 +22,7 @@ class AdvantageConfig(Section, frozen=True, tag_field="kind", tag="outcome"):
     scale: Literal["group", "batch", "none"] = "group"
     """What is divided by: the standard deviation (ddof 1) in the group, or of all the batch's deviations."""
     epsilon: PositiveFloat = 1e-6
-    """Added to the standard deviation."""
+    """Added to the standard deviation that `scale` divides by."""
 
     def __post_init__(self) -> None:
         allowed = {
@@ -65,7 +65,7 @@ class GaeConfig(Section, frozen=True, tag_field="kind", tag="gae"):
     normalise: bool = True
     """Bring the advantages of the batch's tokens to mean 0 and standard deviation 1."""
     epsilon: PositiveFloat = 1e-6
-    """Added to that standard deviation."""
+    """Added to the standard deviation that `normalise` divides by."""
 
     @property
     def needs_critic(self) -> bool:
@@ -153,22 +153,28 @@ class CorrectionConfig(Section, frozen=True):
     treatment: Literal["truncated", "masked"] = "truncated"
     """What happens to a weight out of bounds: it becomes the bound, or zero."""
     low: NonNegative = 0.0
+    """Lower bound of a weight."""
     high: PositiveFloat = 2.0
+    """Upper bound of a weight."""
 
     def __post_init__(self) -> None:
         check_range("correction", self.low, self.high)
 
 
 class AlgorithmConfig(Section, frozen=True):
-    """All of it."""
+    """How the policy learns from a batch."""
 
     advantage: AnyAdvantageConfig = field(default_factory=AdvantageConfig)
+    """What a trajectory or a token is worth. In a file also `advantage: file.py:function` for one of your
+    own."""
     loss: AnyLossConfig = field(default_factory=PpoConfig)
+    """The policy loss. In a file also its kind alone, `loss: cispo`, or `loss: file.py:function` for one of
+    your own."""
     aggregation: AggregationConfig = field(default_factory=AggregationConfig)
     kl: KlConfig | None = None
-    """Left out, there is no reference model."""
+    """Keep the policy near the initial model; left out, there is no reference model."""
     entropy_bonus: NonNegative = 0.0
     """Weight of a token's entropy, taken from the loss."""
     overlong: OverlongConfig = field(default_factory=OverlongConfig)
     correction: CorrectionConfig | None = None
-    """Left out, what the engine recorded is taken as it is."""
+    """Weigh tokens by trainer over engine; left out, what the engine recorded is taken as it is."""

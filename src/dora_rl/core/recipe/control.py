@@ -72,8 +72,12 @@ class Cluster(Section, frozen=True):
     """Devices and how they are split."""
 
     gpu: str = "H800"
+    """Kind of GPU that the cost models assume, such as `H100` or `H800`; training uses the devices there
+    are."""
     gpus: Positive = 8
+    """GPUs in all, those that generate and those that train."""
     gpus_per_node: Positive = 8
+    """GPUs that are linked within one machine."""
     rollout_gpus: Positive | None = None
     """GPUs that only generate; left out, the planner chooses."""
     elastic_gpus: Count = 0

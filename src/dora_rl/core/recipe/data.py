@@ -31,15 +31,18 @@ class DataConfig(Section, frozen=True):
     """The rows trained on, the rows held out, and how a row becomes a prompt."""
 
     train: SourceConfig
+    """Rows that are trained on."""
     held_out: SourceConfig | None = None
     """Rows for evaluation; left out, a share of the training rows, or the task's own."""
     held_out_share: ShareBelowOne = 0.0
     """Share of the training rows kept for evaluation, drawn by the seed."""
     seed: int = 0
+    """Seed of the draw of rows that `held_out_share` keeps for evaluation."""
     max_prompt_tokens: Positive | None = None
-    """No prompt is longer."""
+    """Most tokens of a prompt; left out, any length."""
     overlong_prompts: Literal["error", "skip"] = "error"
-    """What happens to one that is: the run does not start, or the row is left out and counted."""
+    """What happens to a prompt above `max_prompt_tokens`: the run does not start, or the row is left out and
+    counted."""
     wrap_in_chat: bool = False
     """Give a prompt that is a plain string to the chat template, as a user's message."""
     system_prompt: str | None = None
@@ -61,13 +64,13 @@ class RewardConfig(Section, frozen=True):
     function: str
     """A built-in name, `module:function` (or `module.function`), or `file.py:function`."""
     weight: float = 1.0
-    """What its value is multiplied with."""
+    """Factor of the reward's value in the sum."""
     per: Literal["trajectory", "group"] = "trajectory"
     """Called for each trajectory as it ends, with lists of length one, or for a whole group at once."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments it always gets, beside the columns."""
     name: str | None = None
-    """Its name in metrics; left out, the function's own."""
+    """Name of the reward in metrics; left out, that of the function."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.weight):

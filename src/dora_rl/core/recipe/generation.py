@@ -9,8 +9,10 @@ class Sampling(Record, frozen=True):
     """The distribution tokens are drawn from."""
 
     temperature: float = 1.0
-    """Zero is greedy; log-probabilities are then those at temperature 1."""
+    """Temperature tokens are drawn at. Zero takes the likeliest; log-probabilities are then those at
+    temperature 1."""
     top_k: int | None = None
+    """Keep only so many of the likeliest tokens; left out, all."""
     top_p: float = 1.0
     """Keep the likeliest tokens up to and including the one that reaches this mass."""
     min_p: float = 0.0
@@ -39,8 +41,9 @@ class ResponseSettings(Section, frozen=True):
     """When a response is over, besides the tokens with which the model ends it."""
 
     max_new_tokens: Positive | None = None
-    """It is cut there; left out, what the built-in task needs."""
+    """Most tokens of a response, which is cut there; left out, what the built-in task needs."""
     stop_strings: tuple[str, ...] = ()
+    """Texts that end a response where they appear."""
 
     def __post_init__(self) -> None:
         if "" in self.stop_strings:

@@ -31,7 +31,7 @@ class WarmStart(Section, frozen=True):
     """A short supervised start on the rows' column `demonstration`, else `solution`; it makes version 0."""
 
     steps: Count = 0
-    """Updates; none where it is 0."""
+    """Updates of the warm start; 0 is none."""
     update_rows: Positive = 32
     """Rows of an update, drawn at random."""
     rate: PositiveFloat = 3e-3
@@ -55,31 +55,33 @@ class Checkpoints(Section, frozen=True):
     every: Positive = 10
     """Train steps between checkpoints; the last step has one too."""
     keep: Positive = 2
-    """How many stay on disk."""
+    """Checkpoints that stay on disk, the newest ones."""
 
 
 class Patience(Section, frozen=True):
     """How long anything is waited for, and how often a worker may die."""
 
     start_s: PositiveFloat = 300.0
-    """For a worker to be ready after its start, its model loaded."""
+    """Longest wait for a worker to be ready after its start, its model loaded."""
     load_s: PositiveFloat = 300.0
-    """For an instance to load a version."""
+    """Longest wait for an instance to load a version."""
     step_s: PositiveFloat = 3600.0
-    """For the trainer to train, publish or write a checkpoint; for rows to be read, a warm start to move."""
+    """Longest wait for the trainer to train, publish or write a checkpoint, for rows to be read, and for a
+    warm start to move."""
     progress_s: PositiveFloat = 3600.0
-    """For a trajectory to end or a step to be published: otherwise the run is stuck."""
+    """Longest wait for a trajectory to end or a step to be published: after it the run is stuck."""
     stop_s: PositiveFloat = 30.0
-    """For a worker to end when it is told to."""
+    """Longest wait for a worker to end when it is told to."""
     max_deaths: Positive = 3
-    """A worker that dies so often without a version published in between ends the run."""
+    """Deaths of a worker without a version published in between that end the run."""
 
 
 class RunSettings(Section, frozen=True):
     """Where a run leaves what it leaves."""
 
     directory: str | None = None
-    """A directory that does not exist; left out, runs/NAME-1, -2 and so on."""
+    """Where the run leaves everything, a directory that does not exist; left out, runs/NAME-1, -2 and so
+    on."""
     trackers: tuple[Tracker, ...] = ("tensorboard",)
     """Beside metrics.jsonl, which is always written. TensorBoard files are written where it is installed."""
     log_completions: Count = 8

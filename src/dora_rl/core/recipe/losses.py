@@ -48,7 +48,7 @@ class CispoConfig(LossConfig, frozen=True, tag="cispo"):
     weight_low: NonNegative = 0.0
     """Smallest weight; 0 is no lower bound."""
     weight_high: PositiveFloat = 5.0
-    """Largest weight."""
+    """Largest weight of a token."""
 
     def __post_init__(self) -> None:
         check_range("loss.weight", self.weight_low, self.weight_high)
@@ -58,7 +58,7 @@ class TisConfig(LossConfig, frozen=True, tag="tis"):
     """REINFORCE weighted by the truncated token ratio."""
 
     weight_high: PositiveFloat = 1.0
-    """Largest weight."""
+    """Largest weight of a token."""
 
 
 class ToprConfig(LossConfig, frozen=True, tag="topr"):

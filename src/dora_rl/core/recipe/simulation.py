@@ -12,9 +12,13 @@ class Lognormal(Section, frozen=True, tag="lognormal", tag_field="kind"):
     """Response lengths: lognormal, cut to [min_tokens, max_tokens]."""
 
     median_tokens: PositiveFloat = 300.0
+    """Median length of a response."""
     sigma: Annotated[float, Meta(ge=0)] = 1.0
+    """Standard deviation of the logarithm of the length."""
     min_tokens: Positive = 16
+    """Shortest length of a response."""
     max_tokens: Positive = 4096
+    """Longest length of a response: the cap."""
     sibling_correlation: Share = 0.0
     """Share of the variance of log length that members of a group have in common (prompt difficulty)."""
 
@@ -30,7 +34,9 @@ class Empirical(Section, frozen=True, tag="empirical", tag_field="kind"):
     """Response lengths drawn from a file: a JSON list of integers."""
 
     path: str
+    """The JSON file of lengths."""
     max_tokens: Positive = 32768
+    """Longest length of a response: the cap."""
 
     @property
     def sibling_correlation(self) -> float:
@@ -47,6 +53,7 @@ class Turns(Section, frozen=True):
     latency_s: Seconds = 5.0
     """Median time the environment takes for a turn (lognormal)."""
     latency_sigma: Annotated[float, Meta(ge=0)] = 0.8
+    """Standard deviation of the logarithm of that time."""
     failure_rate: Share = 0.0
     """Chance that a turn's environment fails."""
 
@@ -59,6 +66,7 @@ class Task(Section, frozen=True):
     prompt_tokens: Positive = 128
     """Mean prompt length."""
     lengths: Lognormal | Empirical = field(default_factory=Lognormal)
+    """How long responses are."""
     turns: Turns = field(default_factory=Turns)
     score_s: Seconds = 0.0
     """Time to score a trajectory."""
@@ -74,6 +82,7 @@ class Costs(Section, frozen=True):
     decode_overhead_s: Seconds = 0.001
     """Added to every decode step: scheduling and sampling on the host."""
     bandwidth_efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.85
+    """Share of the memory's bandwidth that decoding reaches."""
     compute_efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Share of peak that prefill reaches."""
     train_efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.4

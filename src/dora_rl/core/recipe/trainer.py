@@ -17,12 +17,14 @@ class ScheduleConfig(Record, frozen=True):
     """The learning rate over optimizer updates, as a share of its peak."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate goes on after its warm-up: it stays, or falls to the floor in a line or half a cosine."""
     warmup_updates: Count = 0
     """Updates over which the rate rises linearly from zero."""
     total_updates: Positive | None = None
-    """After which a linear or cosine rate has reached its floor."""
+    """Updates after which a linear or cosine rate has reached its floor; left out in a file, those of the
+    run."""
     floor: Share = 0.0
-    """Where it ends, as a share of the peak."""
+    """Where a falling rate ends, as a share of the peak."""
 
     def __post_init__(self) -> None:
         if self.kind != "constant" and self.total_updates is None:
@@ -38,11 +40,15 @@ class OptimizerConfig(Record, frozen=True):
     """AdamW on float32 weights."""
 
     learning_rate: NonNegative = 1e-6
+    """Peak learning rate."""
     beta1: Share = 0.9
+    """Decay of the first moment."""
     beta2: Share = 0.999
+    """Decay of the second moment."""
     epsilon: PositiveFloat = 1e-8
+    """Added to the root of the second moment."""
     weight_decay: NonNegative = 0.0
-    """Of matrices; norms and biases are left alone."""
+    """Decay of matrices, decoupled from the gradient; norms and biases are left alone."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Gradients of a larger global norm are scaled down to it."""
     learning_rate_schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -55,6 +61,7 @@ class LoraConfig(Record, frozen=True):
     """Train low-rank changes of some matrices instead of all weights."""
 
     rank: Positive = 16
+    """Rank of the changes."""
     alpha: PositiveFloat = 32.0
     """The change is scaled by alpha / rank."""
     targets: tuple[str, ...] = LORA_TARGETS
@@ -75,7 +82,7 @@ class CriticConfig(Record, frozen=True):
     """A value head on the policy's hidden states."""
 
     loss_weight: PositiveFloat = 0.5
-    """Of the value loss beside the policy's."""
+    """Weight of the value loss beside the policy's."""
     trains_trunk: bool = True
     """Whether the value loss reaches the layers below its head."""
 
@@ -84,9 +91,9 @@ class GapConfig(Record, frozen=True):
     """When the gap between recorded and recomputed logprobs is worth a warning."""
 
     max_mean: PositiveFloat = 0.05
-    """Mean absolute gap, nats a token."""
+    """Largest mean absolute gap without a warning, in nats a token."""
     max_growth: PositiveFloat = 3.0
-    """Against its own running level."""
+    """Largest growth of the gap against its own running level without a warning."""
 
 
 class TrainerSettings(Record, frozen=True):
@@ -95,7 +102,7 @@ class TrainerSettings(Record, frozen=True):
     micro_batch_tokens: Positive = 16_384
     """Most tokens of one forward and backward pass; a longer trajectory has one to itself."""
     serving_dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Of a published version, and of the weights the forward pass multiplies with."""
+    """Precision of a published version, and of the weights the forward pass multiplies with."""
     gradient_checkpointing: bool = False
     """Compute layers again in the backward pass: less memory, a third more work."""
     compile: bool | None = None
@@ -103,8 +110,12 @@ class TrainerSettings(Record, frozen=True):
     fused_head: bool | None = None
     """Take gradients from the logits while they are there; left out, on GPUs only."""
     attention: Literal["auto", "varlen", "flex", "packed"] = "auto"
+    """Attention over packed sequences: torch's varlen or flex kernels, a plain reference, or the best there
+    is."""
     lora: LoraConfig | None = None
+    """Train low-rank changes of some matrices instead of all weights; left out, all weights."""
     critic: CriticConfig | None = None
+    """A value head on the policy's hidden states; left out, one where the advantage needs it."""
     kept_versions: Count = 0
     """Latest versions whose weights stay in memory, to compute again the logprobs of what they generated. A
     correction needs them: one more than the staleness that may come."""

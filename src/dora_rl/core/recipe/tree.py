@@ -22,6 +22,7 @@ class Recipe(Section, frozen=True):
     """What is trained: a directory in Hugging Face format, or `tiny` or `smollm2`, which are built in. To
     simulate and plan: a model the cost models know."""
     seed: int = 0
+    """Seed of every draw of the run: prompts, tokens, fresh LoRA factors."""
     steps: Positive = 12
     """Train steps of the run."""
     batch: Batch = field(default_factory=Batch)
