@@ -26,9 +26,8 @@ def keys(
     shown = [each for each in every if section is None or f"{each.path}.".startswith(f"{section}.")]
     if not shown:
         known = [each.path for each in every if each.path]
-        raise UserError(
-            f"a recipe has no section '{section}'", hint=did_you_mean(section or "", known, "it has")
-        )
+        hint = did_you_mean(section or "", known, "it has")
+        raise UserError(f"a recipe has no section '{section}'", hint=hint)
     for each in shown:
         typer.secho(each.title, bold=True)
         typer.echo(f"  {each.meaning}")
