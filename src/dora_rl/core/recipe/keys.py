@@ -21,7 +21,8 @@ from dora_rl.core.record import Record
 _HEAD = """# Reference: every key of a recipe
 
 Written by `make docs` from the schema and the docstrings of its fields; `dora keys` shows the same in a
-terminal, `dora keys optimizer` one section. How a recipe is read, shortened and overridden: [recipes.md](recipes.md).
+terminal, `dora keys optimizer` one section. How a recipe is read, shortened and overridden:
+[recipes.md](recipes.md).
 """
 
 
