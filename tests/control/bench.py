@@ -9,6 +9,8 @@ from dora_rl.core.decisions import Decision, Interrupt, Load, Start
 from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Batch, Control
+from dora_rl.envs.prompt_offers import PromptOffers
+from dora_rl.envs.prompt_source import ShuffledRows
 
 D = TypeVar("D", bound=Decision)
 
@@ -23,21 +25,32 @@ class Bench:
             Control(**({"min_members": 1} | control)),
             Batch(groups=groups, group_size=group_size),
             steps=steps,
-            seed=0,
-            prompt_tokens=[prompt_tokens] * 7,
             estimates=Estimates(
                 lengths=LearnedLengths(prior_tokens=20, max_tokens=100), load_s=0.1, move_s=0.01, step_s=0.01
             ),
         )
+        self._source = ShuffledRows(7, seed=0)
+        self._offers = PromptOffers([prompt_tokens] * 7)
+        self.has_prompts = True
+        """Set to False by whoever offers them itself."""
         self.now = 0.0
         self.all: list[Decision] = []
 
     def tell(self, kind: type[Input], **fields: Any) -> list[Decision]:
         self.now += fields.pop("after", 0.1)
+        self._offer()
         decisions = self.plane.handle(kind(at=self.now, **fields))
         self.plane.check_integrity()
         self.all += decisions
         return decisions
+
+    def _offer(self) -> None:
+        """There are always prompts enough for the next input."""
+        queue = self.plane.prompts
+        if self.has_prompts and len(queue) < queue.most_at_once:
+            rows = self._source.choose(queue.most_at_once)
+            self._source.offered(rows or ())
+            self.all += self.plane.handle(self._offers.offer(rows, self.now))
 
     def join(self, instance: int, *, version: int = 0, **spec: Any) -> list[Decision]:
         fields = {"slots": 8, "kv_tokens": 10_000, "max_versions": 1} | spec

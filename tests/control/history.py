@@ -5,21 +5,60 @@ work ends, which machine decodes, dies, hangs or joins. After a while it stops d
 the run must come to its end by itself.
 """
 
+from collections import deque
 from random import Random
 
 from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core import inputs as told
-from dora_rl.core.decisions import Take
+from dora_rl.core.decisions import Admit, Take
 from dora_rl.core.fleet import InstanceSpec
-from dora_rl.core.inputs import Input
+from dora_rl.core.inputs import Input, PromptsOffered, QueuedPrompt
 from dora_rl.core.recipe import Batch, Control
+from dora_rl.envs.prompt_offers import PromptOffers
 from dora_rl.sim.audit import Audit
 
 from .fake_executor import Executor, Machine
 
 SCHEDULES = ("sync", "one_step_off", "partial", "async_ratio", "dora_onset", "dora")
+
+
+class Offering:
+    """A source whose offers come in blocks of any size and order, in time or late, but always come.
+
+    A fate of its own: how prompts come changes nothing else that is drawn.
+    """
+
+    def __init__(self, seed: int, tokens: list[int], plane: ControlPlane) -> None:
+        self._rng = Random(f"offers {seed}")
+        self.tokens = tokens
+        self._plane = plane
+        self._offers = PromptOffers(tokens)
+        self._low_water = self._rng.choice((1, 2, plane.prompts.most_at_once))
+        self._is_asked = False
+        self._offered: deque[QueuedPrompt] = deque()
+
+    def look(self, executor: Executor) -> None:
+        """Ask for more where few are queued; the answer takes its time."""
+        if self._is_asked or len(self._plane.prompts) >= self._low_water:
+            return
+        self._is_asked = True
+        rows = self._rng.choices(range(len(self.tokens)), k=self._rng.randint(0, 2 * self._low_water))
+        answer = self._offers.offer(rows, 0.0)
+        executor.work.append(
+            lambda: executor.say("source", lambda at: PromptsOffered(at=at, prompts=answer.prompts))
+        )
+
+    def heard(self, event: Input) -> None:
+        if isinstance(event, PromptsOffered):
+            self._is_asked = False
+            self._offered += event.prompts
+
+    def check(self, admit: Admit) -> None:
+        """Groups start in the order in which their prompts were offered, each once."""
+        prompt = self._offered.popleft()
+        assert (admit.epoch, admit.row) == (prompt.epoch, prompt.row), f"{admit} where {prompt} is due"
 
 
 class History:
@@ -38,8 +77,6 @@ class History:
             self.control,
             self.batch,
             steps=self.steps,
-            seed=seed,
-            prompt_tokens=prompts,
             estimates=Estimates(
                 lengths=LearnedLengths(prior_tokens=max_tokens / 3, max_tokens=max_tokens),
                 load_s=rng.choice((0.01, 2.0)),
@@ -47,6 +84,7 @@ class History:
                 step_s=0.01,
             ),
         )
+        self.prompts = Offering(seed, prompts, self.plane)
         schedule = make_schedule(self.control, self.batch)
         self.max_staleness = schedule.max_staleness
         self.fixed_target = schedule.active_groups
@@ -63,6 +101,7 @@ class History:
         self._specs = [self._draw_spec() for _ in range(rng.randint(1, 4))]
         for key, spec in enumerate(self._specs):
             self.executor.join(key, spec, 0)
+        self.prompts.look(self.executor)
 
     # --- drawing the set-up ---
 
@@ -178,8 +217,8 @@ class History:
             executor.fail_environment(rng.choice(live))
         elif kind == "evaluate":
             self.evaluations_asked += 1
-            rows = (0,) * rng.randint(1, 3)
-            executor.say("user", lambda at: told.EvaluationAsked(at=at, prompts=rows))
+            asked = (QueuedPrompt(epoch=0, row=0, tokens=self.prompts.tokens[0]),) * rng.randint(1, 3)
+            executor.say("user", lambda at: told.EvaluationAsked(at=at, prompts=asked))
         elif kind == "grow" and len(self._specs) < 6:
             self._specs.append(self._draw_spec())
             executor.join(len(self._specs) - 1, self._specs[-1], rng.randint(0, executor.newest))
@@ -207,6 +246,7 @@ class History:
     # --- telling, and looking at what came of it ---
 
     def tell(self, event: Input) -> None:
+        self.prompts.heard(event)
         decisions = self.plane.handle(event)
         self.num_inputs += 1
         self.executor.begin()
@@ -215,6 +255,9 @@ class History:
             self.executor.carry_out(decision)
             if isinstance(decision, Take):
                 self._check_take(decision)
+            elif isinstance(decision, Admit):
+                self.prompts.check(decision)
+        self.prompts.look(self.executor)
         if self.num_inputs % 4 == 0:
             self.plane.check_integrity()
         assert not self.audit.violations, self.audit.violations
@@ -239,7 +282,8 @@ class History:
         assert self.audit.worst_staleness <= self.max_staleness
         assert executor.active_groups() == 0
         for machine in executor.machines.values():
-            left = [key for key in machine.requests if key not in executor.evaluations]
+            # Only what was admitted: an evaluation may run on, also one whose end was heard of too late.
+            left = [key for key in machine.requests if key // self.batch.group_size in executor.version_of]
             assert not left, f"trajectories {left} run on for nobody on {machine.key}"
 
     def describe(self) -> str:

@@ -6,12 +6,12 @@ import pytest
 
 from dora_rl.control.batches import Batches
 from dora_rl.control.ledger import Group, Ledger, Phase
-from dora_rl.control.prompts import Prompt
 from dora_rl.control.window import Verdict, Window
+from dora_rl.core.inputs import QueuedPrompt
 
 from .test_window import feasible
 
-PROMPT = Prompt(epoch=0, row=0, tokens=1)
+PROMPT = QueuedPrompt(epoch=0, row=0, tokens=1)
 
 
 class Stream:

@@ -4,6 +4,7 @@ import pytest
 
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
+from dora_rl.core.inputs import QueuedPrompt
 
 from .bench import Bench, one, only
 
@@ -391,7 +392,9 @@ def test_an_evaluation_keeps_its_version_alive_until_it_ends() -> None:
     bench.join(0)
     bench.join(1)
     bench.tick()
-    evaluation = one(bench.tell(told.EvaluationAsked, prompts=(3,)), do.Start)
+    evaluation = one(
+        bench.tell(told.EvaluationAsked, prompts=(QueuedPrompt(epoch=0, row=3, tokens=5),)), do.Start
+    )
     assert (evaluation.evaluation, evaluation.row) == (True, 3)
     bench.end(next(s for s in bench.made(do.Start) if not s.evaluation))
     bench.publish()
@@ -411,7 +414,7 @@ def test_the_last_version_is_loaded_at_once_for_its_evaluation() -> None:
     bench.end(one(bench.tick(), do.Start))
     bench.publish()
     assert bench.plane.is_done
-    decisions = bench.tell(told.EvaluationAsked, prompts=(3,))
+    decisions = bench.tell(told.EvaluationAsked, prompts=(QueuedPrompt(epoch=0, row=3, tokens=5),))
     assert [load.version for load in only(decisions, do.Load)] == [1]
     assert one(bench.tell(told.Loaded, instance=0, version=1), do.Start).evaluation
 
@@ -420,7 +423,9 @@ def test_an_evaluation_that_fails_for_good_is_told() -> None:
     bench = Bench(max_staleness=0, environment_tries=1)
     bench.join(0)
     bench.tick()
-    evaluation = one(bench.tell(told.EvaluationAsked, prompts=(0,)), do.Start)
+    evaluation = one(
+        bench.tell(told.EvaluationAsked, prompts=(QueuedPrompt(epoch=0, row=0, tokens=5),)), do.Start
+    )
     failed = bench.tell(told.EnvironmentFailed, trajectory=evaluation.trajectory, reason="broke")
     assert one(failed, do.Close).members == (evaluation.trajectory,)
     assert not bench.plane.ledger.outcomes, "an evaluation is none of law 2's business"
@@ -470,9 +475,9 @@ def test_an_evaluation_does_not_wait_for_another_versions_place() -> None:
     bench.join(0)
     bench.end(one(bench.tick(), do.Start))
     bench.tell(told.InstanceLost, instance=0, reason="died")
-    bench.tell(told.EvaluationAsked, prompts=(1,))
+    bench.tell(told.EvaluationAsked, prompts=(QueuedPrompt(epoch=0, row=1, tokens=5),))
     bench.publish()
-    bench.tell(told.EvaluationAsked, prompts=(2,))
+    bench.tell(told.EvaluationAsked, prompts=(QueuedPrompt(epoch=0, row=2, tokens=5),))
     starts = only(bench.join(0, version=1, max_versions=2), do.Start)
     assert [start.row for start in starts if start.evaluation] == [2]
 
@@ -505,9 +510,11 @@ def test_an_evaluation_that_lost_its_instance_does_not_keep_the_others_from_thei
     bench = Bench(max_staleness=0)
     bench.join(0)
     bench.end(one(bench.tick(), do.Start))
-    assert one(bench.tell(told.EvaluationAsked, prompts=(1,)), do.Start).evaluation
+    assert one(
+        bench.tell(told.EvaluationAsked, prompts=(QueuedPrompt(epoch=0, row=1, tokens=5),)), do.Start
+    ).evaluation
     bench.tell(told.InstanceLost, instance=0, reason="died")
     bench.publish()
-    bench.tell(told.EvaluationAsked, prompts=(2,))
+    bench.tell(told.EvaluationAsked, prompts=(QueuedPrompt(epoch=0, row=2, tokens=5),))
     starts = only(bench.join(0, version=1, max_versions=2), do.Start)
     assert [start.row for start in starts if start.evaluation] == [2]

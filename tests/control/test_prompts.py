@@ -1,49 +1,91 @@
-"""Prompts: every row once an epoch, in an order that a seed fixes and a crash does not change."""
+"""The queue of prompts: filled from outside, emptied in order, and a wait with a name where it is empty."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from dora_rl.control.prompts import Prompts
+from dora_rl.control.prompts import PromptQueue
+from dora_rl.core import decisions as do
+from dora_rl.core import inputs as told
+from dora_rl.core.inputs import PromptsOffered, QueuedPrompt
 
-
-@given(rows=st.integers(1, 40), seed=st.integers(), epochs=st.integers(1, 4))
-def test_every_row_comes_once_an_epoch(rows: int, seed: int, epochs: int) -> None:
-    prompts = Prompts(tokens=range(1, rows + 1), seed=seed)
-    for epoch in range(epochs):
-        drawn = [prompts.next() for _ in range(rows)]
-        assert {prompt.epoch for prompt in drawn} == {epoch}
-        assert sorted(prompt.row for prompt in drawn) == list(range(rows))
-        assert all(prompt.tokens == prompt.row + 1 for prompt in drawn)
+from .bench import Bench, one, only
 
 
-@given(rows=st.integers(1, 40), seed=st.integers(), taken=st.integers(0, 100))
-def test_a_recorded_place_resumes_the_same_stream(rows: int, seed: int, taken: int) -> None:
-    first = Prompts(tokens=[1] * rows, seed=seed)
-    for _ in range(taken):
-        first.next()
-    second = Prompts(tokens=[1] * rows, seed=seed)
-    second.seek(first.epoch, first.position)
-    assert [first.next() for _ in range(2 * rows)] == [second.next() for _ in range(2 * rows)]
+def prompts(*rows: int) -> tuple[QueuedPrompt, ...]:
+    return tuple(QueuedPrompt(epoch=0, row=row, tokens=5) for row in rows)
 
 
-def test_looking_does_not_take() -> None:
-    prompts = Prompts(tokens=[1, 2, 3], seed=0)
-    assert prompts.peek() == prompts.peek() == prompts.next()
+def hungry(**fields: object) -> Bench:
+    """A bench on which nobody offers prompts by itself."""
+    bench = Bench(**fields)  # type: ignore[arg-type]
+    bench.has_prompts = False
+    bench.join(0)
+    return bench
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    def order(seed: int, epoch: int) -> list[int]:
-        prompts = Prompts(tokens=[1] * 50, seed=seed)
-        prompts.seek(epoch, 0)
-        return [prompts.next().row for _ in range(50)]
-
-    assert order(0, 0) == order(0, 0)
-    assert order(0, 0) != order(0, 1)
-    assert order(0, 0) != order(1, 0)
+def test_prompts_start_in_the_order_they_were_offered() -> None:
+    queue = PromptQueue(most_at_once=3)
+    queue.offer(PromptsOffered(at=0.0, prompts=prompts(4, 2)))
+    queue.offer(PromptsOffered(at=1.0, prompts=prompts(7)))
+    assert queue.peek() == queue.peek() == prompts(4)[0]
+    assert [queue.take().row for _ in range(3)] == [4, 2, 7]
+    assert not queue
 
 
-def test_a_row_can_be_had_outside_the_stream() -> None:
-    prompts = Prompts(tokens=[5, 6, 7], seed=0)
-    first = prompts.peek()
-    assert (prompts.at(2).row, prompts.at(2).tokens) == (2, 7)
-    assert prompts.next() == first
+def test_without_prompts_nothing_starts_and_an_offer_starts_it_at_once() -> None:
+    bench = hungry(groups=2)
+    assert not only(bench.tick(), do.Admit)
+    admits = only(bench.tell(told.PromptsOffered, prompts=prompts(5, 3)), do.Admit)
+    assert [admit.row for admit in admits] == [5, 3]
+
+
+def test_an_offer_behind_a_queue_that_is_not_empty_changes_nothing_now() -> None:
+    bench = hungry(groups=1, max_staleness=0)
+    bench.tell(told.PromptsOffered, prompts=prompts(1, 2))
+    bench.tick()
+    assert len(bench.plane.prompts) == 1
+    assert bench.tell(told.PromptsOffered, prompts=prompts(3)) == []
+
+
+def test_waiting_does_not_age_a_prompt() -> None:
+    bench = hungry(groups=1, max_staleness=0, steps=3)
+    bench.tell(told.PromptsOffered, prompts=prompts(0, 1))
+    bench.end(one(bench.tick(), do.Start))
+    bench.publish()
+    bench.tell(told.Loaded, instance=0, version=1)
+    assert [admit.version for admit in bench.made(do.Admit)] == [0, 1]
+
+
+def test_a_trainer_that_waits_for_prompts_says_so() -> None:
+    bench = hungry(groups=2, max_staleness=0)
+    bench.tell(told.PromptsOffered, prompts=prompts(0))
+    bench.end(one(bench.tick(), do.Start))
+    assert bench.made(do.Wait)[-1].reason == "prompts"
+    bench.tell(told.PromptsOffered, prompts=prompts(1), after=3.0)
+    assert bench.made(do.Wait)[-1].reason == "starved"
+    assert bench.plane.meters.prompts_wait_s == pytest.approx(3.0)
+    assert not bench.plane.is_stranded
+
+
+def test_a_run_is_stranded_when_no_more_prompts_come_and_no_batch_can_fill() -> None:
+    bench = hungry(groups=2, max_staleness=0, steps=2)
+    bench.tell(told.PromptsOffered, prompts=prompts(0, 1, 2))
+    bench.tell(told.PromptsOffered, prompts=(), is_last=True)
+    first, second = only(bench.tick(), do.Start)
+    assert not bench.plane.is_stranded
+    bench.end(first)
+    bench.end(second)
+    assert bench.plane.is_training
+    assert not bench.plane.is_stranded, "the step may be lost, and its groups come back"
+    bench.publish()
+    bench.tell(told.Loaded, instance=0, version=1)
+    assert [admit.row for admit in bench.made(do.Admit)] == [0, 1, 2]
+    assert bench.plane.is_stranded
+
+
+def test_a_run_that_is_done_is_not_stranded() -> None:
+    bench = hungry(groups=1, max_staleness=0, steps=1)
+    bench.tell(told.PromptsOffered, prompts=prompts(0), is_last=True)
+    bench.end(one(bench.tick(), do.Start))
+    bench.publish()
+    assert bench.plane.is_done
+    assert not bench.plane.is_stranded

@@ -12,7 +12,7 @@ from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.fleet import InstanceSpec
-from dora_rl.core.inputs import Input
+from dora_rl.core.inputs import Input, QueuedPrompt
 from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.resolving import resolve_recipe
@@ -141,7 +141,7 @@ def test_held_out_rows_are_evaluations_and_no_step_of_training() -> None:
     start = do.Start(instance=0, version=3, trajectory=7, group=9, epoch=0, row=0, member=0, attempt=0,
                      prompt_tokens=5, evaluation=True)  # fmt: skip
     story.tell(told.Published(at=0.0, version=3, train_s=1.0))
-    story.tell(told.EvaluationAsked(at=0.0, prompts=(0,)), [start])
+    story.tell(told.EvaluationAsked(at=0.0, prompts=(QueuedPrompt(epoch=0, row=0, tokens=5),)), [start])
     assert story.follower.evaluated == []
     story.tell(told.Scored(at=1.0, trajectory=7, reward=0.75))
     assert story.follower.evaluated == story.follower.evaluations
@@ -324,7 +324,9 @@ def evaluation(version: int, rewards: Sequence[float | None]) -> list[tuple[Inpu
         else (told.Scored(at=2.0, trajectory=key, reward=reward), [])
         for key, reward in zip(keys, rewards, strict=True)
     ]
-    asked: Input = told.EvaluationAsked(at=1.0, prompts=tuple(range(len(rewards))))
+    asked: Input = told.EvaluationAsked(
+        at=1.0, prompts=tuple(QueuedPrompt(epoch=0, row=row, tokens=5) for row in range(len(rewards)))
+    )
     return [(told.Published(at=1.0, version=version, train_s=1.0), []), (asked, starts), *ends]
 
 

@@ -99,8 +99,8 @@ def test_held_out_rows_have_numbers_of_their_own_and_are_never_trained_on() -> N
     prompts = table(num_train=3, num_held_out=2)
     lengths = PromptLengths(prompts)
     assert len(lengths) == 3
-    assert [lengths[row] for row in prompts.evaluated(10)] == [4, 5]
-    assert prompts.evaluated(1) == (3,)
+    assert [(prompt.row, prompt.tokens) for prompt in prompts.evaluated(10)] == [(3, 4), (4, 5)]
+    assert [prompt.row for prompt in prompts.evaluated(1)] == [3]
     assert prompts[4].token_ids == (1,) * 5
 
 
@@ -293,7 +293,7 @@ def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> 
 def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSetup, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"at":1.0}\n{"step":2,"at":2.0}\n{"step":3,"at"')
-    plane = make_plane(make_setup(), table(3, 0))
+    plane = make_plane(make_setup())
     metrics = Metrics(path, tmp_path / "board", plane, newest_version=1)
     metrics.write({"step": 2, "reward": None}, step=2)
     metrics.close()
@@ -303,7 +303,7 @@ def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSe
 def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
     make_setup: MakeSetup, tmp_path: Path
 ) -> None:
-    metrics = Metrics(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup(), table(3, 0)))
+    metrics = Metrics(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup()))
     failure = RewardFailure(function="f", row=0, reason="raised", detail="E")
 
     def judge(tokens: float, *failures: RewardFailure) -> None:
@@ -326,7 +326,7 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
 def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"at":4.0,"step_time":4.0}\n{"step":1,"at":5.0,"eval/prompts":8.0}\n')
-    metrics = Metrics(path, tmp_path / "board", make_plane(make_setup(), table(3, 0)), newest_version=1)
+    metrics = Metrics(path, tmp_path / "board", make_plane(make_setup()), newest_version=1)
     metrics.evaluated(1, 5.0, [1.0], [3])
     word = StepPublished(
         batch=1,

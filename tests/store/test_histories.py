@@ -120,7 +120,7 @@ def look_at_control(scribe: Scribe, fresh: ControlPlane) -> None:
 def state_of(plane: ControlPlane) -> object:
     ledger: Ledger = plane.ledger
     groups = [ledger.groups, ledger.training, ledger.evaluating]
-    return (groups, ledger.outcomes, ledger.num_committed, plane.prompts.epoch, plane.prompts.position)
+    return (groups, ledger.outcomes, ledger.num_committed, plane.prompts.waiting, plane.prompts.is_exhausted)
 
 
 def look_at_trajectories(scribe: Scribe) -> None:

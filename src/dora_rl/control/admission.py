@@ -11,6 +11,7 @@ from dora_rl.control.fleet import Instance, State
 from dora_rl.control.ledger import Trajectory
 from dora_rl.control.parts import Parts
 from dora_rl.core.decisions import Admit
+from dora_rl.core.inputs import QueuedPrompt
 
 
 class Admission:
@@ -65,7 +66,8 @@ class Admission:
         """Start groups of an instance's own older version, while the trainer would starve otherwise."""
         p, version = self._p, instance.newest
         while (
-            p.fleet.has_room(instance, p.prompts.peek().tokens)
+            p.prompts
+            and p.fleet.has_room(instance, p.prompts.peek().tokens)
             and p.pace.would_starve(p.now)
             and p.versions.are_live(version)
             and version > p.window.oldest_allowed
@@ -82,12 +84,18 @@ class Admission:
             return False
         is_wanted = active < (p.steps - p.window.taken) * p.batch.groups
         is_open = is_wanted and p.schedule.gate.is_open
-        return is_open and p.window.room(version) > 0 and p.batches.allows(version)
+        has_place = p.window.room(version) > 0 and p.batches.allows(version)
+        return is_open and has_place and bool(p.prompts)
+
+    @property
+    def lacks_prompts(self) -> bool:
+        """Without another prompt no batch fills: none is queued, and too few groups are active."""
+        return not self._p.prompts and self._p.window.num_active < self._p.batch.groups
 
     def _start_group(self, version: int, place: Instance) -> None:
         """Check, admission and pinning are one act, at the moment the first member starts."""
         p = self._p
-        prompt = p.prompts.next()
+        prompt = p.prompts.take()
         p.window.admit(version)
         p.schedule.gate.admitted()
         group = p.ledger.admit(prompt, version)
@@ -96,11 +104,11 @@ class Admission:
 
     # --- evaluations ---
 
-    def evaluate(self, rows: Iterable[int]) -> None:
-        """Queue evaluations of these rows under the newest version."""
+    def evaluate(self, prompts: Iterable[QueuedPrompt]) -> None:
+        """Queue evaluations of these prompts under the newest version."""
         version = self._p.window.newest
-        for row in rows:
-            group = self._p.ledger.evaluate(self._p.prompts.at(row), version)
+        for prompt in prompts:
+            group = self._p.ledger.evaluate(prompt, version)
             self._evaluations.setdefault(version, deque()).extend(group.members)
         self.fill_evaluation()
 

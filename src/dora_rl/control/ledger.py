@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from dora_rl.control.prompts import Prompt
+from dora_rl.core.inputs import QueuedPrompt
 
 
 class Phase(IntEnum):
@@ -70,7 +70,7 @@ class Group(Struct):
 
     id: int
     version: int
-    prompt: Prompt
+    prompt: QueuedPrompt
     members: list[Trajectory]
     unscored: int
     is_finished: bool = False
@@ -120,13 +120,13 @@ class Ledger:
 
     # --- a group's life ---
 
-    def admit(self, prompt: Prompt, version: int) -> Group:
+    def admit(self, prompt: QueuedPrompt, version: int) -> Group:
         group = self._new(prompt, version, self.group_size)
         self.groups[group.id] = group
         self.num_admitted += self.group_size
         return group
 
-    def evaluate(self, prompt: Prompt, version: int) -> Group:
+    def evaluate(self, prompt: QueuedPrompt, version: int) -> Group:
         group = self._new(prompt, version, 1)
         group.is_evaluation = True
         self.evaluating[group.id] = group
@@ -206,7 +206,7 @@ class Ledger:
         """Entries of closed or taken groups stay in the heap until they come up."""
         return group in self.groups
 
-    def _new(self, prompt: Prompt, version: int, size: int) -> Group:
+    def _new(self, prompt: QueuedPrompt, version: int, size: int) -> Group:
         group, self._next_group = self._next_group, self._next_group + 1
         first, segments = group * self.group_size, ((version, 0),)
         members = [

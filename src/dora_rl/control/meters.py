@@ -13,7 +13,7 @@ class Meters:
     """Counters of one run."""
 
     def __init__(self) -> None:
-        self.waited_s = {Verdict.STARVED: 0.0, Verdict.WINDOW: 0.0}
+        self.waited_s = {Verdict.STARVED: 0.0, Verdict.WINDOW: 0.0, Verdict.PROMPTS: 0.0}
         self.staleness: Counter[int] = Counter()
         self.migrations = 0
         self.kv_bytes_moved = 0
@@ -48,3 +48,7 @@ class Meters:
     @property
     def window_stall_s(self) -> float:
         return self.waited_s[Verdict.WINDOW]
+
+    @property
+    def prompts_wait_s(self) -> float:
+        return self.waited_s[Verdict.PROMPTS]

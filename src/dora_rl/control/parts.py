@@ -4,8 +4,6 @@ Built once by the control plane and handed to its four sides (admission, steps, 
 which share these objects and nothing else. Emits decisions in the order they must be carried out.
 """
 
-from collections.abc import Sequence
-
 from dora_rl.control.batches import Batches
 from dora_rl.control.dispatch import Dispatch
 from dora_rl.control.estimates import Estimates
@@ -13,8 +11,8 @@ from dora_rl.control.fleet import Fleet
 from dora_rl.control.ledger import Ledger
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
-from dora_rl.control.prompts import Prompts
-from dora_rl.control.schedules import make_schedule
+from dora_rl.control.prompts import PromptQueue
+from dora_rl.control.schedules import Schedule, make_schedule
 from dora_rl.control.steering import Steering
 from dora_rl.control.target import Target
 from dora_rl.control.versions import Versions
@@ -32,8 +30,6 @@ class Parts:
         batch: Batch,
         *,
         steps: int,
-        seed: int,
-        prompt_tokens: Sequence[int],
         estimates: Estimates,
     ) -> None:
         self.control = control
@@ -44,7 +40,6 @@ class Parts:
         self.schedule = make_schedule(control, batch)
         self.estimates = estimates
         self.meters = Meters()
-        self.prompts = Prompts(tokens=prompt_tokens, seed=seed)
         self.window = Window(
             batch_groups=batch.groups,
             max_staleness=self.schedule.max_staleness,
@@ -53,6 +48,7 @@ class Parts:
         self.ledger = Ledger(group_size=batch.group_size)
         self.fleet = Fleet(watermark=control.kv_watermark)
         self.target = Target(window=self.window, fixed=self.schedule.active_groups)
+        self.prompts = PromptQueue(most_at_once=_most_at_once(self.schedule, batch))
         self.pace = Pace(self.window, estimates)
         self.batches = Batches(self.window, self.ledger, streams=control.stream)
         self.dispatch = Dispatch(
@@ -78,3 +74,9 @@ class Parts:
         """What was decided since the last call."""
         decisions, self.out = self.out, []
         return decisions
+
+
+def _most_at_once(schedule: Schedule, batch: Batch) -> int:
+    """Groups one input can let start: all of R, and those that follow a batch taken at the same moment."""
+    target = schedule.active_groups or (schedule.max_staleness + 1) * batch.groups
+    return target + batch.groups + schedule.redundant_groups

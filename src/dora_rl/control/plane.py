@@ -12,7 +12,7 @@ the fleet (who has room), dispatch (requests on instances), batches, steering (v
 None owns a task, a process or a clock: time is what the inputs say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dora_rl.control.admission import Admission
@@ -39,11 +39,9 @@ class ControlPlane:
         batch: Batch,
         *,
         steps: int,
-        seed: int,
-        prompt_tokens: Sequence[int],
         estimates: Estimates,
     ) -> None:
-        p = Parts(control, batch, steps=steps, seed=seed, prompt_tokens=prompt_tokens, estimates=estimates)
+        p = Parts(control, batch, steps=steps, estimates=estimates)
         self._p = p
         self._outcomes = Outcomes(p)
         self._admission = Admission(p)
@@ -66,6 +64,7 @@ class ControlPlane:
             told.Scored: self._endings.scored,
             told.Moved: self._endings.moved,
             told.MoveFailed: self._endings.move_failed,
+            told.PromptsOffered: self._prompts_offered,
             told.Trained: self._trained,
             told.Published: self._published,
             told.StepLost: self._step_lost,
@@ -91,8 +90,23 @@ class ControlPlane:
         return self._steps.is_done
 
     @property
+    def steps(self) -> int:
+        """Train steps of the whole run."""
+        return self._p.steps
+
+    @property
     def is_training(self) -> bool:
         return self._steps.is_training
+
+    @property
+    def is_stranded(self) -> bool:
+        """No batch fills any more: no prompts are left to come, and too few groups are active."""
+        return self.prompts.is_exhausted and self.lacks_prompts
+
+    @property
+    def lacks_prompts(self) -> bool:
+        """The trainer waits, and without another prompt it waits for ever."""
+        return self._admission.lacks_prompts and not (self.is_training or self.is_done)
 
     def check_integrity(self) -> None:
         """Assert the laws and that every index agrees with what it indexes."""
@@ -158,6 +172,16 @@ class ControlPlane:
             instance.last_seen = event.at
             self._p.steering.returned(instance)
             self._admission.fill(instance)
+
+    # --- prompts ---
+
+    def _prompts_offered(self, event: told.PromptsOffered) -> None:
+        was_empty = not self._p.prompts
+        self._p.prompts.offer(event)
+        if was_empty and event.prompts and self._has_begun:
+            # Whatever had room waited for this.
+            self._look_again()
+            self._steps.take()
 
     # --- time, the trainer, evaluations ---
 

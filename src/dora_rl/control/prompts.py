@@ -1,54 +1,35 @@
-"""Prompts in epochs: which row starts next.
+"""The queue of prompts that wait to be started.
 
-The order of an epoch is a seeded shuffle that depends on (seed, epoch) alone, so a position in the
-stream is two numbers and can be resumed. Queued prompts have no version: waiting does not age them.
+Which row comes next is chosen outside of control and told to it: a choice is an input like any other, so a
+replay needs neither the rows nor whoever chose. Queued prompts have no version: waiting does not age them.
 """
 
-import random
-from collections.abc import Sequence
+from collections import deque
 
-from dora_rl.core.record import Record
-
-
-class Prompt(Record, frozen=True):
-    epoch: int
-    row: int
-    tokens: int
+from dora_rl.core.inputs import PromptsOffered, QueuedPrompt
 
 
-class Prompts:
-    """An endless, seeded stream of prompts over the rows of a data set."""
+class PromptQueue:
+    """Prompts in the order they were offered."""
 
-    def __init__(self, *, tokens: Sequence[int], seed: int) -> None:
-        assert tokens, "a data set has at least one row"
-        self._tokens = tokens
-        self._seed = seed
-        self.epoch = 0
-        self.position = 0
-        self._order = self._shuffled(0)
+    def __init__(self, *, most_at_once: int) -> None:
+        self.most_at_once = most_at_once
+        """Groups that one input can let start: so many queued, and none of them waits for an offer."""
+        self.waiting: deque[QueuedPrompt] = deque()
+        self.is_exhausted = False
+        """No more will be offered."""
 
-    def peek(self) -> Prompt:
-        """The prompt that starts next."""
-        if self.position == len(self._order):
-            self.seek(self.epoch + 1, 0)
-        row = self._order[self.position]
-        return Prompt(epoch=self.epoch, row=row, tokens=self._tokens[row])
+    def __len__(self) -> int:
+        return len(self.waiting)
 
-    def next(self) -> Prompt:
-        prompt = self.peek()
-        self.position += 1
-        return prompt
+    def offer(self, event: PromptsOffered) -> None:
+        assert not (self.is_exhausted and event.prompts), "a source that is exhausted offers nothing"
+        self.waiting.extend(event.prompts)
+        self.is_exhausted = self.is_exhausted or event.is_last
 
-    def at(self, row: int) -> Prompt:
-        """A given row, outside the stream."""
-        return Prompt(epoch=0, row=row, tokens=self._tokens[row])
+    def peek(self) -> QueuedPrompt:
+        """The prompt that starts next; there must be one."""
+        return self.waiting[0]
 
-    def seek(self, epoch: int, position: int) -> None:
-        """Go on from a recorded place in the stream."""
-        self.epoch, self.position = epoch, position
-        self._order = self._shuffled(epoch)
-
-    def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(len(self._tokens)))
-        random.Random(f"prompts {self._seed} {epoch}").shuffle(order)
-        return order
+    def take(self) -> QueuedPrompt:
+        return self.waiting.popleft()

@@ -40,8 +40,14 @@ class Steps:
         if verdict is Verdict.READY:
             self._abort_redundant()
             self._begin(p.window.taken, p.batches.take())
-        elif p.meters.wait(verdict, p.now):
-            p.emit(Wait(reason=verdict.value))
+        else:
+            self._wait(verdict)
+
+    def _wait(self, verdict: Verdict) -> None:
+        if verdict is Verdict.STARVED and self._admission.lacks_prompts:
+            verdict = Verdict.PROMPTS
+        if self._p.meters.wait(verdict, self._p.now):
+            self._p.emit(Wait(reason=verdict.value))
 
     def _begin(self, number: int, batch: list[Group]) -> None:
         p = self._p

@@ -19,6 +19,8 @@ class Verdict(Enum):
     READY = "ready"
     STARVED = "starved"
     WINDOW = "window"
+    PROMPTS = "prompts"
+    """Starved for want of prompts: none is queued, and too few groups are active to fill a batch."""
 
 
 class Window:

@@ -157,7 +157,7 @@ class Retire(Decision, frozen=True):
 
 
 class Wait(Decision, frozen=True):
-    """The idle trainer waits, and for what: `starved` or `window`."""
+    """The idle trainer waits, and for what: `starved`, `window` or `prompts`."""
 
     reason: str
 

@@ -142,6 +142,26 @@ class MoveFailed(Input, frozen=True):
     reason: str
 
 
+# --- prompts -------------------------------------------------------------------------------------
+
+
+class QueuedPrompt(Record, frozen=True, array_like=True, gc=False):
+    """A row's prompt as control knows it. With the run's seed, (epoch, row) keys the draws of its group."""
+
+    epoch: int
+    """How often the row was offered before."""
+    row: int
+    tokens: int
+
+
+class PromptsOffered(Input, frozen=True, omit_defaults=True):
+    """Prompts to start next, in this order, behind those that were offered before."""
+
+    prompts: tuple[QueuedPrompt, ...]
+    is_last: bool = False
+    """The source is exhausted: no prompt comes after these."""
+
+
 # --- trainer and run ----------------------------------------------------------------------------
 
 
@@ -163,9 +183,9 @@ class StepLost(Input, frozen=True):
 
 
 class EvaluationAsked(Input, frozen=True):
-    """Generate `prompts` evaluation trajectories with the newest version."""
+    """Generate an evaluation trajectory for each of `prompts` with the newest version."""
 
-    prompts: tuple[int, ...]
+    prompts: tuple[QueuedPrompt, ...]
 
 
 class Tick(Input, frozen=True):
@@ -207,6 +227,7 @@ AnyInput = (
     | Scored
     | Moved
     | MoveFailed
+    | PromptsOffered
     | Trained
     | Published
     | StepLost

@@ -8,7 +8,9 @@ told or say is from `launch`.
 from msgspec import field
 
 from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.recipe.data import OrderConfig
 from dora_rl.engines.requests import DrawnTokens, Request
+from dora_rl.envs.prompt_source import GroupScore
 from dora_rl.launch.messages import Alive as Alive
 from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message
@@ -275,3 +277,55 @@ class PromptsWritten(Message, frozen=True):
 
 
 PromptsWord = Broken | Alive | Preparing | PromptsWritten
+
+
+# --- told to and said by a source of prompts ----------------------------------------------------
+
+
+class RowsOffered(Message, frozen=True):
+    """Told: these rows will be started, in this order."""
+
+    rows: tuple[int, ...]
+
+
+class GroupScored(Message, frozen=True):
+    """Told: what came of a group."""
+
+    score: GroupScore
+
+
+SourceTold = RowsOffered | GroupScored
+
+
+class OpenSource(Message, frozen=True):
+    """Told first: which source, over which rows, and everything it was told before."""
+
+    order: OrderConfig
+    prompts: str
+    """The file of the run's prompts."""
+    seed: int
+    told: tuple[SourceTold, ...] = ()
+    objects: dict[str, bytes] = field(default_factory=dict)
+    """What `object:LABEL` stands for."""
+
+
+class ChooseRows(Message, frozen=True):
+    """Told: choose up to so many rows."""
+
+    count: int
+
+
+SourceCommand = OpenSource | ChooseRows | RowsOffered | GroupScored | Stop
+
+
+class SourceReady(Message, frozen=True):
+    """Said once it is imported and knows what it was told before."""
+
+
+class RowsChosen(Message, frozen=True):
+    """Said: the rows it chose; none for now, or None: never any again."""
+
+    rows: tuple[int, ...] | None
+
+
+SourceWord = Broken | Alive | SourceReady | RowsChosen

@@ -11,6 +11,7 @@ from typing import overload
 import msgspec
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.inputs import QueuedPrompt
 from dora_rl.core.record import Record
 from dora_rl.envs.prompts import TokenizedPrompt
 from dora_rl.run.setup import RunSetup
@@ -32,10 +33,12 @@ class PromptTable(Record, frozen=True):
         num_train = len(self.train)
         return self.train[row] if row < num_train else self.held_out[row - num_train]
 
-    def evaluated(self, most: int | None) -> tuple[int, ...]:
-        """Numbers of the first held-out rows, or of all of them."""
-        first, num_rows = len(self.train), len(self.held_out)
-        return tuple(range(first, first + (num_rows if most is None else min(most, num_rows))))
+    def evaluated(self, most: int | None) -> tuple[QueuedPrompt, ...]:
+        """The first held-out rows, or all of them, as control knows them."""
+        return tuple(
+            QueuedPrompt(epoch=0, row=row, tokens=len(prompt.token_ids))
+            for row, prompt in enumerate(self.held_out[:most], start=len(self.train))
+        )
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.msgpack.encode(self))

@@ -10,9 +10,11 @@ from dora_rl.core.record import Record
 from dora_rl.costs.limit import limit
 from dora_rl.costs.rollout import rollout_cost
 from dora_rl.costs.training import train_cost
+from dora_rl.envs.prompt_source import PromptSource
 from dora_rl.sim.audit import Audit
 from dora_rl.sim.engine import SimulatedEngine
 from dora_rl.sim.faults import FaultInjector
+from dora_rl.sim.feed import PromptFeed
 from dora_rl.sim.futures import Futures
 from dora_rl.sim.oracle import make_estimates
 from dora_rl.sim.trainer import SimulatedTrainer
@@ -66,8 +68,11 @@ class Result(Record, frozen=True):
         return self.limit_step_time_s / self.step_time_s
 
 
-def build_world(recipe: Recipe) -> World:
-    """The recipe's fleet, trainer and control plane, ready to run. Device counts must be decided."""
+def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
+    """The recipe's fleet, trainer and control plane, ready to run. Device counts must be decided.
+
+    `source` chooses the rows; left out, the recipe says which one does.
+    """
     c = recipe.cluster
     assert c.rollout_gpus is not None or c.elastic_gpus, "the split must be chosen before a run"
     assert c.tensor_parallel is not None
@@ -90,11 +95,10 @@ def build_world(recipe: Recipe) -> World:
         recipe.control,
         recipe.batch,
         steps=recipe.steps,
-        seed=recipe.seed,
-        prompt_tokens=truth.prompt_tokens(),
         estimates=make_estimates(recipe, cost, futures),
     )
-    return World(recipe, plane, engines, trainer, futures, truth)
+    feed = PromptFeed(recipe, truth.prompt_tokens(), plane, source)
+    return World(recipe, plane, engines, trainer, futures, truth, feed)
 
 
 def simulate(recipe: Recipe, watchers: Sequence[Watcher] = ()) -> Result:
@@ -110,7 +114,7 @@ def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
         group_size=recipe.batch.group_size,
         max_staleness=make_schedule(recipe.control, recipe.batch).max_staleness,
     )
-    world.watchers = [audit.watch, *watchers]
+    world.watchers = [audit.watch, *world.feed.watchers, *watchers]
     FaultInjector(world, recipe.seed).arm()
     was_enabled = gc.isenabled()
     gc.disable()  # Records hold no cycles; walking a million of them again and again costs a third of a run.

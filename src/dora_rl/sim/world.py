@@ -19,6 +19,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.engine import SimulatedEngine, SimulatedRequest
+from dora_rl.sim.feed import PromptFeed
 from dora_rl.sim.futures import Future, Futures
 from dora_rl.sim.trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
@@ -40,12 +41,14 @@ class World:
         trainer: SimulatedTrainer,
         futures: Futures,
         truth: Truth,
+        feed: PromptFeed,
     ) -> None:
         self.recipe = recipe
         self.plane = plane
         self.engines = {engine.id: engine for engine in engines}
         self.trainer = trainer
         self.truth = truth
+        self.feed = feed
         self.now = 0.0
         self._progress = (0, 0, 0, 0)
         self._progress_at = 0.0
@@ -93,7 +96,8 @@ class World:
     # --- the loop -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Join the fleet, then let events happen until control is done."""
+        """Offer prompts, join the fleet, then let events happen until control is done."""
+        self._offer_prompts()
         for engine in self.engines.values():
             self.tell(told.InstanceJoined(at=0.0, instance=engine.id, spec=engine.spec))
         self._tick(None)
@@ -132,6 +136,7 @@ class World:
     def _settle(self) -> None:
         """Tell control everything that happened, do what it says, and schedule what follows from it."""
         inbox, handle, carry_out = self._inbox, self.plane.handle, self._carry_out
+        queued, low_water = self.plane.prompts.waiting, self.feed.low_water
         while inbox:
             event = inbox.popleft()
             decisions = handle(event)
@@ -145,10 +150,18 @@ class World:
                         act(decision)
                 if self._taken is not None:
                     self._begin_step(self._taken)
+            if len(queued) < low_water:
+                self._offer_prompts()
         for key in self._dirty:
             if (engine := self.engines.get(key)) is not None:
                 self._schedule(engine)
         self._dirty.clear()
+
+    def _offer_prompts(self) -> None:
+        """Before anything else is told, so that no group waits for an offer that could have come."""
+        offer = self.feed.offer(len(self.plane.prompts), self.now)
+        if offer is not None:
+            self._inbox.appendleft(offer)
 
     def _schedule(self, engine: SimulatedEngine) -> None:
         engine.epoch += 1
@@ -165,6 +178,7 @@ class World:
                 self._report(engine)
         self.tell(told.Tick(at=self.now))
         self._settle()
+        self.feed.check(self.plane)
         self._check_progress()
         self.after(period, self._tick)
 

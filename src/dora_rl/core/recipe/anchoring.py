@@ -35,6 +35,7 @@ def _data(data: DataConfig, directory: Path) -> DataConfig:
         data,
         train=_source(data.train, directory),
         held_out=None if held_out is None else _source(held_out, directory),
+        order=_replace(data.order, name=_object(data.order.name, directory)),
     )
 
 

@@ -11,6 +11,9 @@ from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
+BUILT_IN_ORDERS = ("shuffled", "in_order")
+
+
 class SourceConfig(Section, frozen=True):
     """One table of rows."""
 
@@ -27,6 +30,44 @@ class SourceConfig(Section, frozen=True):
     """What a built-in task, or a function that returns rows, is called with."""
 
 
+class OrderConfig(Section, frozen=True):
+    """Which row starts next."""
+
+    name: str = "shuffled"
+    """`shuffled` (every row once an epoch, drawn by the seed), `in_order`, or a class or function of your
+    own: `module:object` or `file.py:object`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What it is called with. `in_order` has `epochs`: after so many the rows are exhausted."""
+    ahead: Positive | None = None
+    """Prompts that are chosen before they can start. Left out, a batch for an order of your own, which may
+    look at rewards, and for the others as many as can start at once."""
+    time_limit_s: PositiveFloat = 60.0
+    """A call of your own code that takes longer ends its process, which is started again a few times."""
+
+    def low_water(self, most_at_once: int, batch_groups: int) -> int:
+        """With fewer prompts queued, more are asked for."""
+        return self.ahead or (most_at_once if self.is_built_in else batch_groups)
+
+    @property
+    def is_built_in(self) -> bool:
+        """It looks at no reward, and runs no code of the user's."""
+        return self.name in BUILT_IN_ORDERS
+
+    def __post_init__(self) -> None:
+        if not (self.is_built_in or ":" in self.name or "." in self.name):
+            raise ConfigError(
+                f"there is no order '{self.name}'",
+                hint=f"it is {', '.join(BUILT_IN_ORDERS)}, module:object or file.py:object",
+            )
+        known = ("epochs",) if self.name == "in_order" else ()
+        for option in self.options if self.is_built_in else ():
+            if option not in known:
+                raise ConfigError(
+                    f"the order '{self.name}' has no option '{option}'",
+                    hint=f"its options: {', '.join(known) or 'none'}",
+                )
+
+
 class DataConfig(Section, frozen=True):
     """The rows trained on, the rows held out, and how a row becomes a prompt."""
 
@@ -36,6 +77,8 @@ class DataConfig(Section, frozen=True):
     """Rows for evaluation; left out, a share of the training rows, or the task's own."""
     held_out_share: ShareBelowOne = 0.0
     """Share of the training rows kept for evaluation, drawn by the seed."""
+    order: OrderConfig = field(default_factory=OrderConfig)
+    """Which of the rows trained on starts next. In a file also its name alone."""
     seed: int = 0
     """Seed of the draw of rows that `held_out_share` keeps for evaluation."""
     max_prompt_tokens: Positive | None = None

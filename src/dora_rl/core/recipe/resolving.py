@@ -1,9 +1,9 @@
 """Files, names and overrides become one Recipe.
 
 A tree may say less than a Recipe: `algorithm` may be a preset's name, or a preset and what differs from it;
-a learning rate that falls may leave out when it has fallen; a reward may be the name of its function alone; a
-group of one keeps one member. `expand` fills these in, so that the recipe a run leaves behind needs no preset
-to be read.
+a learning rate that falls may leave out when it has fallen; a reward may be the name of its function alone,
+and so may the order of the rows; a group of one keeps one member. `expand` fills these in, so that the recipe
+a run leaves behind needs no preset to be read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ def expand(tree: Tree) -> Tree:
     if isinstance(algorithm, dict) and "preset" in algorithm:
         own = {key: value for key, value in algorithm.items() if key != "preset"}
         tree = tree | {"algorithm": laid_over(to_dict(preset(str(algorithm["preset"]))), own)}
-    return _with_total_updates(_with_min_members(_with_rewards(tree)))
+    return _with_total_updates(_with_min_members(_with_rewards(_with_order(tree))))
 
 
 def laid_over(base: Tree, top: Tree) -> Tree:
@@ -116,6 +116,13 @@ def _with_rewards(tree: Tree) -> Tree:
     if not isinstance(entries, list):
         return tree
     return tree | {"rewards": [{"function": entry} if isinstance(entry, str) else entry for entry in entries]}
+
+
+def _with_order(tree: Tree) -> Tree:
+    match tree:
+        case {"data": {"order": str(name)} as data}:
+            return tree | {"data": data | {"order": {"name": name}}}
+    return tree
 
 
 def _with_min_members(tree: Tree) -> Tree:

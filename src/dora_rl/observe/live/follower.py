@@ -19,7 +19,11 @@ from dora_rl.core.record import Record
 from dora_rl.observe.live.facts import EvaluationFacts, FailureFacts, FaultFacts, RunState, StepFacts
 from dora_rl.observe.timeline import Tracker
 
-_WAITS = {"starved": "waits for groups to finish", "window": "waits for old groups that are due"}
+_WAITS = {
+    "starved": "waits for groups to finish",
+    "window": "waits for old groups that are due",
+    "prompts": "waits for prompts",
+}
 
 
 class _Member(Struct, kw_only=True):

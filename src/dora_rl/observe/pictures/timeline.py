@@ -24,7 +24,7 @@ _BINS = 1200
 _DEPTH = 0.6
 """Exponent from occupancy to depth of colour: a few requests on a large instance can still be seen."""
 _TRAINS = "#6B6B6B"
-_HATCH = {"starved": "////", "window": "xxxx"}
+_HATCH = {"starved": "////", "window": "xxxx", "prompts": "...."}
 _STRIP = 0.07
 """Least height of the trainer, as a share of all devices."""
 
@@ -69,7 +69,7 @@ def draw_timelines(panels: Sequence[Panel], length_s: float, *, title: str) -> F
         fontsize=10,
         color=INK,
     )
-    rows[0].legend(handles=_legend(), ncols=6, fontsize=8, frameon=False, loc="lower right",
+    rows[0].legend(handles=_legend(), ncols=7, fontsize=8, frameon=False, loc="lower right",
                    bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, handlelength=1.4)  # fmt: skip
     return fig
 
@@ -197,5 +197,6 @@ def _legend() -> list[Patch | Line2D]:
         Line2D([], [], color=full, linewidth=1.0, label="new version"),
         Patch(facecolor=_TRAINS, label="trains"),
         *(Patch(facecolor="white", edgecolor=RED, hatch=hatch, linewidth=0.0, label=label)
-          for label, hatch in (("trainer starved", _HATCH["starved"]), ("window stall", _HATCH["window"]))),
+          for label, hatch in (("trainer starved", _HATCH["starved"]), ("window stall", _HATCH["window"]),
+                               ("no prompts", _HATCH["prompts"]))),
     ]  # fmt: skip

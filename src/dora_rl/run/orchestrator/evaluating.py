@@ -29,7 +29,7 @@ class Evaluating:
 
     def __init__(self, asked: Evaluation, prompts: PromptTable, metrics: Metrics) -> None:
         self._every = asked.every
-        self._rows = prompts.evaluated(asked.max_rows) if asked.every else ()
+        self._prompts = prompts.evaluated(asked.max_rows) if asked.every else ()
         self._metrics = metrics
         self._rounds: dict[int, _Round] = {}
         self._version_of: dict[int, int] = {}
@@ -41,10 +41,10 @@ class Evaluating:
 
     def due(self, version: int, at: float) -> list[EvaluationAsked]:
         """What to ask for now that a version is published."""
-        if not self._rows or version % self._every:
+        if not self._prompts or version % self._every:
             return []
-        self.begun(version, len(self._rows))
-        return [EvaluationAsked(at=at, prompts=self._rows)]
+        self.begun(version, len(self._prompts))
+        return [EvaluationAsked(at=at, prompts=self._prompts)]
 
     def hear(self, told: Input) -> None:
         """Lengths and rewards, as control is told of them."""

@@ -10,6 +10,7 @@
 | an instance to join           | `patience.start_s`     | it is started again, a few times          |
 | a joined instance to speak    | `control.silence_s`    | control has it started again              |
 | the trainer's step            | `patience.step_s`      | it is started again and catches up        |
+| a source's choice of prompts  | `order.time_limit_s`   | it is started again, a few times          |
 | a reward                      | `scoring.time_limit_s` | a failure that is counted                 |
 | anything to end at all        | `patience.progress_s`  | the run ends with the reason              |
 """
@@ -19,6 +20,7 @@ import time
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
+from dora_rl.envs.prompt_offers import exhausted
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts, wait_for
 from dora_rl.run import messages as say
@@ -49,6 +51,7 @@ class Orchestrator:
         self._opened = opened
         self._plane = plane
         self._journal = opened.journal
+        self._feed = opened.feed
         self._began = time.monotonic() - opened.past.at
         close = opened.closing.callback
         self.interrupts = Interrupts()
@@ -59,8 +62,10 @@ class Orchestrator:
         )
         close(self.metrics.close)
         self.evaluating = Evaluating(setup.recipe.evaluation, prompts, self.metrics)
-        self._scribe = Scribe(plane, opened.journal, opened.log, prompts, watchers)
+        self._scribe = Scribe(plane, opened.journal, opened.log, prompts, (self._feed.watch, *watchers))
         self._requests = Requests()
+        self._feed.start(layout, self.deaths, launch)
+        close(self._feed.close)
         self.checkpoint: str | None = None
         self._progress: tuple[int, ...] = ()
         self._progress_at = time.monotonic()
@@ -117,6 +122,8 @@ class Orchestrator:
                 self._heed_interrupts()
                 self._act(self._look())
                 self._check_progress()
+            if self._plane.is_stranded:
+                raise exhausted(self._plane.window.newest, self._plane.steps)
         except WorkerDied:
             # The last death is in the event log too.
             self._scribe.decide(self.deaths.told(self.now), ())
@@ -136,7 +143,7 @@ class Orchestrator:
         due_s = self._ticked_at + self._setup.recipe.control.rebalance_period_s - self.now
         pool_s = self.scoring.pool.wait_s()
         timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
-        handles = [post.handle for post in self._instances.posts.values()]
+        handles = [*self._feed.handles, *(post.handle for post in self._instances.posts.values())]
         wait_for([*handles, self.training.handle], [self.scoring.pool, self.interrupts], timeout_s)
         self._looked_at = time.monotonic()
 
@@ -144,6 +151,7 @@ class Orchestrator:
         """Everything that happened since."""
         at = self.now
         news = self._translating.look(at)
+        news.inputs[:0] = self._offers(at)
         inputs, payloads = self.scoring.heard(at)
         news.inputs += inputs
         news.payloads += payloads
@@ -166,6 +174,10 @@ class Orchestrator:
         self._carrying.carry_out(decisions)
         for act in news.after:
             act()
+
+    def _offers(self, at: float) -> list[told.PromptsOffered]:
+        queue = self._plane.prompts
+        return [] if self._plane.is_done else self._feed.offers(len(queue), queue.most_at_once, at)
 
     @property
     def _has_fleet(self) -> bool:
@@ -222,7 +234,7 @@ class Orchestrator:
         """Take up what was under way when the run was cut short; or ask for the first evaluation."""
         past = self._opened.past
         if not past.is_resumed:
-            self._act(News(inputs=[*self.evaluating.due(0, self.now)]))
+            self._act(News(inputs=[*self._offers(self.now), *self.evaluating.due(0, self.now)]))
             return
         self.evaluating.recall(past.evaluations)
         self._scribe.recall(past.evaluations)
@@ -245,8 +257,9 @@ class Orchestrator:
             self.scoring.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
 
     def _heed_interrupts(self) -> None:
+        """Leave when somebody wants it, or when no prompts are left to go on with."""
         self.interrupts.drain()
-        if self.interrupts.count and not self._is_leaving:
+        if (self.interrupts.count or self._plane.is_stranded) and not self._is_leaving:
             self._is_leaving = True
             self.training.is_open = False
             if self._is_worth_a_checkpoint:
@@ -274,6 +287,11 @@ class Orchestrator:
         if progress != self._progress or self._plane.is_training:
             self._progress, self._progress_at = progress, time.monotonic()
         quiet_s = time.monotonic() - self._progress_at
+        if quiet_s > self._setup.recipe.patience.progress_s and self._plane.lacks_prompts:
+            raise DoraError(
+                f"the source of prompts had nothing to offer for {quiet_s:.0f} s",
+                hint="let it choose rows, or let it choose None once there are no more",
+            )
         if quiet_s > self._setup.recipe.patience.progress_s:
             raise DoraError(
                 f"nothing has ended for {quiet_s:.0f} s: {w}", hint="look into the logs of the run"

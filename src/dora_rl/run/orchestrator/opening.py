@@ -19,6 +19,7 @@ from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.orchestrator.plane import make_plane
 from dora_rl.run.orchestrator.preparing import Tell, make_prompts
+from dora_rl.run.orchestrator.prompt_feed import PromptFeed
 from dora_rl.run.prompts import PromptTable
 from dora_rl.run.setup import RunSetup, read_setup, write_setup
 from dora_rl.store.journal import Journal
@@ -49,6 +50,7 @@ class Opened(Struct, kw_only=True):
     log: HistoryWriter
     prompts: PromptTable
     plane: ControlPlane
+    feed: PromptFeed
     past: Past
     closing: ExitStack
 
@@ -100,8 +102,9 @@ def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: 
     log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
     closing.enter_context(log)
     prompts = PromptTable.read(layout.prompts)
-    plane = make_plane(setup, prompts)
-    _decide_again(plane, journal, past)
+    plane = make_plane(setup)
+    feed = PromptFeed(setup, prompts)
+    _decide_again(plane, journal, past, feed)
     return Opened(
         setup=setup,
         layout=layout,
@@ -110,14 +113,15 @@ def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: 
         log=log,
         prompts=prompts,
         plane=plane,
+        feed=feed,
         past=past,
         closing=closing.pop_all(),
     )
 
 
-def _decide_again(plane: ControlPlane, journal: Journal, past: Past) -> None:
-    """Bring the control plane to where it was."""
-    difference = replay(plane, _remembered(journal, past)).difference
+def _decide_again(plane: ControlPlane, journal: Journal, past: Past, feed: PromptFeed) -> None:
+    """Bring the control plane, and the source of prompts, to where they were."""
+    difference = replay(plane, _remembered(journal, past, feed)).difference
     if difference is not None:
         raise DoraError(
             f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
@@ -125,11 +129,12 @@ def _decide_again(plane: ControlPlane, journal: Journal, past: Past) -> None:
         )
 
 
-def _remembered(journal: Journal, past: Past) -> Iterator[Event]:
+def _remembered(journal: Journal, past: Past, feed: PromptFeed) -> Iterator[Event]:
     """The journal's events, with what others than control need of them kept in `past`."""
     evaluated: set[int] = set()
     for told, decisions in journal.events():
         past.at = told.at
+        feed.watch(told, decisions)
         if isinstance(told, Ended):
             past.starts.pop(told.trajectory, None)
         for decision in decisions:

@@ -1,0 +1,147 @@
+"""Which row starts next: the seam between a data set and a run.
+
+A source chooses rows by their numbers. What it chose becomes part of the run when it is written into the
+journal; then, and only then, the source hears of it in `offered`. So its state must be made of what it was
+told in `offered` and `scored`, in that order, and of nothing else: after a crash a new source is told the
+same again, and goes on exactly where the old one was, also where a choice got lost before it was written.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Protocol
+
+from dora_rl.core.errors import UserError
+from dora_rl.core.recipe.data import OrderConfig
+from dora_rl.core.record import Record
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.data.splits import epoch_order
+
+
+class GroupScore(Record, frozen=True):
+    """What came of a group."""
+
+    row: int
+    epoch: int
+    """How often the row had been offered before."""
+    version: int
+    """That generated it."""
+    rewards: tuple[float | None, ...]
+    """Of the members that were scored; None where no reward function applied, or one failed."""
+    outcome: str
+    """`finished`: it goes into a batch. Otherwise why it does not, such as `filtered: zero variance`."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Its rewards differ: there is something to learn from it."""
+        return len({reward for reward in self.rewards if reward is not None}) > 1
+
+
+class PromptSource(Protocol):
+    """Chooses the rows of a run, one block after the other."""
+
+    def choose(self, count: int) -> Sequence[int] | None:
+        """Up to `count` rows to start next; none: nothing for now, ask again; None: never anything again.
+
+        Must not change what it would choose if it were asked again: the choice may get lost.
+        """
+        ...
+
+    def offered(self, rows: Sequence[int]) -> None:
+        """These rows will be started, in this order, behind all that were offered before."""
+        ...
+
+    def scored(self, score: GroupScore) -> None:
+        """A group is finished, or was closed."""
+        ...
+
+
+class ShuffledRows:
+    """Every row once an epoch, in an order that depends on (seed, epoch) alone; without end."""
+
+    def __init__(self, num_rows: int, *, seed: int) -> None:
+        assert num_rows, "a data set has at least one row"
+        self._num_rows = num_rows
+        self._num_offered = 0
+        # A block may begin in one epoch and end in the next.
+        self._order = lru_cache(maxsize=2)(lambda epoch: epoch_order(num_rows, seed=seed, epoch=epoch))
+
+    def choose(self, count: int) -> Sequence[int] | None:
+        places = range(self._num_offered, self._num_offered + count)
+        return [self._order(place // self._num_rows)[place % self._num_rows] for place in places]
+
+    def offered(self, rows: Sequence[int]) -> None:
+        self._num_offered += len(rows)
+
+    def scored(self, score: GroupScore) -> None:
+        """The order does not depend on it."""
+
+
+class RowsInOrder:
+    """The rows as they are numbered, over and over, or so many times."""
+
+    def __init__(self, num_rows: int, *, epochs: int | None = None) -> None:
+        assert num_rows, "a data set has at least one row"
+        self._num_rows = num_rows
+        self._end = None if epochs is None else epochs * num_rows
+        self._num_offered = 0
+
+    def choose(self, count: int) -> Sequence[int] | None:
+        first = self._num_offered
+        if first == self._end:
+            return None
+        last = first + count if self._end is None else min(first + count, self._end)
+        return [place % self._num_rows for place in range(first, last)]
+
+    def offered(self, rows: Sequence[int]) -> None:
+        self._num_offered += len(rows)
+
+    def scored(self, score: GroupScore) -> None:
+        """The order does not depend on it."""
+
+
+class IteratedRows:
+    """The rows that a function yields, in order; called again, it must yield the same."""
+
+    def __init__(self, rows: Iterable[int]) -> None:
+        self._rows: Iterator[int] = iter(rows)
+        self._ahead: list[int] = []
+
+    def choose(self, count: int) -> Sequence[int] | None:
+        self._ahead += islice(self._rows, max(0, count - len(self._ahead)))
+        return self._ahead[:count] or None
+
+    def offered(self, rows: Sequence[int]) -> None:
+        self.choose(len(rows))
+        if self._ahead[: len(rows)] != list(rows):
+            raise UserError(
+                "the order of the rows is another one than before the run was resumed",
+                hint="yield the same rows for the same seed, or write a class with choose and offered",
+            )
+        del self._ahead[: len(rows)]
+
+    def scored(self, score: GroupScore) -> None:
+        """A function that yields rows does not hear of rewards."""
+
+
+def built_in_source(order: OrderConfig, num_rows: int, *, seed: int) -> PromptSource:
+    """The source of an order that is no code of the user's."""
+    if order.name == "in_order":
+        return RowsInOrder(num_rows, **order.options)
+    return ShuffledRows(num_rows, seed=seed)
+
+
+def make_source(
+    made: Callable[..., Any], rows: Sequence[Row], *, seed: int, options: Mapping[str, Any]
+) -> PromptSource:
+    """The source that a user's class or function gives: an object that chooses, or row numbers in order."""
+    source = made(rows, seed=seed, **options)
+    if all(callable(getattr(source, name, None)) for name in ("choose", "offered", "scored")):
+        chosen: PromptSource = source
+        return chosen
+    if isinstance(source, Iterable):
+        return IteratedRows(source)
+    raise UserError(
+        f"{made!r} is no source of prompts: it gave {type(source).__name__}",
+        hint="give an object with choose, offered and scored, or yield row numbers",
+    )
