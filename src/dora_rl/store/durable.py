@@ -99,12 +99,3 @@ def _beside(path: Path) -> Path:
 def _mount_of(path: Path) -> Path:
     places = (path.absolute(), *path.absolute().parents)
     return next(place for place in places if place.is_mount())
-
-
-def _in_words(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} TiB"

@@ -27,8 +27,6 @@ from torch import Tensor
 
 from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
-from dora_rl.model.decoder import Decoder
-from dora_rl.model.save import save_decoder
 from dora_rl.model.tensor_files import save_tensors
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.optimizer import MOMENTS
@@ -73,21 +71,6 @@ class Snapshot:
     header: CheckpointHeader
     """Without files: they are sealed when they are written."""
     files: Mapping[str, Mapping[str, Tensor]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCheckpoint:
-    """A version and the state to go on from, in host memory, to be written."""
-
-    decoder: Decoder
-    snapshot: Snapshot
-    is_apart: bool
-    """Whether training may go on while it is written."""
-
-    def write(self, directory: Path, *, state: str, origin: Path) -> None:
-        """A Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
-        save_decoder(self.decoder, directory, origin=origin)
-        write_snapshot(self.snapshot, directory / state)
 
 
 def save_checkpoint(trainer: "Trainer", directory: Path) -> None:

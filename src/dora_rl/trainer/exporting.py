@@ -1,5 +1,6 @@
-"""The current version as a Hugging Face directory."""
+"""The current version as a Hugging Face directory, alone or with the state that training goes on from."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,14 @@ import torch
 
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.save import save_decoder
+from dora_rl.trainer.checkpoint import (
+    Snapshot,
+    is_apart,
+    is_on_device,
+    prepare_snapshots,
+    take_snapshot,
+    write_snapshot,
+)
 from dora_rl.trainer.host_memory import HostMemory
 
 if TYPE_CHECKING:  # The trainer takes its checkpoints with these functions.
@@ -41,3 +50,33 @@ def prepare_serving(trainer: "Trainer", memory: HostMemory) -> None:
     dtype = getattr(torch, trainer.config.serving_dtype)
     for name, parameter in trainer.weights.policy.decoder.named_parameters():
         memory.prepare(_SERVED + name, parameter.shape, dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCheckpoint:
+    """A version and the state to go on from, in host memory, to be written."""
+
+    decoder: Decoder
+    snapshot: Snapshot
+    is_apart: bool
+    """Whether training may go on while it is written."""
+
+    def write(self, directory: Path, *, state: str, origin: Path) -> None:
+        """A Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
+        save_decoder(self.decoder, directory, origin=origin)
+        write_snapshot(self.snapshot, directory / state)
+
+
+def prepare_checkpoints(trainer: "Trainer", memory: HostMemory) -> None:
+    """Touch the host memory that checkpoints from a device take: training would stand still for it."""
+    if trainer.is_first and is_on_device(trainer):
+        prepare_serving(trainer, memory)
+        prepare_snapshots(trainer, memory)
+
+
+def host_checkpoint(trainer: "Trainer", memory: HostMemory) -> HostCheckpoint | None:
+    """The current version and the state to go on from. Every rank calls it, rank 0 has it."""
+    decoder, snapshot = served_on_host(trainer, memory), take_snapshot(trainer, memory)
+    if decoder is None or snapshot is None:
+        return None
+    return HostCheckpoint(decoder=decoder, snapshot=snapshot, is_apart=is_apart(trainer))

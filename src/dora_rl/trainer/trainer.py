@@ -22,16 +22,9 @@ from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.named import Objects
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.trainer import TrainerConfig
-from dora_rl.trainer.checkpoint import (
-    HostCheckpoint,
-    is_apart,
-    is_on_device,
-    load_checkpoint,
-    prepare_snapshots,
-    take_snapshot,
-)
+from dora_rl.trainer.checkpoint import load_checkpoint
 from dora_rl.trainer.examples import Example, PreparedExamples, batch_scale, prepared
-from dora_rl.trainer.exporting import prepare_serving, served_on_host
+from dora_rl.trainer.exporting import HostCheckpoint, host_checkpoint, prepare_checkpoints
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.meters import LossMeters, Totals
@@ -189,16 +182,11 @@ class Trainer:
 
     def prepare_checkpoints(self) -> None:
         """Touch the host memory that checkpoints from a device take: training would stand still for it."""
-        if self.is_first and is_on_device(self):
-            prepare_serving(self, self._memory)
-            prepare_snapshots(self, self._memory)
+        prepare_checkpoints(self, self._memory)
 
     def take_checkpoint(self) -> HostCheckpoint | None:
         """The current version and the state to go on from, in host memory; None on ranks but the first."""
-        decoder, snapshot = served_on_host(self, self._memory), take_snapshot(self, self._memory)
-        if decoder is None or snapshot is None:
-            return None
-        return HostCheckpoint(decoder=decoder, snapshot=snapshot, is_apart=is_apart(self))
+        return host_checkpoint(self, self._memory)
 
     def load_checkpoint(self, state: Path) -> None:
         """Go on exactly as the trainer would have that wrote this state."""
