@@ -26,7 +26,7 @@ class ReferenceFigures(Record, frozen=True):
     engine: str
     """With its version."""
     recorded_on: str
-    """The day the figures were written down, as YYYY-MM-DD."""
+    """The day the figures were written down here, as YYYY-MM-DD; they may have been measured earlier."""
     shape: str
     """The model, by the name of its shape."""
     conditions: str
