@@ -20,7 +20,7 @@ from typing import Any
 from dora_rl.core.decisions import Admit
 from dora_rl.core.inputs import Published
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.plane import replay_live
+from dora_rl.run.open_run import replay_live
 from dora_rl.run.prompts import PromptTable
 from dora_rl.run.setup import read_setup
 from dora_rl.store.journal import Journal

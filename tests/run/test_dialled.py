@@ -8,7 +8,7 @@ import pytest
 
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
-from dora_rl.run.orchestrator.plane import replay_live
+from dora_rl.run.open_run import replay_live
 from dora_rl.run.run import resume_live, run_live
 from dora_rl.run.setup import DeviceLayout
 

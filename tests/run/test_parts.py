@@ -22,6 +22,7 @@ from dora_rl.envs.prompts import TokenizedPrompt
 from dora_rl.envs.scoring.messages import Metric, Reason, RewardFailure
 from dora_rl.launch.breaking import broken
 from dora_rl.launch.protocol import WorkerSpec
+from dora_rl.run.instances import InstancePool
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.messages import (
     AbandonStep,
@@ -34,18 +35,17 @@ from dora_rl.run.messages import (
     TrainStep,
     WriteCheckpoint,
 )
-from dora_rl.run.orchestrator.batches import group_of
-from dora_rl.run.orchestrator.deaths import Deaths, WorkerDied, end_if_final, how_it_ended
-from dora_rl.run.orchestrator.failing import RewardFailures, RewardsFailed
-from dora_rl.run.orchestrator.instances import Instances
-from dora_rl.run.orchestrator.metrics import Metrics
-from dora_rl.run.orchestrator.plane import make_plane
-from dora_rl.run.orchestrator.requests import Requests
-from dora_rl.run.orchestrator.training import Training
+from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.open_run import make_plane
 from dora_rl.run.prompts import PromptLengths, PromptTable
+from dora_rl.run.received import RecordStep
+from dora_rl.run.requests import RequestTable
 from dora_rl.run.rewards.judge import Judgement
+from dora_rl.run.rewards.queue import RewardFailures, RewardsFailed
 from dora_rl.run.run import resumable
 from dora_rl.run.setup import read_setup, write_setup
+from dora_rl.run.trainer_process import TrainerProcess, group_of
+from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied, end_if_final, how_it_ended
 from dora_rl.store.errors import DiskFull
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import FinishedGroup, Response, Stretch, WholeTrajectory
@@ -79,7 +79,7 @@ def table(num_train: int, num_held_out: int) -> PromptTable:
 
 
 def test_a_late_word_about_an_earlier_request_finds_nothing() -> None:
-    requests = Requests()
+    requests = RequestTable()
     first = requests.place(5, instance=0)
     requests.forget(5)
     second = requests.place(5, instance=0)
@@ -89,10 +89,10 @@ def test_a_late_word_about_an_earlier_request_finds_nothing() -> None:
 
 
 def test_a_trajectory_goes_on_behind_its_tokens_unless_it_is_another_attempt() -> None:
-    requests = Requests()
-    requests.draft(start(5, 0)).tokens += [7, 8]
-    assert requests.draft(start(5, 1)).tokens == [7, 8]
-    assert requests.draft(start(5, 1, attempt=1)).tokens == []
+    requests = RequestTable()
+    requests.begin(start(5, 0)).tokens += [7, 8]
+    assert requests.begin(start(5, 1)).tokens == [7, 8]
+    assert requests.begin(start(5, 1, attempt=1)).tokens == []
 
 
 def test_held_out_rows_have_numbers_of_their_own_and_are_never_trained_on() -> None:
@@ -121,7 +121,7 @@ def test_a_set_up_of_another_format_is_refused_with_a_way_out(
 
 
 def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: Path) -> None:
-    deaths = Deaths(2, tmp_path / "book")
+    deaths = WorkerDeaths(2, tmp_path / "book")
     deaths.count("instance 3", "exited with 1", tmp_path)
     deaths.forgive()
     deaths.count("instance 3", "exited with 1", tmp_path)
@@ -133,19 +133,19 @@ def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: P
 
 
 def test_every_death_is_told_once_and_the_last_as_one_that_nobody_starts_again(tmp_path: Path) -> None:
-    deaths = Deaths(2, tmp_path / "book")
+    deaths = WorkerDeaths(2, tmp_path / "book")
     deaths.note("a reward worker", "hung in f")
     deaths.count("the trainer", "exited with 1", tmp_path)
-    assert [(fault.worker, fault.is_restarted) for fault in deaths.told(5.0)] == [
+    assert [(fault.worker, fault.is_restarted) for fault in deaths.faults(5.0)] == [
         ("a reward worker", True),
         ("the trainer", True),
     ]
     with pytest.raises(WorkerDied):
         deaths.count("the trainer", "exited with 1", tmp_path)
-    assert deaths.told(6.0) == [
+    assert deaths.faults(6.0) == [
         Fault(at=6.0, worker="the trainer", reason="exited with 1", is_restarted=False)
     ]
-    assert deaths.told(7.0) == []
+    assert deaths.faults(7.0) == []
 
 
 def test_last_words_are_quoted_of_a_process_that_ended_by_itself_with_an_error(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSe
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"at":1.0}\n{"step":2,"at":2.0}\n{"step":3,"at"')
     plane = make_plane(make_setup())
-    metrics = Metrics(path, tmp_path / "board", plane, newest_version=1)
+    metrics = MetricsWriter(path, tmp_path / "board", plane, newest_version=1)
     metrics.write({"step": 2, "reward": None}, step=2)
     metrics.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
@@ -303,7 +303,7 @@ def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSe
 def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
     make_setup: MakeSetup, tmp_path: Path
 ) -> None:
-    metrics = Metrics(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup()))
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup()))
     failure = RewardFailure(function="f", row=0, reason="raised", detail="E")
 
     def judge(tokens: float, *failures: RewardFailure) -> None:
@@ -313,9 +313,9 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
 
     judge(1.0, failure)
     judge(4.0, failure)
-    metrics.trained(StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    metrics.published(StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
     judge(8.0)
-    metrics.trained(StepPublished(batch=1, train_s=1.0, publish_s=0.0), 5.0)
+    metrics.published(StepPublished(batch=1, train_s=1.0, publish_s=0.0), 5.0)
     metrics.close()
     first, second = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert (first["tokens"], first["reward_failures"]) == (2.5, 2.0)
@@ -326,15 +326,10 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
 def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"at":4.0,"step_time":4.0}\n{"step":1,"at":5.0,"eval/prompts":8.0}\n')
-    metrics = Metrics(path, tmp_path / "board", make_plane(make_setup()), newest_version=1)
+    metrics = MetricsWriter(path, tmp_path / "board", make_plane(make_setup()), newest_version=1)
     metrics.evaluated(1, 5.0, [1.0], [3])
-    word = StepPublished(
-        batch=1,
-        train_s=1.0,
-        publish_s=0.1,
-        metrics={},
-    )
-    metrics.trained(word, 7.5)
+    word = StepPublished(batch=1, train_s=1.0, publish_s=0.1)
+    metrics.published(word, 7.5)
     metrics.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["step"], line.get("step_time")) for line in lines] == [(1, 4.0), (1, None), (2, 3.5)]
@@ -371,98 +366,105 @@ class Silent:
         return "killed by SIGKILL"
 
 
-def make_training(make_setup: MakeSetup, root: Path) -> Training:
+class Unmeasured:
+    """Metrics that nobody wants."""
+
+    def took(self, *batch: Any) -> None:
+        """A batch was taken."""
+
+
+def make_trainer(make_setup: MakeSetup, root: Path) -> TrainerProcess:
     """A trainer that says nothing by itself, ready, in a run where nothing happened yet."""
     setup, layout = make_setup(), LiveLayout(root=root)
     journal = Journal.create(layout.journal, setup.recipe)
-    deaths = Deaths(3, root / "book")
-    training = Training(setup, layout, journal, deaths, lambda take, groups: None, launch=SilentLaunch())
-    training.is_ready = True
-    return training
+    deaths = WorkerDeaths(3, root / "book")
+    metrics: Any = Unmeasured()
+    trainer = TrainerProcess(setup, layout, journal, deaths, metrics, launch=SilentLaunch())
+    trainer.is_ready = True
+    return trainer
 
 
 def test_a_checkpoint_waits_until_the_journal_knows_the_step(make_setup: MakeSetup, tmp_path: Path) -> None:
-    training = make_training(make_setup, tmp_path)
-    training.take(Take(batch=0, groups=(), staleness=()))
-    training.write_checkpoint()
-    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
+    trainer = make_trainer(make_setup, tmp_path)
+    trainer.take(Take(batch=0, groups=(), staleness=()))
+    trainer.write_checkpoint()
+    told: list[Any] = trainer.handle.told  # type: ignore[attr-defined]
     assert isinstance(told[-1], TrainStep)
-    training.published()
+    trainer.step_recorded(RecordStep(is_checkpoint_due=False))
     assert isinstance(told[-1], WriteCheckpoint)
-    assert training.is_checkpoint_due, "until it is written"
+    assert trainer.is_checkpoint_due, "until it is written"
 
 
 def test_a_step_that_has_only_some_of_its_groups_is_forgotten_before_a_checkpoint(
     make_setup: MakeSetup, tmp_path: Path
 ) -> None:
-    training = make_training(make_setup, tmp_path)
-    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
-    training._has_part = True
-    training.write_checkpoint()
+    trainer = make_trainer(make_setup, tmp_path)
+    told: list[Any] = trainer.handle.told  # type: ignore[attr-defined]
+    trainer._has_part = True
+    trainer.write_checkpoint()
     assert not any(isinstance(word, WriteCheckpoint) for word in told)
-    assert training.abandon_part()
-    training.write_checkpoint()
+    assert trainer.abandon_part()
+    trainer.write_checkpoint()
     assert [type(word) for word in told[-2:]] == [AbandonStep, WriteCheckpoint]
 
 
 def test_a_step_that_has_changed_the_weights_is_not_forgotten(make_setup: MakeSetup, tmp_path: Path) -> None:
     setup = make_setup()
     twice = make_setup(batch=replace(setup.recipe.batch, updates=2))
-    training = make_training(lambda: twice, tmp_path)  # type: ignore[arg-type]
-    assert training.abandon_part(), "there is none"
-    training._has_part = True
-    assert not training.abandon_part()
+    trainer = make_trainer(lambda: twice, tmp_path)  # type: ignore[arg-type]
+    assert trainer.abandon_part(), "there is none"
+    trainer._has_part = True
+    assert not trainer.abandon_part()
 
 
 def test_the_next_checkpoint_waits_for_the_last_one_and_is_not_forgotten(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = make_training(make_setup, tmp_path)
-    told: list[Any] = training.handle.told  # type: ignore[attr-defined]
-    training.write_checkpoint()
-    training.take(Take(batch=0, groups=(), staleness=()))
-    training.want_checkpoint()
-    training.published()
+    trainer = make_trainer(make_setup, tmp_path)
+    told: list[Any] = trainer.handle.told  # type: ignore[attr-defined]
+    trainer.write_checkpoint()
+    trainer.take(Take(batch=0, groups=(), staleness=()))
+    trainer.step_recorded(RecordStep(is_checkpoint_due=True))
     assert [type(word) for word in told if not isinstance(word, Begin)] == [WriteCheckpoint, TrainStep]
     monkeypatch.setattr(Silent, "receive", lambda self: [CheckpointWritten(version=0, directory="x")])
-    training.words()
+    trainer.messages()
     assert isinstance(told[-1], WriteCheckpoint)
-    assert training.is_checkpoint_due
-    training.words()
-    assert not training.is_checkpoint_due
+    assert trainer.is_checkpoint_due
+    trainer.messages()
+    assert not trainer.is_checkpoint_due
 
 
 def test_a_trainer_that_died_over_a_checkpoint_is_asked_for_it_again(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = make_training(make_setup, tmp_path)
-    training.write_checkpoint()
-    training._start()
-    assert training.is_checkpoint_due
+    trainer = make_trainer(make_setup, tmp_path)
+    trainer.write_checkpoint()
+    trainer._start()
+    assert trainer.is_checkpoint_due
     monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
-    training.words()
-    assert isinstance(training.handle.told[-1], WriteCheckpoint)  # type: ignore[attr-defined]
+    trainer.messages()
+    assert isinstance(trainer.handle.told[-1], WriteCheckpoint)  # type: ignore[attr-defined]
 
 
 def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = make_training(make_setup, tmp_path)
-    training.is_ready = False
-    training.retire(0)
+    trainer = make_trainer(make_setup, tmp_path)
+    trainer.is_ready = False
+    trainer.retire(0)
     monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
-    training.words()
-    assert training.handle.told[-1] == RetireVersion(version=0)  # type: ignore[attr-defined]
+    trainer.messages()
+    assert trainer.handle.told[-1] == RetireVersion(version=0)  # type: ignore[attr-defined]
 
 
 def test_an_instance_that_hangs_before_it_joins_is_started_again(
     make_setup: MakeSetup, tmp_path: Path
 ) -> None:
     setup = make_setup(control=Control(silence_s=0.05))
-    deaths = Deaths(3, tmp_path / "book")
-    instances = Instances(setup, LiveLayout(root=tmp_path), deaths, (), launch=SilentLaunch())
-    assert instances.lost() == []
+    deaths = WorkerDeaths(3, tmp_path / "book")
+    instances = InstancePool(setup, LiveLayout(root=tmp_path), deaths, (), launch=SilentLaunch())
+    assert instances.replace_lost() == []
     time.sleep(0.06)
-    (lost,) = instances.lost()
+    (lost,) = instances.replace_lost()
     assert lost.reason == "was silent for 0.05 s"
-    assert instances.lost() == [], "the next one has its own time"
+    assert instances.replace_lost() == [], "the next one has its own time"

@@ -15,8 +15,8 @@ from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Launch, WorkerSpec
+from dora_rl.run import preparation
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator import preparing
 from dora_rl.run.setup import RunSetup
 
 from .conftest import MakeSetup
@@ -27,13 +27,13 @@ ROWS = "rows = [{'prompt': str(i), 'solution': str(i)} for i in range(8)]\n"
 @pytest.fixture
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LiveLayout]:
     """Prepare a run, telling often."""
-    monkeypatch.setattr(preparing, "_TELL_EVERY_S", 0.2)
-    monkeypatch.setattr(preparing.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(preparation, "_TELL_EVERY_S", 0.2)
+    monkeypatch.setattr(preparation.tempfile, "tempdir", str(tmp_path))
 
-    def prepare(setup: RunSetup, tell: preparing.Tell = print, launch: Launch = LOCAL) -> LiveLayout:
+    def prepare(setup: RunSetup, tell: preparation.Tell = print, launch: Launch = LOCAL) -> LiveLayout:
         layout = LiveLayout(root=tmp_path / "made")
         layout.root.mkdir()
-        preparing.make_prompts(setup, layout, tell, launch)
+        preparation.make_prompts(setup, layout, tell, launch)
         return layout
 
     return prepare

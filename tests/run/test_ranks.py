@@ -14,7 +14,7 @@ from dora_rl.core.recipe import Control
 from dora_rl.launch.local import LOCAL, LocalHandle
 from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.orchestrator.plane import replay_live
+from dora_rl.run.open_run import replay_live
 from dora_rl.run.run import run_live
 from dora_rl.run.setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from dora_rl.core.errors import DoraError
-from dora_rl.core.history import History, HistoryWriter
+from dora_rl.core.history import History, HistoryWriter, Watcher
 from dora_rl.core.inputs import Published
 from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Recipe
@@ -16,11 +16,10 @@ from dora_rl.observe.summary import show
 from dora_rl.observe.terminal import progress, say, stdout
 from dora_rl.observe.timeline import Timeline, Tracker
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.plane import replay_live
+from dora_rl.run.open_run import replay_live
 from dora_rl.sim.recording import replay_history
 from dora_rl.sim.run import Result, simulate
 from dora_rl.sim.setup import complete, resolve
-from dora_rl.sim.world import Watcher
 
 
 def run_one(

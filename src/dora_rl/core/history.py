@@ -10,7 +10,7 @@ and reported (`torn_line`); damage anywhere else is an error that names its line
 what they mean.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,9 @@ SCHEMA = 2
 """Raised when a line written before can no longer be read."""
 
 Event = tuple[Input, list[Decision]]
+
+Watcher = Callable[[Input, list[Decision]], None]
+"""Hears every input with what was decided about it; of a live run once both are durable."""
 
 _Line = tuple[int, dict[str, Any]]
 

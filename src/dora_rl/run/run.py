@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.history import Watcher
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.loop import Orchestrator
-from dora_rl.run.orchestrator.opening import Opened, open_again, open_new
-from dora_rl.run.orchestrator.preparing import Tell
-from dora_rl.run.orchestrator.writing import Watcher
+from dora_rl.run.open_run import OpenRun, open_again, open_new
+from dora_rl.run.orchestrator import Orchestrator
+from dora_rl.run.preparation import Tell
 from dora_rl.run.setup import RunSetup
 from dora_rl.run.summary import RunSummary
 from dora_rl.store.durable import full_disk_named
@@ -73,7 +73,7 @@ def resumable(root: Path) -> Iterator[None]:
         raise
 
 
-def _run(opened: Opened, launch: Launch, watchers: Sequence[Watcher]) -> RunSummary:
+def _run(opened: OpenRun, launch: Launch, watchers: Sequence[Watcher]) -> RunSummary:
     try:
         orchestrator = Orchestrator(opened, launch, tuple(watchers))
         with orchestrator.interrupts.heeded():
@@ -87,7 +87,7 @@ def _run(opened: Opened, launch: Launch, watchers: Sequence[Watcher]) -> RunSumm
         opened.close()
 
 
-def _summary(opened: Opened, orchestrator: Orchestrator) -> RunSummary:
+def _summary(opened: OpenRun, orchestrator: Orchestrator) -> RunSummary:
     plane = opened.plane
     staleness = plane.meters.staleness
     return RunSummary(
@@ -102,7 +102,7 @@ def _summary(opened: Opened, orchestrator: Orchestrator) -> RunSummary:
         starved_s=plane.meters.starved_s,
         window_stall_s=plane.meters.window_stall_s,
         worker_deaths=dict(orchestrator.deaths.total),
-        reward_failures=dict(orchestrator.scoring.failures.total),
-        checkpoint=orchestrator.checkpoint,
+        reward_failures=dict(orchestrator.rewards.failures.total),
+        checkpoint=orchestrator.trainer.checkpoint,
         last_metrics=orchestrator.metrics.last,
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.schedules import make_schedule
+from dora_rl.core.history import Watcher
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.costs.limit import limit
@@ -19,7 +20,7 @@ from dora_rl.sim.futures import Futures
 from dora_rl.sim.oracle import make_estimates
 from dora_rl.sim.trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
-from dora_rl.sim.world import Watcher, World
+from dora_rl.sim.world import World
 
 
 class Result(Record, frozen=True):

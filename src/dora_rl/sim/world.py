@@ -16,6 +16,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
+from dora_rl.core.history import Watcher
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.engine import SimulatedEngine, SimulatedRequest
@@ -23,8 +24,6 @@ from dora_rl.sim.feed import PromptFeed
 from dora_rl.sim.futures import Future, Futures
 from dora_rl.sim.trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
-
-Watcher = Callable[[Input, list[Decision]], None]
 
 _PATIENCE_S = 1e5
 """No trajectory takes so long."""

@@ -17,7 +17,7 @@ from dora_rl.core.record import Record
 from dora_rl.costs.rollout import RolloutCost
 from dora_rl.costs.training import TrainCost
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.plane import make_plane
+from dora_rl.run.open_run import make_plane
 from dora_rl.run.prompts import PromptLengths, PromptTable
 from dora_rl.run.setup import read_setup
 from dora_rl.sim.engine import SimulatedEngine

@@ -5,15 +5,17 @@ else is the run that `run_live` runs.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
+from dora_rl.core.history import Watcher
+from dora_rl.core.record import Record
 from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.launch.local import LOCAL
+from dora_rl.launch.protocol import Handle, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.orchestrator.loop import Orchestrator
-from dora_rl.run.orchestrator.opening import Opened, open_new
-from dora_rl.run.orchestrator.writing import Watcher
+from dora_rl.run.run import run_live
 from dora_rl.run.setup import RunSetup
 
 LengthOf = Callable[[StreamKey], int]
@@ -22,13 +24,7 @@ LengthOf = Callable[[StreamKey], int]
 
 def run_prescribed(setup: RunSetup, length_of: LengthOf, watchers: Sequence[Watcher] = ()) -> None:
     """Run a set-up to its end, leaving everything in its run directory."""
-    opened = open_new(setup, LOCAL)
-    try:
-        orchestrator = _PrescribingOrchestrator(opened, tuple(watchers), length_of)
-        orchestrator.run()
-        orchestrator.stop()
-    finally:
-        opened.close()
+    run_live(setup, watchers, launch=PrescribingLaunch(length_of))
 
 
 def prescribed(request: Request, length_of: LengthOf) -> Request:
@@ -38,16 +34,38 @@ def prescribed(request: Request, length_of: LengthOf) -> Request:
     return replace(request, stopping=Stopping(max_new_tokens=left, is_length_prescribed=True))
 
 
-class _PrescribingOrchestrator(Orchestrator):
-    """Every request is given its length on its way to an instance."""
+class PrescribingLaunch:
+    """Starts workers of this machine, and gives every request its length on its way to an instance."""
 
-    def __init__(self, opened: Opened, watchers: tuple[Watcher, ...], length_of: LengthOf) -> None:
-        super().__init__(opened, LOCAL, watchers)
-        send = self._instances.send
+    def __init__(self, length_of: LengthOf) -> None:
+        self._length_of = length_of
 
-        def send_prescribed(number: int, message: say.Message) -> None:
-            if isinstance(message, say.StartRequest):
-                message = replace(message, request=prescribed(message.request, length_of))
-            send(number, message)
+    def start(self, worker: WorkerSpec, replies: Any) -> Handle:
+        """A local worker behind a handle that prescribes."""
+        return PrescribingHandle(LOCAL.start(worker, replies), self._length_of)
 
-        self._instances.send = send_prescribed  # type: ignore[method-assign]
+
+class PrescribingHandle:
+    """A handle whose requests end where it was prescribed; everything else is the worker's own."""
+
+    def __init__(self, handle: Handle, length_of: LengthOf) -> None:
+        self._handle = handle
+        self._length_of = length_of
+        self.flush, self.receive = handle.flush, handle.receive
+        self.fileno, self.end = handle.fileno, handle.end
+
+    def send(self, message: Record) -> None:
+        """Tell the worker something; a request with its length."""
+        if isinstance(message, say.StartRequest):
+            message = replace(message, request=prescribed(message.request, self._length_of))
+        self._handle.send(message)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the worker is there."""
+        return self._handle.is_alive
+
+    @property
+    def is_mid_message(self) -> bool:
+        """Whether a part of a message came, and the rest is on its way."""
+        return self._handle.is_mid_message

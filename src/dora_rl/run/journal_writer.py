@@ -1,20 +1,17 @@
 """What is decided is written down before it is acted on: journal first, then the event log, then watchers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Admit, Decision, Start
-from dora_rl.core.history import Event, HistoryWriter
+from dora_rl.core.history import Event, HistoryWriter, Watcher
 from dora_rl.core.inputs import Input
 from dora_rl.run.prompts import PromptTable
 from dora_rl.store.journal import Journal
 from dora_rl.store.records import AnyPayload, PromptTokens
 
-Watcher = Callable[[Input, list[Decision]], None]
-"""Hears every input with what was decided about it, once both are durable."""
 
-
-class Scribe:
+class JournalWriter:
     """Lets control decide, and makes inputs, decisions and payloads durable together."""
 
     def __init__(
@@ -24,16 +21,23 @@ class Scribe:
         log: HistoryWriter,
         prompts: PromptTable,
         watchers: Sequence[Watcher],
+        past: Sequence[Event] = (),
     ) -> None:
+        """`past`: what was written down about evaluations before the run was cut short."""
         self._plane = plane
         self._journal = journal
         self._log = log
         self._prompts = prompts
         self._watchers = watchers
-        self._evaluating: set[int] = set()
-        """Evaluation groups whose prompt is recorded."""
+        self._recorded = {
+            decision.group
+            for _, decisions in past
+            for decision in decisions
+            if isinstance(decision, Start) and decision.evaluation
+        }
+        """Evaluation groups whose prompt is journalled."""
 
-    def decide(self, inputs: Sequence[Input], payloads: Sequence[AnyPayload]) -> list[Decision]:
+    def decide(self, inputs: Sequence[Input], payloads: Sequence[AnyPayload] = ()) -> list[Decision]:
         """What to do about these inputs, in order; durable when this returns."""
         events: list[Event] = [(told, self._plane.handle(told)) for told in inputs]
         decided = [decision for _, decisions in events for decision in decisions]
@@ -47,7 +51,7 @@ class Scribe:
         return decided
 
     def _prompts_of(self, decisions: Sequence[Decision]) -> list[PromptTokens]:
-        """Of the groups that start now."""
+        """The prompts of the groups that start now."""
         return [
             PromptTokens(group=decision.group, tokens=self._prompts[decision.row].token_ids)
             for decision in decisions
@@ -56,14 +60,7 @@ class Scribe:
         ]
 
     def _is_new_evaluation(self, start: Start) -> bool:
-        is_new = start.evaluation and start.group not in self._evaluating
+        is_new = start.evaluation and start.group not in self._recorded
         if is_new:
-            self._evaluating.add(start.group)
+            self._recorded.add(start.group)
         return is_new
-
-    def recall(self, events: Sequence[Event]) -> None:
-        """These were written down before this process began."""
-        for _, decisions in events:
-            for decision in decisions:
-                if isinstance(decision, Start):
-                    self._is_new_evaluation(decision)

@@ -16,9 +16,9 @@ from dora_rl.envs.prompt_source import built_in_source
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
 from dora_rl.run.prompts import PromptLengths, PromptTable
 from dora_rl.run.setup import RunSetup
+from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 
 _NAME = "the source of prompts"
 _ASK_AGAIN_S = 0.2
@@ -40,7 +40,7 @@ class PromptFeed:
         self._told: list[say.SourceTold] = []
         self._worker: SourceProcess | None = None
 
-    def start(self, layout: LiveLayout, deaths: Deaths, launch: Launch) -> None:
+    def start(self, layout: LiveLayout, deaths: WorkerDeaths, launch: Launch) -> None:
         """Start the process of a source of the user's own; it is told what happened before."""
         if self._built_in is None:
             self._worker = SourceProcess(self._setup, layout, deaths, launch, self._told)
@@ -92,7 +92,7 @@ class SourceProcess:
         self,
         setup: RunSetup,
         layout: LiveLayout,
-        deaths: Deaths,
+        deaths: WorkerDeaths,
         launch: Launch,
         told: Sequence[say.SourceTold],
     ) -> None:

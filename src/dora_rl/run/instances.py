@@ -16,54 +16,56 @@ from dora_rl.core.fleet import InstanceSpec
 from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
 from dora_rl.run.setup import RunSetup
+from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 
 
-class Phase(Enum):
+class InstancePhase(Enum):
+    """How far the process of an instance is: what it is waited for."""
+
     STARTING = "to open its engine"
     LOADING = "to load its first version"
     JOINED = "nothing"
 
 
-class Post(Struct, kw_only=True):
-    """One instance's process."""
+class InstanceProcess(Struct, kw_only=True):
+    """The process of one instance, and what it last said."""
 
     number: int
     handle: Handle
     since: float
     """When its phase began."""
     heard_at: float
-    phase: Phase = Phase.STARTING
+    phase: InstancePhase = InstancePhase.STARTING
     spec: InstanceSpec | None = None
     report: say.Report | None = None
-    """Its last."""
+    """The last one."""
     last_words: str | None = None
 
     @property
     def name(self) -> str:
         return f"instance {self.number}"
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: InstancePhase) -> None:
         self.phase, self.since = phase, time.monotonic()
 
 
-class Lost(Struct, kw_only=True):
-    """A process that is gone."""
+class LostInstance(Struct, kw_only=True):
+    """An instance whose process is gone, and was started again."""
 
     number: int
     was_joined: bool
     reason: str
 
 
-class Instances:
-    """All of them, by number."""
+class InstancePool:
+    """The processes of all instances, by number."""
 
     def __init__(
         self,
         setup: RunSetup,
         layout: LiveLayout,
-        deaths: Deaths,
+        deaths: WorkerDeaths,
         stop_tokens: tuple[int, ...],
         *,
         launch: Launch,
@@ -73,7 +75,7 @@ class Instances:
         self._layout = layout
         self._deaths = deaths
         self._launch = launch
-        self.posts: dict[int, Post] = {}
+        self.processes: dict[int, InstanceProcess] = {}
         for number in range(setup.devices.instances):
             self._start(number)
 
@@ -95,68 +97,72 @@ class Instances:
             )
         )
         now = time.monotonic()
-        self.posts[number] = Post(number=number, handle=handle, since=now, heard_at=now)
+        self.processes[number] = InstanceProcess(number=number, handle=handle, since=now, heard_at=now)
 
     def close(self) -> None:
         """End what is left, at once."""
-        for post in self.posts.values():
-            post.handle.end(within_s=0.0)
+        for process in self.processes.values():
+            process.handle.end(within_s=0.0)
 
     # --- talking --------------------------------------------------------------------------------
 
     def send(self, number: int, message: say.Message) -> None:
         """Tell an instance that has joined; anyone else is told nothing."""
-        post = self.posts[number]
-        if post.phase is Phase.JOINED:
-            post.handle.send(message)
+        process = self.processes[number]
+        if process.phase is InstancePhase.JOINED:
+            process.handle.send(message)
 
     def has_joined(self, number: int) -> bool:
-        return self.posts[number].phase is Phase.JOINED
+        return self.processes[number].phase is InstancePhase.JOINED
 
-    def words(self) -> Iterator[tuple[Post, Any]]:
-        """What they said, in each one's order."""
-        for post in self.posts.values():
-            for word in post.handle.receive():
-                post.heard_at = time.monotonic()
-                if isinstance(word, say.Broken):
-                    end_if_final(word)
-                    post.last_words = word.message
+    def messages(self) -> Iterator[tuple[InstanceProcess, Any]]:
+        """What instances said, in each one's order."""
+        for process in self.processes.values():
+            for message in process.handle.receive():
+                process.heard_at = time.monotonic()
+                if isinstance(message, say.Broken):
+                    end_if_final(message)
+                    process.last_words = message.message
                 else:
-                    yield post, word
+                    yield process, message
 
-    def serve(self, post: Post, version: int) -> None:
+    def serve(self, process: InstanceProcess, version: int) -> None:
         """Its engine is open: let it load its first version."""
-        post.enter(Phase.LOADING)
-        post.handle.send(say.LoadVersion(version=version))
+        process.enter(InstancePhase.LOADING)
+        process.handle.send(say.LoadVersion(version=version))
 
     # --- deaths ---------------------------------------------------------------------------------
 
-    def lost(self) -> list[Lost]:
-        """Those that died or took too long to start; each is started again."""
-        troubled = [(post, self._trouble(post)) for post in self.posts.values()]
-        return [self._replace(post, reason) for post, reason in troubled if reason is not None]
+    def replace_lost(self) -> list[LostInstance]:
+        """Start those again that died or took too long to start; which they were."""
+        troubled = [(process, self._trouble(process)) for process in self.processes.values()]
+        return [self._replace(process, reason) for process, reason in troubled if reason is not None]
 
     def restart(self, number: int, reason: str) -> None:
-        """Control gave it up."""
-        self._replace(self.posts[number], reason)
+        """Start an instance again that control gave up."""
+        self._replace(self.processes[number], reason)
 
-    def _trouble(self, post: Post) -> str | None:
+    def _trouble(self, process: InstanceProcess) -> str | None:
         """Why it has to be started again; of one that has joined, silence is judged by control."""
-        if not post.handle.is_alive:
-            return how_it_ended(post.handle.end(within_s=1.0), post.last_words, self._log(post.number))
-        if post.phase is Phase.JOINED:
+        if not process.handle.is_alive:
+            return how_it_ended(
+                process.handle.end(within_s=1.0), process.last_words, self._log(process.number)
+            )
+        if process.phase is InstancePhase.JOINED:
             return None
         now, start_s = time.monotonic(), self._setup.recipe.patience.start_s
         silence_s = self._setup.recipe.control.silence_s
-        if now - post.since > start_s:
-            return f"took more than {start_s:g} s {post.phase.value}"
-        return f"was silent for {silence_s:g} s" if now - post.heard_at > silence_s else None
+        if now - process.since > start_s:
+            return f"took more than {start_s:g} s {process.phase.value}"
+        return f"was silent for {silence_s:g} s" if now - process.heard_at > silence_s else None
 
-    def _replace(self, post: Post, reason: str) -> Lost:
-        post.handle.end(within_s=0.0)
-        self._deaths.count(post.name, reason, self._log(post.number))
-        self._start(post.number)
-        return Lost(number=post.number, was_joined=post.phase is Phase.JOINED, reason=reason)
+    def _replace(self, process: InstanceProcess, reason: str) -> LostInstance:
+        process.handle.end(within_s=0.0)
+        self._deaths.count(process.name, reason, self._log(process.number))
+        self._start(process.number)
+        return LostInstance(
+            number=process.number, was_joined=process.phase is InstancePhase.JOINED, reason=reason
+        )
 
     def _log(self, number: int) -> Path:
         return self._layout.logs / f"instance_{number}.log"

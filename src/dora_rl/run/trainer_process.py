@@ -5,50 +5,59 @@ after that is sent again, those that were published as replays. So its death is 
 control goes on as if the step took longer.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dora_rl.core.decisions import Hand, Take
+from dora_rl.engines.requests import Sampling
 from dora_rl.launch.protocol import Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.batches import group_of
-from dora_rl.run.orchestrator.deaths import Deaths, end_if_final, how_it_ended
+from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.received import RecordStep
 from dora_rl.run.setup import RunSetup
+from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import FinishedGroup, TakenBatch
-from dora_rl.trainer.records import TrainGroup
+from dora_rl.store.records import FinishedGroup, TakenBatch, WholeTrajectory
+from dora_rl.trainer.records import TrainGroup, TrainTrajectory
 
 _NAME = "the trainer"
 
-News = say.TrainerReady | say.StepTrained | say.StepPublished | say.StepReplayed | say.CheckpointWritten
+TrainerMessage = (
+    say.TrainerReady | say.StepTrained | say.StepPublished | say.StepReplayed | say.CheckpointWritten
+)
 
 
-class Training:
-    """The trainer, as the orchestrator sees it."""
+class TrainerProcess:
+    """The process of the trainer, and what it has to be told."""
 
     def __init__(
         self,
         setup: RunSetup,
         layout: LiveLayout,
         journal: Journal,
-        deaths: Deaths,
-        took: Callable[[Take, Sequence[FinishedGroup]], None],
+        deaths: WorkerDeaths,
+        metrics: MetricsWriter,
         *,
         launch: Launch,
+        handed: Sequence[Hand] = (),
+        retired: Sequence[int] = (),
     ) -> None:
         self._setup = setup
         self._layout = layout
         self._journal = journal
         self._deaths = deaths
-        self._took = took
+        self._metrics = metrics
         self._launch = launch
-        self.handed: list[Hand] = []
+        self._handed = list(handed)
         """Groups of the batch that is not taken yet."""
-        self.retired: list[int] = []
+        self._retired = list(retired)
         """Versions that nobody needs; one that starts is told again, because the last may not have heard."""
-        self.is_open = True
+        self.checkpoint: str | None = None
+        """The last one this process has seen written."""
+        self._is_open = True
         """Whether further steps may begin."""
         self._wants_checkpoint = False
         """The trainer has not been told yet."""
@@ -94,31 +103,23 @@ class Training:
     def take(self, take: Take) -> None:
         """Train on a batch; one that is not ready will find it in the journal."""
         finished = [self._journal.group(group) for group in take.groups]
-        self._took(take, finished)
-        has_some = {hand.group for hand in self.handed}
-        self.handed = []
-        if self.is_ready and self.is_open:
+        self._metrics.took(take, finished)
+        has_some = {hand.group for hand in self._handed}
+        self._handed = []
+        if self.is_ready and self._is_open:
             groups = tuple(self._as_group(group) for group in finished if group.group not in has_some)
             self._train(say.TrainStep(batch=take.batch, groups=groups))
 
     def hand(self, hand: Hand) -> None:
         """Begin to train on a group of a batch to come."""
-        self.handed.append(hand)
-        if self.is_ready and self.is_open:
+        self._handed.append(hand)
+        if self.is_ready and self._is_open:
             self._add(hand)
-
-    def forget_handed(self) -> None:
-        """The open batch begins anew."""
-        self.handed = []
 
     @property
     def is_checkpoint_due(self) -> bool:
         """A checkpoint is wanted, or being written."""
         return self._wants_checkpoint or self._is_writing
-
-    def want_checkpoint(self) -> None:
-        """Have the version of the step in progress written, once it is published."""
-        self._wants_checkpoint = True
 
     def write_checkpoint(self) -> None:
         """Have the last version written, now or once that can be: one at a time."""
@@ -143,18 +144,23 @@ class Training:
             self._has_part = False
         return True
 
-    def forgo_checkpoint(self) -> None:
-        """Do without one that was not begun."""
-        self._wants_checkpoint = False
+    def leave(self, *, with_checkpoint: bool) -> None:
+        """Begin no further step; write what there is, or do without a checkpoint that was not begun."""
+        self._is_open = False
+        if with_checkpoint:
+            self.write_checkpoint()
+        else:
+            self._wants_checkpoint = False
 
-    def published(self) -> None:
-        """The journal has the version of the step in progress."""
+    def step_recorded(self, effect: RecordStep) -> None:
+        """The journal has the version of the step in progress: it may be written, if that is due."""
         self.is_training = False
+        self._wants_checkpoint |= effect.is_checkpoint_due
         if self._wants_checkpoint:
             self.write_checkpoint()
 
     def retire(self, version: int) -> None:
-        self.retired.append(version)
+        self._retired.append(version)
         if self.is_ready:
             self.handle.send(say.RetireVersion(version=version))
 
@@ -180,30 +186,31 @@ class Training:
 
     # --- listening ------------------------------------------------------------------------------
 
-    def words(self) -> list[News]:
-        """What is news for others."""
-        news: list[News] = []
-        for word in self.handle.receive():
+    def messages(self) -> list[TrainerMessage]:
+        """What the trainer said that concerns others."""
+        messages: list[TrainerMessage] = []
+        for message in self.handle.receive():
             self._heard_at = time.monotonic()
-            match word:
+            match message:
                 case say.Broken():
-                    end_if_final(word)
-                    self._last_words = word.message
+                    end_if_final(message)
+                    self._last_words = message.message
                 case say.TrainerReady():
-                    self._catch_up(word)
-                    news.append(word)
+                    self._catch_up(message)
+                    messages.append(message)
                 case say.StepPublished() | say.StepReplayed():
                     self._done()
-                    news.append(word)
+                    messages.append(message)
                 case say.StepTrained():
-                    news.append(word)
+                    messages.append(message)
                 case say.CheckpointWritten():
                     self._done()
                     self._is_writing = False
+                    self.checkpoint = message.directory
                     if self._wants_checkpoint:
                         self.write_checkpoint()
-                    news.append(word)
-        return news
+                    messages.append(message)
+        return messages
 
     def _done(self) -> None:
         self._num_busy -= 1
@@ -212,17 +219,17 @@ class Training:
     def _catch_up(self, ready: say.TrainerReady) -> None:
         """Send everything that was taken after the version it holds."""
         self.is_ready = True
-        for version in self.retired:
+        for version in self._retired:
             self.handle.send(say.RetireVersion(version=version))
         for batch in self._journal.batches_after(ready.version):
-            if batch.is_published or self.is_open:
+            if batch.is_published or self._is_open:
                 self._train(self._again(batch))
             if not batch.is_published:
-                self._took(_take_of(batch), batch.groups)
+                self._metrics.took(_take_of(batch), batch.groups)
         if self._wants_checkpoint:
             self.write_checkpoint()
-        if self.is_open:
-            for hand in self.handed:
+        if self._is_open:
+            for hand in self._handed:
                 self._add(hand)
 
     def _again(self, batch: TakenBatch) -> say.TrainStep:
@@ -259,4 +266,29 @@ def _take_of(batch: TakenBatch) -> Take:
         batch=batch.number,
         groups=tuple(group.group for group in batch.groups),
         staleness=tuple(batch.number - group.version for group in batch.groups),
+    )
+
+
+def group_of(finished: FinishedGroup, sampling: Sampling) -> TrainGroup:
+    """A journalled group as the trainer takes it: always read back, so a replay trains on the same bits."""
+    return TrainGroup(
+        id=finished.group, members=tuple(_trajectory_of(member, sampling) for member in finished.members)
+    )
+
+
+def _trajectory_of(whole: WholeTrajectory, sampling: Sampling) -> TrainTrajectory:
+    response = whole.response
+    drawn = [stretch.version for stretch in response.stretches if stretch.version is not None]
+    is_policy = response.is_policy
+    return TrainTrajectory(
+        prompt=whole.prompt,
+        response=response.tokens,
+        logprobs=response.logprobs,
+        version=drawn[0] if drawn else whole.version,
+        # What is no number is masked by the trainer, and counted.
+        reward=math.nan if whole.reward is None else whole.reward,
+        is_policy=() if all(is_policy) else is_policy,
+        is_truncated=whole.is_truncated,
+        is_cut=sampling.is_cut,
+        temperature=sampling.temperature,
     )

@@ -1,4 +1,4 @@
-"""A run's directory, journal, prompts and control plane: made new, or as they were."""
+"""Opening a run: its directory, journal, prompts and control plane, made new or as they were."""
 
 import shutil
 import tempfile
@@ -9,26 +9,29 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.plane import ControlPlane
-from dora_rl.control.replay import replay
+from dora_rl.control.replay import Replay, replay
 from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
-from dora_rl.core.history import Event, HistoryWriter
+from dora_rl.core.history import Event, History, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
 from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.plane import make_plane
-from dora_rl.run.orchestrator.preparing import Tell, make_prompts
-from dora_rl.run.orchestrator.prompt_feed import PromptFeed
+from dora_rl.run.preparation import Tell, make_prompts
+from dora_rl.run.prompt_feed import PromptFeed
 from dora_rl.run.prompts import PromptTable
 from dora_rl.run.setup import RunSetup, read_setup, write_setup
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
 
+_LOAD_S, _MOVE_S, _STEP_S = 1.0, 0.1, 0.02
+"""What is believed before anything was seen."""
 
-class Past(Struct, kw_only=True):
-    """What happened before this process began."""
+
+class ResumePoint(Struct, kw_only=True):
+    """What happened before this process began, and others than control need to go on."""
 
     evaluations: list[Event] = field(default_factory=list)
     """Everything that speaks of one."""
@@ -40,8 +43,8 @@ class Past(Struct, kw_only=True):
     is_resumed: bool = False
 
 
-class Opened(Struct, kw_only=True):
-    """A run that is ready to go on."""
+class OpenRun(Struct, kw_only=True):
+    """A run whose directory, journal, log, prompts and control plane are open: ready to go on."""
 
     setup: RunSetup
     layout: LiveLayout
@@ -51,14 +54,14 @@ class Opened(Struct, kw_only=True):
     prompts: PromptTable
     plane: ControlPlane
     feed: PromptFeed
-    past: Past
+    past: ResumePoint
     closing: ExitStack
 
     def close(self) -> None:
         self.closing.close()
 
 
-def open_new(setup: RunSetup, launch: Launch, tell: Tell = lambda text: None) -> Opened:
+def open_new(setup: RunSetup, launch: Launch, tell: Tell = lambda text: None) -> OpenRun:
     """A new run; nothing is left behind if its rows cannot be read. `tell` hears of what takes long."""
     with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
         root, made = Path(setup.run_directory), LiveLayout(root=Path(name))
@@ -68,7 +71,7 @@ def open_new(setup: RunSetup, launch: Launch, tell: Tell = lambda text: None) ->
                 root, setup.recipe, lambda partial: _fill(LiveLayout(root=partial), setup, made)
             )
         )
-        return _opened(_at_home(setup, root), directory, closing, Past())
+        return _opened(_at_home(setup, root), directory, closing, ResumePoint())
 
 
 def _fill(layout: LiveLayout, setup: RunSetup, made: LiveLayout) -> None:
@@ -80,12 +83,12 @@ def _fill(layout: LiveLayout, setup: RunSetup, made: LiveLayout) -> None:
     write_setup(setup, layout.setup)
 
 
-def open_again(run_directory: Path) -> Opened:
+def open_again(run_directory: Path) -> OpenRun:
     """A run that was cut short: its log reconciled, its control plane as it was."""
     with ExitStack() as closing:
         directory = closing.enter_context(RunDirectory.resume(run_directory))
         setup = _at_home(read_setup(LiveLayout(root=run_directory).setup), run_directory)
-        return _opened(setup, directory, closing, Past(is_resumed=True))
+        return _opened(setup, directory, closing, ResumePoint(is_resumed=True))
 
 
 def _at_home(setup: RunSetup, root: Path) -> RunSetup:
@@ -95,7 +98,7 @@ def _at_home(setup: RunSetup, root: Path) -> RunSetup:
     return msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
 
 
-def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: Past) -> Opened:
+def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: ResumePoint) -> OpenRun:
     layout = LiveLayout(root=directory.layout.root)
     journal = closing.enter_context(Journal.open(layout.journal))
     reconcile(layout.events, journal)
@@ -105,7 +108,7 @@ def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: 
     plane = make_plane(setup)
     feed = PromptFeed(setup, prompts)
     _decide_again(plane, journal, past, feed)
-    return Opened(
+    return OpenRun(
         setup=setup,
         layout=layout,
         directory=directory,
@@ -119,7 +122,7 @@ def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: 
     )
 
 
-def _decide_again(plane: ControlPlane, journal: Journal, past: Past, feed: PromptFeed) -> None:
+def _decide_again(plane: ControlPlane, journal: Journal, past: ResumePoint, feed: PromptFeed) -> None:
     """Bring the control plane, and the source of prompts, to where they were."""
     difference = replay(plane, _remembered(journal, past, feed)).difference
     if difference is not None:
@@ -129,7 +132,7 @@ def _decide_again(plane: ControlPlane, journal: Journal, past: Past, feed: Promp
         )
 
 
-def _remembered(journal: Journal, past: Past, feed: PromptFeed) -> Iterator[Event]:
+def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterator[Event]:
     """The journal's events, with what others than control need of them kept in `past`."""
     evaluated: set[int] = set()
     for told, decisions in journal.events():
@@ -144,7 +147,7 @@ def _remembered(journal: Journal, past: Past, feed: PromptFeed) -> Iterator[Even
         yield told, decisions
 
 
-def _remember(decision: Decision, past: Past) -> None:
+def _remember(decision: Decision, past: ResumePoint) -> None:
     match decision:
         case Start():
             past.starts[decision.trajectory] = decision
@@ -167,3 +170,24 @@ def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set
     if isinstance(told, Ended | Scored):
         return bool(starts) or told.trajectory in evaluated
     return isinstance(told, EvaluationAsked | Published) or bool(starts) or not evaluated.isdisjoint(closes)
+
+
+# --- the control plane of a live run -------------------------------------------------------------
+
+
+def make_plane(setup: RunSetup) -> ControlPlane:
+    """A control plane as it is before the first input: a function of the set-up alone."""
+    lengths = LearnedLengths(prior_tokens=setup.max_new_tokens / 8, max_tokens=setup.max_new_tokens)
+    return ControlPlane(
+        setup.recipe.control,
+        setup.recipe.batch,
+        steps=setup.recipe.steps,
+        estimates=Estimates(lengths=lengths, load_s=_LOAD_S, move_s=_MOVE_S, step_s=_STEP_S),
+    )
+
+
+def replay_live(run_directory: Path) -> Replay:
+    """Whether control, told what a live run was told, decides the same."""
+    layout = LiveLayout(root=run_directory)
+    plane = make_plane(read_setup(layout.setup))
+    return replay(plane, History(layout.events))

@@ -17,7 +17,7 @@ from dora_rl.store.records import FinishedGroup
 Values = dict[str, float | None]
 
 
-class Metrics:
+class MetricsWriter:
     """The metrics of a run: `metrics.jsonl`, and TensorBoard files where that is installed."""
 
     def __init__(self, path: Path, board: Path, plane: ControlPlane, *, newest_version: int = 0) -> None:
@@ -56,20 +56,20 @@ class Metrics:
             values[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
         self._taken[take.batch] = values
 
-    def trained(self, word: StepPublished, at: float) -> None:
+    def published(self, message: StepPublished, at: float) -> None:
         """A step was published: told before it is written down, and cut off again if it is not."""
         counters = self._counters()
         since = {name: value - self._marks[name] for name, value in counters.items()}
         window = self._plane.window
         active = {f"active_groups/{version}": float(window.active(version)) for version in window.live()}
         values: Values = {
-            **word.metrics,
-            **self._taken.pop(word.batch, {}),
+            **message.metrics,
+            **self._taken.pop(message.batch, {}),
             **since,
             **active,
             "step_time": at - self._last_at,
-            "train_time": word.train_s,
-            "publish_time": word.publish_s,
+            "train_time": message.train_s,
+            "publish_time": message.publish_s,
             "active_groups": float(window.num_active),
             "finished_groups": float(window.num_finished),
             "reward_failures": float(self._num_failures),
@@ -81,7 +81,7 @@ class Metrics:
         self._marks, self._last_at = counters, at
         self._num_failures, self._logged = 0, {}
         self.last = values
-        self.write({"step": word.batch + 1, "at": at, **values}, step=word.batch + 1)
+        self.write({"step": message.batch + 1, "at": at, **values}, step=message.batch + 1)
 
     def evaluated(self, version: int, at: float, rewards: list[float], lengths: list[int]) -> None:
         """All evaluations of a version are scored; one that was told before a crash is not told again."""

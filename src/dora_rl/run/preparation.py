@@ -17,8 +17,8 @@ from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.launch.waiting import wait_for
 from dora_rl.run import messages as say
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.orchestrator.deaths import end_if_final, how_it_ended
 from dora_rl.run.setup import RunSetup
+from dora_rl.run.worker_deaths import end_if_final, how_it_ended
 
 Tell = Callable[[str], None]
 """Hears what somebody who waits wants to know."""
@@ -36,12 +36,12 @@ def make_prompts(setup: RunSetup, layout: LiveLayout, tell: Tell, launch: Launch
     )
     worker.send(say.Begin(setup=setup, store=str(layout.root)))
     try:
-        _Waiting(worker, setup, log, tell).wait()
+        _PreparationWait(worker, setup, log, tell).wait()
     finally:
         worker.end(within_s=0.0)
 
 
-class _Waiting:
+class _PreparationWait:
     """From the start of the process to its last word."""
 
     def __init__(self, worker: Handle, setup: RunSetup, log: Path, tell: Tell) -> None:

@@ -17,12 +17,12 @@ class WorkerDied(DoraError):
     """A worker dies again and again."""
 
 
-class Deaths:
+class WorkerDeaths:
     """Who died how often, in all and since the last version was published."""
 
-    def __init__(self, max_deaths: int, book: Path) -> None:
+    def __init__(self, max_deaths: int, log: Path) -> None:
         self._max_deaths = max_deaths
-        self._book = book
+        self._log = log
         self._in_a_row: Counter[str] = Counter()
         self.total: Counter[str] = Counter()
         self._untold: list[tuple[str, str, bool]] = []
@@ -41,13 +41,13 @@ class Deaths:
 
     def note(self, worker: str, reason: str, *, is_restarted: bool = True) -> None:
         """A worker died whose deaths others judge."""
-        with self._book.open("a", encoding="utf-8") as book:
-            book.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {worker} {reason}\n")
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {worker} {reason}\n")
         self.total[worker] += 1
         self._untold.append((worker, reason, is_restarted))
 
-    def told(self, at: float) -> list[Fault]:
-        """Those that the event log does not have yet."""
+    def faults(self, at: float) -> list[Fault]:
+        """Deaths that the event log does not have yet."""
         untold, self._untold = self._untold, []
         return [
             Fault(at=at, worker=worker, reason=reason, is_restarted=is_restarted)
@@ -71,9 +71,9 @@ def _last_line(log: Path) -> str | None:
     return lines[-1] if lines else None
 
 
-def end_if_final(word: Broken) -> None:
+def end_if_final(broken: Broken) -> None:
     """What would break again in the same way ends the run at once."""
-    if word.is_users:
-        raise UserError(word.message, hint=word.hint)
-    if word.is_disk_full:
-        raise DiskFull(word.message, hint=word.hint)
+    if broken.is_users:
+        raise UserError(broken.message, hint=broken.hint)
+    if broken.is_disk_full:
+        raise DiskFull(broken.message, hint=broken.hint)

@@ -1,0 +1,171 @@
+"""Effects and decisions become commands, in their order: the sibling of the simulator's world.
+
+Called once the inputs behind them are durable. What is decided about an instance that died meanwhile is not
+sent: control hears of the death and decides again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dora_rl.control.ledger import Phase
+from dora_rl.control.plane import ControlPlane
+from dora_rl.control.schedules import make_schedule
+from dora_rl.core import decisions as do
+from dora_rl.core.decisions import Decision
+from dora_rl.core.errors import DoraError
+from dora_rl.engines.requests import Request, Stopping, StreamKey
+from dora_rl.run import messages as say
+from dora_rl.run import received as follow
+from dora_rl.run.instance_inbox import InstanceInbox
+from dora_rl.run.instances import InstancePool
+from dora_rl.run.prompts import PromptTable
+from dora_rl.run.received import AnyEffect
+from dora_rl.run.requests import PartialTrajectory, RequestMoves, RequestTable
+from dora_rl.run.rewards.queue import RewardQueue
+from dora_rl.run.setup import RunSetup
+from dora_rl.run.trainer_process import TrainerProcess
+from dora_rl.store.journal import Journal
+
+RECORDS_ONLY = (do.Admit, do.Wait, do.Finish)
+"""Decisions that ask nothing of anyone: an admission is followed by its Starts, a wait is for the meters, and
+the loop sees by itself that control is done."""
+
+
+class UnknownDecision(DoraError):
+    """Control decided what a live run cannot carry out."""
+
+
+class DecisionExecutor:
+    """Carries out what follows from messages, and what control decided about them."""
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        prompts: PromptTable,
+        plane: ControlPlane,
+        journal: Journal,
+        *,
+        inbox: InstanceInbox,
+        instances: InstancePool,
+        requests: RequestTable,
+        moves: RequestMoves,
+        trainer: TrainerProcess,
+        rewards: RewardQueue,
+    ) -> None:
+        self._setup = setup
+        self._prompts = prompts
+        self._plane = plane
+        self._journal = journal
+        self._instances = instances
+        self._requests = requests
+        self._moves = moves
+        self._rewards = rewards
+        self._max_staleness = make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness
+        self._effects: dict[type[follow.Effect], Callable[[Any], None]] = {
+            follow.ScoreTrajectory: self._score,
+            follow.ContinueRequest: lambda e: self._generate(e.trajectory, e.request),
+            follow.DeliverKv: self._deliver,
+            follow.ServeStore: lambda e: inbox.serve_store(),
+            follow.RecordStep: trainer.step_recorded,
+            follow.CoverBatches: self._cover,
+        }
+        self._decisions: dict[type[Decision], Callable[[Any], None]] = {
+            do.Start: self._start,
+            do.Move: moves.begin,
+            do.Abort: self._abort,
+            do.Interrupt: lambda d: instances.send(d.instance, say.InterruptAll(version=d.version)),
+            do.Load: lambda d: instances.send(d.instance, say.LoadVersion(version=d.version, drop=d.drop)),
+            do.Drop: lambda d: instances.send(d.instance, say.DropVersion(version=d.version)),
+            do.Lend: lambda d: instances.send(d.instance, say.LendDevice()),
+            do.Return: lambda d: instances.send(d.instance, say.ReturnDevice()),
+            do.Restart: self._restart,
+            do.Hand: trainer.hand,
+            do.Take: trainer.take,
+            do.Close: self._close,
+            do.Retire: lambda d: trainer.retire(d.version),
+        }
+
+    def carry_out(self, effects: Sequence[AnyEffect], decisions: Sequence[Decision]) -> None:
+        """All effects in order, then all decisions in order."""
+        for effect in effects:
+            self._effects[type(effect)](effect)
+        for decision in decisions:
+            command = self._decisions.get(type(decision))
+            if command is not None:
+                command(decision)
+            elif not isinstance(decision, RECORDS_ONLY):
+                raise UnknownDecision(f"a live run cannot carry out {decision}", hint="this is a defect")
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _start(self, start: do.Start) -> None:
+        self._requests.begin(start)
+        placed = self._requests.place(start.trajectory, start.instance)
+        self._generate(start.trajectory, placed.number)
+
+    def _generate(self, trajectory: int, number: int) -> None:
+        """Have a trajectory generated behind what exists of it, unless it has another request by now."""
+        placed = self._requests.of(trajectory)
+        if placed is not None and placed.number == number:
+            request = self._request(number, self._requests.partial[trajectory])
+            self._instances.send(placed.instance, say.StartRequest(request=request))
+
+    def _request(self, number: int, partial: PartialTrajectory) -> Request:
+        setup, start = self._setup, partial.start
+        return Request(
+            id=number,
+            version=start.version,
+            prompt=self._prompts[start.row].token_ids,
+            key=StreamKey(
+                seed=setup.recipe.seed,
+                epoch=start.epoch,
+                row=start.row,
+                member=start.member,
+                attempt=start.attempt,
+            ),
+            sampling=setup.evaluation_sampling if start.evaluation else setup.recipe.sampling,
+            stopping=Stopping(
+                max_new_tokens=setup.max_new_tokens - len(partial.tokens),
+                stop_strings=setup.recipe.response.stop_strings,
+            ),
+            continued=tuple(partial.tokens),
+            group=start.group,
+            deadline=start.version + self._max_staleness,
+        )
+
+    def _abort(self, abort: do.Abort) -> None:
+        """Wherever it is: on its way it has left one place and may not have reached the other."""
+        placed = self._requests.of(abort.trajectory)
+        if placed is not None and placed.instance == abort.instance:
+            self._moves.forget_request(abort.trajectory)
+            self._instances.send(abort.instance, say.AbortRequest(request=placed.number))
+
+    def _deliver(self, effect: follow.DeliverKv) -> None:
+        # Its target may have died in the same turn.
+        if self._requests.find(effect.request, effect.instance) is not None:
+            command = say.ImportRequest(request=effect.request, path=effect.path)
+            self._instances.send(effect.instance, command)
+
+    def _restart(self, restart: do.Restart) -> None:
+        self._moves.forget_instance(restart.instance)
+        if self._instances.has_joined(restart.instance):
+            self._instances.restart(restart.instance, restart.reason)
+
+    # --- trajectories and batches ---------------------------------------------------------------
+
+    def _score(self, effect: follow.ScoreTrajectory) -> None:
+        """Ask for a reward, unless the trajectory was closed by what was decided about the same messages."""
+        key = effect.trajectory
+        partial, group = self._requests.partial.pop(key, None), self._plane.ledger.group_of(key)
+        if partial is not None and group is not None and group.member(key).phase == Phase.ENDED:
+            start = partial.start
+            self._rewards.ask(key, start.group, start.row, start.attempt, partial.tokens)
+
+    def _close(self, close: do.Close) -> None:
+        for trajectory in close.members:
+            self._requests.partial.pop(trajectory, None)
+            self._rewards.look_at(trajectory, close.group)
+
+    def _cover(self, effect: follow.CoverBatches) -> None:
+        self._journal.covered(effect.version)
+        self._journal.prune()

@@ -1,0 +1,289 @@
+"""The orchestrator of a live run: one loop between the control plane and the workers. Never reaches torch.
+
+    messages ──> inputs, payloads, effects ──> control ──> journal, event log ──> effects, decisions
+        ^                                                                                │
+        └──────────── instances, trainer, reward workers <─────────── commands <─────────┘
+
+| waits for                     | at most                | then                                      |
+|-------------------------------|------------------------|-------------------------------------------|
+| anyone to speak               | the next tick          | control looks at placement and silence    |
+| an instance to join           | `patience.start_s`     | it is started again, a few times          |
+| a joined instance to speak    | `control.silence_s`    | control has it started again              |
+| the trainer's step            | `patience.step_s`      | it is started again and catches up        |
+| a source's choice of prompts  | `order.time_limit_s`   | it is started again, a few times          |
+| a reward                      | `scoring.time_limit_s` | a failure that is counted                 |
+| anything to end at all        | `patience.progress_s`  | the run ends with the reason              |
+"""
+
+import time
+
+from dora_rl.core import inputs as told
+from dora_rl.core.errors import DoraError
+from dora_rl.core.history import Watcher
+from dora_rl.envs.prompt_offers import exhausted
+from dora_rl.launch.protocol import Launch
+from dora_rl.launch.waiting import Interrupts, wait_for
+from dora_rl.run import messages as say
+from dora_rl.run.decision_executor import DecisionExecutor
+from dora_rl.run.evaluations import EvaluationTracker
+from dora_rl.run.instance_inbox import InstanceInbox
+from dora_rl.run.instances import InstancePool
+from dora_rl.run.journal_writer import JournalWriter
+from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.open_run import OpenRun
+from dora_rl.run.received import Received
+from dora_rl.run.requests import PartialTrajectory, RequestMoves, RequestTable
+from dora_rl.run.rewards.queue import RewardQueue
+from dora_rl.run.trainer_inbox import TrainerInbox
+from dora_rl.run.trainer_process import TrainerProcess
+from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied
+
+_PACE_S, _GPU_PACE_S = 0.01, 0.002
+"""Least time from one turn of the loop to the next: what ends within it is written down in one transaction.
+Turns take time from those who work on the same CPUs; a GPU stands still until somebody looks."""
+
+
+class Orchestrator:
+    """One run, from where it stands to its end."""
+
+    def __init__(self, run: OpenRun, launch: Launch, watchers: tuple[Watcher, ...] = ()) -> None:
+        """Build every part, each from those before it, and start the workers; `run` closes them."""
+        setup, recipe, layout, past = run.setup, run.setup.recipe, run.layout, run.past
+        plane, journal, prompts, close = run.plane, run.journal, run.prompts, run.closing.callback
+        self._run = run
+        self._clock_began = time.monotonic() - past.at
+
+        # What others report to.
+        self.interrupts = Interrupts()
+        close(self.interrupts.close)
+        self.deaths = WorkerDeaths(recipe.patience.max_deaths, layout.logs / "orchestrator.log")
+        self.metrics = MetricsWriter(
+            layout.metrics_log, layout.metrics, plane, newest_version=journal.newest_version
+        )
+        close(self.metrics.close)
+        self._evaluations = EvaluationTracker(recipe.evaluation, prompts, self.metrics, past.evaluations)
+
+        # The workers.
+        run.feed.start(layout, self.deaths, launch)
+        close(run.feed.close)
+        self.trainer = TrainerProcess(
+            setup,
+            layout,
+            journal,
+            self.deaths,
+            self.metrics,
+            launch=launch,
+            handed=past.handed,
+            retired=past.retired,
+        )
+        close(self.trainer.close)
+        self._instances = InstancePool(setup, layout, self.deaths, prompts.stop_tokens, launch=launch)
+        close(self._instances.close)
+        self.rewards = RewardQueue(
+            setup.scoring,
+            prompts,
+            layout,
+            plane,
+            self.deaths,
+            self.metrics,
+            launch=launch,
+            max_failed=recipe.batch.trajectories,
+        )
+        close(self.rewards.close)
+
+        # Messages in, commands out.
+        requests = RequestTable(_unfinished(run))
+        moves = RequestMoves(layout.root, self._instances, requests)
+        close(moves.close)
+        self._instance_inbox = InstanceInbox(plane, self._instances, requests, moves)
+        self._trainer_inbox = TrainerInbox(setup, self.trainer, self._evaluations, self.metrics, self.deaths)
+        self._journal_writer = JournalWriter(
+            plane,
+            journal,
+            run.log,
+            prompts,
+            (run.feed.watch, self._evaluations.watch, *watchers),
+            past.evaluations,
+        )
+        self._executor = DecisionExecutor(
+            setup,
+            prompts,
+            plane,
+            journal,
+            inbox=self._instance_inbox,
+            instances=self._instances,
+            requests=requests,
+            moves=moves,
+            trainer=self.trainer,
+            rewards=self.rewards,
+        )
+
+        # The loop's own state.
+        self._ticked_at = 0.0
+        self._turned_at = 0.0
+        self._progress: tuple[int, ...] = ()
+        self._progress_at = time.monotonic()
+        self._is_leaving = False
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds of the run's own clock, which goes on where it stood when the run was cut short."""
+        return time.monotonic() - self._clock_began
+
+    def run(self) -> None:
+        """Go on to the end of the run, or until interrupted."""
+        self._await_rewards()
+        if not self.interrupts.count:
+            self.rewards.check()
+        elif not self._run.plane.is_done:
+            return
+        try:
+            self._take_up()
+            while not self._is_over():
+                self._await_messages()
+                self._heed_interrupts()
+                self._carry_out(self._read_messages())
+                self._check_progress()
+            if self._run.plane.is_stranded:
+                raise exhausted(self._run.plane.window.newest, self._run.plane.steps)
+        except WorkerDied:
+            # The last death is in the event log too.
+            self._journal_writer.decide(self.deaths.faults(self.now))
+            raise
+
+    def _read_messages(self) -> Received:
+        """What happened since the last turn: prompts, instances, rewards, the trainer, deaths, the tick."""
+        at = self.now
+        received = Received(inputs=[*self._offers(at)])
+        received += self._instance_inbox.read(at)
+        received += self.rewards.read(at)
+        received += self._trainer_inbox.read(at)
+        received.inputs += self.deaths.faults(at)
+        received.inputs += self._tick(at)
+        return received
+
+    def _carry_out(self, received: Received) -> None:
+        """Let control decide about inputs, make both durable, then act."""
+        decisions = self._journal_writer.decide(received.inputs, received.payloads)
+        # Before anything is trained on failures.
+        self.rewards.failures.check()
+        self._executor.carry_out(received.effects, decisions)
+
+    def _offers(self, at: float) -> list[told.PromptsOffered]:
+        plane = self._run.plane
+        queue = plane.prompts
+        return [] if plane.is_done else self._run.feed.offers(len(queue), queue.most_at_once, at)
+
+    def _tick(self, at: float) -> list[told.Input]:
+        has_fleet = any(map(self._instances.has_joined, self._instances.processes))
+        if not has_fleet or at - self._ticked_at < self._run.setup.recipe.control.rebalance_period_s:
+            return []
+        self._ticked_at = at
+        return [told.Tick(at=at)]
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def _await_rewards(self) -> None:
+        """Until the reward functions are imported, or somebody has seen enough."""
+        pool = self.rewards.pool
+        while not (pool.is_ready or self.interrupts.count):
+            pool_s = pool.wait_s()
+            wait_for([], [pool, self.interrupts], 1.0 if pool_s is None else min(1.0, pool_s))
+            pool.poll()
+
+    def _await_messages(self) -> None:
+        setup = self._run.setup
+        pace_s = _PACE_S if setup.devices.instance_device == "cpu" else _GPU_PACE_S
+        time.sleep(max(0.0, self._turned_at + pace_s - time.monotonic()))
+        due_s = self._ticked_at + setup.recipe.control.rebalance_period_s - self.now
+        pool_s = self.rewards.pool.wait_s()
+        timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
+        instances = (process.handle for process in self._instances.processes.values())
+        handles = [*self._run.feed.handles, *instances]
+        wait_for([*handles, self.trainer.handle], [self.rewards.pool, self.interrupts], timeout_s)
+        self._turned_at = time.monotonic()
+
+    # --- beginning and ending -------------------------------------------------------------------
+
+    def _take_up(self) -> None:
+        """Ask for the first evaluation; or go on with what was under way when the run was cut short."""
+        run, journal = self._run, self._run.journal
+        if not run.past.is_resumed:
+            self._carry_out(Received(inputs=[*self._offers(self.now), *self._evaluations.due(0, self.now)]))
+            return
+        lost = [
+            told.InstanceLost(at=self.now, instance=instance.id, reason="the run was resumed")
+            for instance in run.plane.fleet
+        ]
+        self._carry_out(Received(inputs=[*lost]))
+        if run.plane.is_done and journal.covered_step < run.setup.recipe.steps:
+            self.trainer.write_checkpoint()
+        for whole in journal.unscored():
+            key = whole.key
+            self.rewards.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
+
+    def _heed_interrupts(self) -> None:
+        """Leave when somebody wants it, or when no prompts are left to go on with."""
+        self.interrupts.drain()
+        if (self.interrupts.count or self._run.plane.is_stranded) and not self._is_leaving:
+            self._is_leaving = True
+            self.trainer.leave(with_checkpoint=self._is_worth_a_checkpoint)
+
+    @property
+    def _is_worth_a_checkpoint(self) -> bool:
+        plane = self._run.plane
+        has_news = plane.is_training or plane.window.newest > self._run.journal.covered_step
+        return has_news and self.trainer.abandon_part()
+
+    def _is_over(self) -> bool:
+        if self.interrupts.count > 1:
+            return True
+        if self._is_leaving:
+            return not self.trainer.is_checkpoint_due
+        is_written = self._run.plane.is_done and not self.trainer.is_checkpoint_due
+        return is_written and not self._evaluations.num_missing
+
+    def _check_progress(self) -> None:
+        """A stuck run is an error, not a hang."""
+        plane = self._run.plane
+        w = plane.window
+        progress = (w.taken, w.newest, w.num_active, w.num_finished, self._evaluations.num_missing)
+        if progress != self._progress or plane.is_training:
+            self._progress, self._progress_at = progress, time.monotonic()
+        quiet_s = time.monotonic() - self._progress_at
+        is_stuck = quiet_s > self._run.setup.recipe.patience.progress_s
+        if is_stuck and plane.lacks_prompts:
+            raise DoraError(
+                f"the source of prompts had nothing to offer for {quiet_s:.0f} s",
+                hint="let it choose rows, or let it choose None once there are no more",
+            )
+        if is_stuck:
+            raise DoraError(
+                f"nothing has ended for {quiet_s:.0f} s: {w}", hint="look into the logs of the run"
+            )
+
+    def stop(self) -> None:
+        """Let every worker end in order; a second interrupt, or one that takes too long, ends that."""
+        handles = [*(process.handle for process in self._instances.processes.values()), self.trainer.handle]
+        for handle in handles:
+            handle.send(say.Stop())
+        until = time.monotonic() + self._run.setup.recipe.patience.stop_s
+        while self.interrupts.count < 2 and time.monotonic() < until:
+            left = [handle for handle in handles if handle.is_alive]
+            if not left:
+                break
+            wait_for([*left], [], 0.1)
+            for handle in left:
+                handle.receive()
+
+
+def _unfinished(run: OpenRun) -> list[PartialTrajectory]:
+    """What exists of the trajectories that were being generated when the run was cut short."""
+    if not run.past.is_resumed:
+        return []
+    return [
+        PartialTrajectory(start=run.past.starts[each.trajectory], tokens=list(each.response.tokens))
+        for each in run.journal.unfinished()
+    ]

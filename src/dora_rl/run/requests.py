@@ -1,0 +1,179 @@
+"""Which request is where, what exists of every trajectory in progress, and which requests are moving.
+
+A request's number is given at its Start and never again, so a late word about an earlier one finds nothing
+here and is dropped. What exists of a trajectory outlives its requests: from that it goes on elsewhere.
+
+    Move ──> ExportRequest ──> RequestExported ──┬─ with KV ──> ImportRequest ──> RequestImported ──> Moved
+                                                 └─ without ──> StartRequest behind its tokens ─────> Moved
+
+If a request ended before it could leave, nothing more comes of its move. KV travels through files in memory.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from dora_rl.core import inputs as told
+from dora_rl.core.decisions import Move, Start
+from dora_rl.run import messages as say
+from dora_rl.run.instances import InstancePool
+from dora_rl.run.received import ContinueRequest, DeliverKv, Received
+
+
+class PartialTrajectory(Struct, kw_only=True):
+    """What exists of a trajectory that is being generated."""
+
+    start: Start
+    """Its newest: what names its prompt and its random stream."""
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def attempt(self) -> int:
+        return self.start.attempt
+
+
+class PlacedRequest(Struct, kw_only=True):
+    """A request on an instance, or on its way there."""
+
+    number: int
+    trajectory: int
+    instance: int
+
+
+class RequestTable:
+    """All requests of a run, and the trajectories they belong to."""
+
+    def __init__(self, unfinished: Iterable[PartialTrajectory] = ()) -> None:
+        """`unfinished`: trajectories that were cut short together with the run."""
+        self.partial = {each.start.trajectory: each for each in unfinished}
+        """By trajectory, until it ends or is closed."""
+        self._placed: dict[int, PlacedRequest] = {}
+        self._of_trajectory: dict[int, PlacedRequest] = {}
+        self._next = 0
+
+    def place(self, trajectory: int, instance: int) -> PlacedRequest:
+        """Give a trajectory a request on an instance; an earlier one is forgotten."""
+        self.forget(trajectory)
+        placed = PlacedRequest(number=self._next, trajectory=trajectory, instance=instance)
+        self._next += 1
+        self._placed[placed.number] = self._of_trajectory[trajectory] = placed
+        return placed
+
+    def find(self, number: int, instance: int) -> PlacedRequest | None:
+        """The request an instance speaks of, if it is still there."""
+        placed = self._placed.get(number)
+        return placed if placed is not None and placed.instance == instance else None
+
+    def of(self, trajectory: int) -> PlacedRequest | None:
+        """The request of a trajectory, if it has one."""
+        return self._of_trajectory.get(trajectory)
+
+    def on(self, instance: int) -> Iterator[PlacedRequest]:
+        """The requests of an instance; they may be forgotten meanwhile."""
+        return (placed for placed in list(self._placed.values()) if placed.instance == instance)
+
+    def forget(self, trajectory: int) -> None:
+        """A trajectory has no request any more."""
+        placed = self._of_trajectory.pop(trajectory, None)
+        if placed is not None:
+            del self._placed[placed.number]
+
+    def begin(self, start: Start) -> PartialTrajectory:
+        """What exists of a trajectory that starts: nothing, if this is another attempt."""
+        partial = self.partial.get(start.trajectory)
+        if partial is None or partial.attempt != start.attempt:
+            partial = self.partial[start.trajectory] = PartialTrajectory(start=start)
+        partial.start = start
+        return partial
+
+
+class MoveInProgress(Struct, kw_only=True):
+    """A decided move that has not arrived."""
+
+    decision: Move
+    path: Path | None
+    """Where its KV goes through; None for a move without."""
+    kv_bytes: int = 0
+
+
+class RequestMoves:
+    """Moves of requests between instances, and the files their KV travels through."""
+
+    def __init__(self, run_directory: Path, instances: InstancePool, requests: RequestTable) -> None:
+        self._instances = instances
+        self._requests = requests
+        self._in_progress: dict[int, MoveInProgress] = {}
+        memory = Path("/dev/shm")
+        name = f"dora-kv-{sha256(str(run_directory.resolve()).encode()).hexdigest()[:16]}"
+        self._directory = (memory if memory.is_dir() else run_directory) / name
+        # What a crash left behind belongs to requests that are no more.
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(mode=0o700)
+
+    def begin(self, decision: Move) -> None:
+        """Ask the source for a request, unless it ended or was lost meanwhile."""
+        placed = self._requests.of(decision.trajectory)
+        if placed is None or placed.instance != decision.source:
+            return
+        path = self._directory / f"{placed.number}" if decision.with_kv else None
+        self._in_progress[decision.trajectory] = MoveInProgress(decision=decision, path=path)
+        command = say.ExportRequest(request=placed.number, path=str(path) if path else None)
+        self._instances.send(decision.source, command)
+
+    def left(self, placed: PlacedRequest, kv_bytes: int, at: float) -> Received:
+        """A request is out of its source, and all its tokens are known: send it on to its target."""
+        key = placed.trajectory
+        move = self._in_progress.get(key)
+        if move is None:
+            return Received()
+        move.kv_bytes = kv_bytes
+        target = move.decision.target
+        if not self._instances.has_joined(target):
+            self.forget_request(key)
+            return Received(inputs=[told.MoveFailed(at=at, trajectory=key, reason="its target is gone")])
+        arriving = self._requests.place(key, target)
+        if move.path is not None:
+            deliver = DeliverKv(instance=target, request=arriving.number, path=str(move.path))
+            return Received(effects=[deliver])
+        go_on = ContinueRequest(trajectory=key, request=arriving.number)
+        return Received(inputs=self.arrived(arriving, at), effects=[go_on])
+
+    def arrived(self, placed: PlacedRequest, at: float) -> list[told.Input]:
+        """The target has the request."""
+        move = self.forget(placed.trajectory)
+        if move is None:
+            return []
+        decision = move.decision
+        return [
+            told.Moved(
+                at=at,
+                trajectory=decision.trajectory,
+                source=decision.source,
+                target=decision.target,
+                kv_bytes=move.kv_bytes,
+            )
+        ]
+
+    def forget(self, trajectory: int) -> MoveInProgress | None:
+        """Nothing more comes of a move, if there is one."""
+        move = self._in_progress.pop(trajectory, None)
+        if move is not None and move.path is not None:
+            move.path.unlink(missing_ok=True)
+        return move
+
+    def forget_request(self, trajectory: int) -> None:
+        """A trajectory has no request any more, wherever that was or was going to."""
+        self._requests.forget(trajectory)
+        self.forget(trajectory)
+
+    def forget_instance(self, instance: int) -> None:
+        """All requests of an instance are gone; what is journalled of them is not."""
+        for placed in self._requests.on(instance):
+            self.forget_request(placed.trajectory)
+
+    def close(self) -> None:
+        """Remove the files of moves."""
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,207 @@
+"""Ended trajectories become rewards, and failures of reward functions are counted.
+
+A trajectory's text goes to the judge; its verdict becomes what control and journal hear. Failures are written
+down, and nothing but failures is the end of the run: a batch's worth of trajectories in a row that failed,
+in whatever way. Where calls give no answer at all (they hang, or kill their process) it ends sooner, because
+each costs its time limit: after a few of them in a row. Those must last some time limits together: many calls
+that wait at once for the same judge survive a short outage of it.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from dora_rl.control.ledger import Phase
+from dora_rl.control.plane import ControlPlane
+from dora_rl.core.errors import DoraError
+from dora_rl.core.inputs import RewardFault, Scored
+from dora_rl.envs.config import ScoringConfig
+from dora_rl.envs.scoring.messages import Item, RewardFailure
+from dora_rl.launch.protocol import Launch
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.prompts import PromptTable
+from dora_rl.run.received import Received
+from dora_rl.run.rewards.judge import Judge, Judgement
+from dora_rl.run.rewards.pool import ScorerPool
+from dora_rl.run.worker_deaths import WorkerDeaths
+from dora_rl.store.records import Rewarded
+
+_UNANSWERED = ("process died", "time limit")
+_MAX_UNANSWERED = 8
+_UNANSWERED_LIMITS = 3
+"""Time limits that calls without an answer last at least, from the beginning of the first on."""
+_WRITTEN = 100
+"""Failures of a kind whose traceback is written down."""
+_NAME = "a reward worker"
+
+
+class RewardQueue:
+    """Trajectories that wait for their rewards, and the workers that compute them."""
+
+    def __init__(
+        self,
+        config: ScoringConfig,
+        prompts: PromptTable,
+        layout: LiveLayout,
+        plane: ControlPlane,
+        deaths: WorkerDeaths,
+        metrics: MetricsWriter,
+        *,
+        launch: Launch,
+        max_failed: int,
+    ) -> None:
+        """`max_failed` trajectories in a row that failed end the run."""
+        self.pool = ScorerPool(
+            config,
+            launch=launch,
+            log=layout.rewards_log,
+            replaced=lambda reason: deaths.note(_NAME, reason),
+        )
+        self._judge = Judge(self.pool, config.rewards)
+        self._metrics = metrics
+        self.failures = RewardFailures(
+            layout.rewards_log, max_in_a_row=max_failed, time_limit_s=config.time_limit_s
+        )
+        self._prompts = prompts
+        self._tokenizer = Tokenizer.from_file(str(layout.tokenizer))
+        self._plane = plane
+        self._attempts: dict[int, int] = {}
+        """Of the trajectories that are being judged."""
+
+    def check(self) -> None:
+        """Wait for the functions to be imported; refuse rows that lack a column they need."""
+        self.pool.wait_ready(self._prompts[0].row.columns)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """A response as reward functions see it."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def ask(self, trajectory: int, group: int, row: int, attempt: int, tokens: Sequence[int]) -> None:
+        """Have a trajectory judged, and its group if it is the last of it."""
+        self._attempts[trajectory] = attempt
+        item = Item(row=self._prompts[row].row, text=self.text(tokens), token_ids=tuple(tokens))
+        self._judge.trajectory_ended(trajectory, group, item)
+        self.look_at(trajectory, group)
+
+    def look_at(self, trajectory: int, group: int) -> None:
+        """A member ended or was closed: if nothing more comes of its group, that can be judged."""
+        found = self._plane.ledger.group_of(trajectory)
+        if found is None or all(member.phase >= Phase.ENDED for member in found.members):
+            self._judge.group_ended(group)
+
+    def read(self, at: float) -> Received:
+        """Judgements that came since the last turn of the loop."""
+        received = Received()
+        for judgement in self._judge.poll():
+            self.failures.judged(judgement.failures)
+            self._metrics.judged(judgement)
+            received.inputs.append(_scored(judgement, at))
+            received.payloads.append(self._payload(judgement))
+        return received
+
+    def _payload(self, judgement: Judgement) -> Rewarded:
+        return Rewarded(
+            trajectory=judgement.trajectory,
+            attempt=self._attempts.pop(judgement.trajectory),
+            reward=judgement.reward,
+            values=judgement.values,
+        )
+
+    def close(self) -> None:
+        self.pool.close()
+        self.failures.close()
+
+
+def _scored(judgement: Judgement, at: float) -> Scored:
+    return Scored(
+        at=at,
+        trajectory=judgement.trajectory,
+        reward=judgement.reward,
+        failures=tuple(
+            RewardFault(function=failure.function, reason=failure.reason, detail=failure.summary)
+            for failure in judgement.failures
+        ),
+    )
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+class RewardsFailed(DoraError):
+    """Reward functions fail over everything."""
+
+
+class RewardFailures:
+    """The failures of a run, since this process began."""
+
+    def __init__(
+        self,
+        log: Path,
+        *,
+        max_in_a_row: int,
+        time_limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._max_in_a_row = max_in_a_row
+        self._patience_s = (_UNANSWERED_LIMITS - 1) * time_limit_s
+        self._clock = clock
+        self.total: Counter[str] = Counter()
+        """Trajectories, by the label of the failure."""
+        self._calls: Counter[str] = Counter()
+        self._latest: RewardFailure | None = None
+        self._last: dict[str, RewardFailure] = {}
+        """Of each label: all members of a group share the failure of one call."""
+        self._in_a_row = 0
+        self._unanswered: list[float] = []
+        """When calls in a row were given up."""
+
+    def judged(self, failures: Sequence[RewardFailure]) -> None:
+        """Take in that a trajectory was judged, with these failures or with none."""
+        self._in_a_row = self._in_a_row + 1 if failures else 0
+        if not any(failure.reason in _UNANSWERED for failure in failures):
+            self._unanswered.clear()
+        for failure in failures:
+            self.total[failure.label] += 1
+            if self._last.get(failure.label) is not failure:
+                self._last[failure.label] = failure
+                self._called(failure)
+
+    def check(self) -> None:
+        """RewardsFailed if there is nothing but failures any more."""
+        lasted_s = self._clock() - self._unanswered[0] if self._unanswered else 0.0
+        if len(self._unanswered) >= _MAX_UNANSWERED and lasted_s >= self._patience_s:
+            raise self._end(f"{len(self._unanswered)} calls of reward functions in a row gave no answer")
+        if self._in_a_row >= self._max_in_a_row:
+            raise self._end(f"rewards failed for {self._in_a_row} trajectories in a row")
+
+    def close(self) -> None:
+        """Say how many there were of what was not written down."""
+        for label, number in self._calls.items():
+            if number > _WRITTEN:
+                self._write(f"{label}: {number:,} times, of which the first {_WRITTEN} are above\n")
+
+    def _called(self, failure: RewardFailure) -> None:
+        self._latest = failure
+        if failure.reason in _UNANSWERED:
+            self._unanswered.append(self._clock())
+        self._calls[failure.label] += 1
+        if self._calls[failure.label] <= _WRITTEN:
+            self._write(f"{failure.label}; row {failure.row}\n{failure.detail.rstrip()}\n")
+
+    def _write(self, text: str) -> None:
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+
+    def _end(self, what: str) -> RewardsFailed:
+        last = self._latest
+        assert last is not None, f"{what}, and none was counted"
+        kind = last.label.removeprefix("failed: ")
+        return RewardsFailed(
+            f"{what}, the last one by {kind}: {last.summary}",
+            hint=f"see {self._log} and mend the function",
+        )
