@@ -1,0 +1,66 @@
+"""Sources of prompts that runs of the tests use, in processes of their own."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.prompt_source import GroupScore
+
+
+class LearnableFirst:
+    """Prefers rows whose last group had mixed rewards: from the others there was nothing to learn."""
+
+    def __init__(self, rows: Sequence[Row], *, seed: int, new: float = 0.25) -> None:
+        """`new` is the share of the choices that go to any row, so that what changes is noticed."""
+        self._rows = range(len(rows))
+        self._seed = seed
+        self._new = new
+        self._num_offered = 0
+        self._learnable: dict[int, None] = {}
+
+    def choose(self, count: int) -> list[int]:
+        # Drawn from what it was told alone: asked again, or after a crash, it chooses the same.
+        draw = random.Random(f"{self._seed} {self._num_offered}")
+        learnable = list(self._learnable)
+        return [
+            draw.choice(learnable if learnable and draw.random() >= self._new else self._rows)
+            for _ in range(count)
+        ]
+
+    def offered(self, rows: Sequence[int]) -> None:
+        self._num_offered += len(rows)
+
+    def scored(self, score: GroupScore) -> None:
+        if score.is_mixed:
+            self._learnable[score.row] = None
+        else:
+            self._learnable.pop(score.row, None)
+
+
+class Sequel(LearnableFirst):
+    """Chooses by what it was offered and told: the sum of it, so that any difference shows at once."""
+
+    def choose(self, count: int) -> list[int]:
+        return [(7 * self._num_offered + len(self._learnable) + i) % len(self._rows) for i in range(count)]
+
+
+class Raises(LearnableFirst):
+    def choose(self, count: int) -> list[int]:
+        raise KeyError("difficulty")
+
+
+class Hangs(LearnableFirst):
+    def choose(self, count: int) -> list[int]:
+        time.sleep(3600)
+        return []
+
+
+class Beyond(LearnableFirst):
+    def choose(self, count: int) -> list[int]:
+        return [10_000]
+
+
+def one_epoch(rows: Sequence[Row], *, seed: int) -> Iterator[int]:
+    """Five rows, and no more."""
+    yield from range(5)
