@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from dora_rl.control.estimates import Estimates, LearnedLengths
-from dora_rl.control.fleet import Fleet, Instance, Lane, State
+from dora_rl.control.fleet import Cohort, Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.placement import Planner, Situation
 from dora_rl.core.fleet import InstanceSpec
@@ -17,12 +17,12 @@ _FULL = 0.93
 def make_fleet(*instances: dict[int, list[int]], slots: int = 8, kv_tokens: int = 1000) -> Fleet:
     """Instances given as {version: tokens of each running request}."""
     fleet, key = Fleet(watermark=0.95), 0
-    for number, lanes in enumerate(instances):
+    for number, cohorts in enumerate(instances):
         spec = InstanceSpec(slots=slots, kv_tokens=kv_tokens, max_versions=4)
-        instance = Instance(instance=number, spec=spec, version=min(lanes), now=0.0)
+        instance = Instance(instance=number, spec=spec, version=min(cohorts), now=0.0)
         fleet.join(instance)
-        for version, requests in lanes.items():
-            if version not in instance.lanes:
+        for version, requests in cohorts.items():
+            if version not in instance.cohorts:
                 fleet.hold(instance, version)
             for tokens in requests:
                 t = Trajectory(id=key, group=key, member=0, version=version, prompt_tokens=0, tokens=tokens)
@@ -52,9 +52,9 @@ def situation(
 
 def kept_kv(fleet: Fleet, assignment: dict[int, tuple[int, ...]]) -> float:
     return sum(
-        lane.kv_tokens(instance.clock)
+        cohort.kv_tokens(instance.clock)
         for instance in fleet
-        for version, lane in instance.lanes.items()
+        for version, cohort in instance.cohorts.items()
         if version in assignment[instance.id]
     )
 
@@ -108,7 +108,7 @@ def test_moves_go_where_their_version_stays_and_never_overfill(seed: int, placem
     coming: dict[int, list[Trajectory]] = {}
     for change in changes:
         for t, target in change.moves:
-            assert t.version in fleet.instances[target].lanes
+            assert t.version in fleet.instances[target].cohorts
             assert t.version not in change.versions
             assert target != change.instance.id
             coming.setdefault(target, []).append(t)
@@ -170,9 +170,9 @@ def test_shared_placement_puts_every_version_on_every_instance() -> None:
     assert all(not change.moves for change in changes)
 
 
-def test_a_lane_counts_what_its_requests_hold() -> None:
+def test_a_cohort_counts_what_its_requests_hold() -> None:
     fleet = make_fleet({0: [10, 20]})
-    lane = fleet.instances[0].lanes[0]
-    assert isinstance(lane, Lane)
-    assert lane.kv_tokens(0.0) == 30
-    assert lane.kv_tokens(5.0) == 40
+    cohort = fleet.instances[0].cohorts[0]
+    assert isinstance(cohort, Cohort)
+    assert cohort.kv_tokens(0.0) == 30
+    assert cohort.kv_tokens(5.0) == 40

@@ -146,8 +146,8 @@ def test_an_instance_goes_on_when_the_step_is_computed_and_not_only_when_it_is_d
 
 def test_devices_are_lent_after_the_batch_is_taken_and_its_onset_is_over() -> None:
     """They decode while the batch is on its way to the trainer."""
-    bench = Bench(max_staleness=1, active_groups=2)
-    bench.join(0)
+    bench = Bench(max_staleness=2, active_groups=2)
+    bench.join(0, slots=2)
     bench.join(1, elastic=True)
     first, second = sorted(only(bench.tick(), do.Start), key=lambda start: start.instance)
     decisions = bench.end(second)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dora_rl.core.errors import ConfigError
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
-from dora_rl.engines.native.scheduling.lanes import Lanes
 from dora_rl.engines.native.scheduling.plan import CopyBlock, Discard, Park, Plan, Row, Sampled, Unpark
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.scheduling.turns import VersionTurns
 from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey
 from dora_rl.engines.streams import Words, stream_of
 
@@ -273,9 +273,9 @@ def test_steps_too_small_for_the_batch_are_a_configuration_error() -> None:
         Limits(num_blocks=4, max_running=9, step_tokens=8)
 
 
-def test_in_a_round_the_most_urgent_lane_goes_first() -> None:
-    lanes, urgent = Lanes(), {0: (3, 1), 1: (1, 2), 2: (2, 3)}
-    assert [lanes.next_turn(urgent) for _ in range(6)] == [1, 2, 0, 1, 2, 0]
+def test_in_a_round_the_most_urgent_version_goes_first() -> None:
+    turns, urgent = VersionTurns(), {0: (3, 1), 1: (1, 2), 2: (2, 3)}
+    assert [turns.next_turn(urgent) for _ in range(6)] == [1, 2, 0, 1, 2, 0]
 
 
 def test_nobody_enters_who_would_leave_a_running_request_no_block_to_grow_into() -> None:
@@ -307,11 +307,11 @@ def test_a_stop_string_is_found_behind_tokens_that_say_nothing() -> None:
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers())), min_size=1))
-def test_no_lane_waits_longer_than_a_round(steps: list[dict[int, tuple[int, int]]]) -> None:
-    lanes, waited = Lanes(), dict.fromkeys(range(5), 0)
+def test_no_version_waits_longer_than_a_round(steps: list[dict[int, tuple[int, int]]]) -> None:
+    turns, waited = VersionTurns(), dict.fromkeys(range(5), 0)
     for with_work in filter(None, steps):
-        turn = lanes.next_turn(with_work)
+        turn = turns.next_turn(with_work)
         assert turn in with_work
-        for lane in waited:
-            waited[lane] = waited[lane] + 1 if lane in with_work and lane != turn else 0
+        for version in waited:
+            waited[version] = waited[version] + 1 if version in with_work and version != turn else 0
         assert max(waited.values()) <= 2 * 4

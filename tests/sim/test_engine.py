@@ -63,8 +63,8 @@ def decode_token_by_token(engine: SimulatedEngine, requests: list[SimulatedReque
     kv = sum(prompts.values()) + sum(r.tokens for r in requests)
     now, ends = 0.0, {}
     while left:
-        lanes = len({r.version for r in requests if r.trajectory in left})
-        now += engine.cost.step_s(len(left), kv, lanes)
+        cohorts = len({r.version for r in requests if r.trajectory in left})
+        now += engine.cost.step_s(len(left), kv, cohorts)
         kv += len(left)
         for r in requests:
             if r.trajectory in left:

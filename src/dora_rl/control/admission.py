@@ -31,7 +31,7 @@ class Admission:
             self._p.dispatch.fill(instance)
         if self._evaluations:
             self.fill_evaluation()
-        if self._p.window.newest in instance.lanes:
+        if self._p.window.newest in instance.cohorts:
             self.admit()
         elif self._p.control.refill:
             self._refill(instance)
@@ -43,7 +43,7 @@ class Admission:
         self.admit()
         if self._p.control.refill:
             for instance in self._p.fleet:
-                if self._p.window.newest not in instance.lanes:
+                if self._p.window.newest not in instance.cohorts:
                     self._refill(instance)
 
     # --- groups ---

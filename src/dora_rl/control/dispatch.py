@@ -75,7 +75,7 @@ class Dispatch:
 
     def fill(self, instance: Instance) -> None:
         """Give an instance with room the requests that wait for its versions, oldest version first."""
-        for version in sorted(instance.lanes):
+        for version in sorted(instance.cohorts):
             queue = self.pending.get(version)
             while queue and self._can_take(instance, queue[0]):
                 self.start(queue.popleft(), instance)
@@ -131,7 +131,7 @@ class Dispatch:
         """Send a request to another instance of its version."""
         source = self._fleet.get(t.instance)
         assert source is not None, f"trajectory {t.id} is nowhere"
-        assert t.version in target.lanes, f"instance {target.id} does not serve version {t.version}"
+        assert t.version in target.cohorts, f"instance {target.id} does not serve version {t.version}"
         source.remove(t)
         waiting = t.phase == Phase.WAITING
         t.phase = Phase.WAITING if waiting else Phase.MOVING

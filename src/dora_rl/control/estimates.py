@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from typing import Protocol
 
-from dora_rl.control.fleet import Lane
+from dora_rl.control.fleet import Cohort
 
 _BUCKETS_PER_OCTAVE = 4
 
@@ -25,8 +25,8 @@ class LengthEstimate(Protocol):
     def longest_of(self, count: int) -> float:
         """Expected tokens of the longest of `count` trajectories."""
 
-    def lane_tokens(self, lane: Lane, clock: float) -> float:
-        """Expected tokens that the running requests of a lane still have to generate."""
+    def cohort_tokens(self, cohort: Cohort, clock: float) -> float:
+        """Expected tokens that the running requests of a cohort still have to generate."""
 
 
 class LearnedLengths:
@@ -61,8 +61,8 @@ class LearnedLengths:
         mean_beyond = self._tail_sums[bucket] / self._tail_counts[bucket]
         return max(1.0, min(left, mean_beyond - progress)) * self._bias
 
-    def lane_tokens(self, lane: Lane, clock: float) -> float:
-        return len(lane.running) * self.remaining(lane.progress(clock)) if lane.running else 0.0
+    def cohort_tokens(self, cohort: Cohort, clock: float) -> float:
+        return len(cohort.running) * self.remaining(cohort.progress(clock)) if cohort.running else 0.0
 
     def longest_of(self, count: int) -> float:
         self._refresh()

@@ -1,7 +1,7 @@
 """The fleet: instances, what each carries, and which has room.
 
 Owns the assignment of requests to instances. Knows what instances reported, never what they will
-do. A lane is what one instance holds of one version. Progress is derived, not stored: a running
+do. A cohort is what one instance holds of one version. Progress is derived, not stored: a running
 request has `clock - offset` tokens, so a report of one number moves a whole batch forward.
 """
 
@@ -28,7 +28,7 @@ class State(Enum):
 _UP, _WAITING = State.UP, Phase.WAITING
 
 
-class Lane:
+class Cohort:
     """The requests of one version on one instance."""
 
     __slots__ = ("held_tokens", "offset_sum", "prompt_tokens", "running", "waiting")
@@ -59,15 +59,28 @@ class Lane:
 class Instance:
     """One rollout engine replica, as control sees it."""
 
-    __slots__ = ("arriving", "clock", "id", "kv_tokens", "lanes", "last_seen", "loading", "num_running",
-                 "num_waiting", "slots", "spec", "state", "step_s")  # fmt: skip
+    __slots__ = (
+        "arriving",
+        "clock",
+        "cohorts",
+        "id",
+        "kv_tokens",
+        "last_seen",
+        "loading",
+        "num_running",
+        "num_waiting",
+        "slots",
+        "spec",
+        "state",
+        "step_s",
+    )  # fmt: skip
 
     def __init__(self, *, instance: int, spec: InstanceSpec, version: int, now: float) -> None:
         self.id = instance
         self.spec = spec
         self.slots = spec.slots
         self.state = State.UP
-        self.lanes: dict[int, Lane] = {version: Lane()}
+        self.cohorts: dict[int, Cohort] = {version: Cohort()}
         self.loading: int | None = None
         self.arriving = 0
         """Requests on their way here: they can neither be moved on nor left behind."""
@@ -81,11 +94,11 @@ class Instance:
     @property
     def newest(self) -> int:
         """The newest resident (or soon resident) version."""
-        return max(self.lanes)
+        return max(self.cohorts)
 
     @property
     def kv_capacity(self) -> int:
-        return self.spec.kv_capacity(len(self.lanes))
+        return self.spec.kv_capacity(len(self.cohorts))
 
     @property
     def is_idle(self) -> bool:
@@ -107,33 +120,33 @@ class Instance:
     # --- what it carries ---
 
     def add(self, t: Trajectory) -> None:
-        lane = self.lanes[t.version]
+        cohort = self.cohorts[t.version]
         t.instance = self.id
         if t.phase == _WAITING:
-            lane.waiting[t.id] = t
-            lane.held_tokens += t.prompt_tokens + t.tokens
+            cohort.waiting[t.id] = t
+            cohort.held_tokens += t.prompt_tokens + t.tokens
             self.num_waiting += 1
         else:
-            lane.running[t.id] = t
+            cohort.running[t.id] = t
             t.offset = self.clock - t.tokens
-            lane.offset_sum += t.offset
-            lane.prompt_tokens += t.prompt_tokens
+            cohort.offset_sum += t.offset
+            cohort.prompt_tokens += t.prompt_tokens
             self.num_running += 1
         self.kv_tokens += t.prompt_tokens + t.tokens
 
     def remove(self, t: Trajectory) -> None:
         """Take a request out; `t.tokens` becomes what it is known to have generated."""
-        lane = self.lanes[t.version]
-        if lane.waiting and lane.waiting.pop(t.id, None) is not None:
-            lane.held_tokens -= t.prompt_tokens + t.tokens
+        cohort = self.cohorts[t.version]
+        if cohort.waiting and cohort.waiting.pop(t.id, None) is not None:
+            cohort.held_tokens -= t.prompt_tokens + t.tokens
             self.num_waiting -= 1
         else:
-            del lane.running[t.id]
+            del cohort.running[t.id]
             tokens = int(self.clock - t.offset)
             if tokens > t.tokens:
                 t.tokens = tokens
-            lane.offset_sum -= t.offset
-            lane.prompt_tokens -= t.prompt_tokens
+            cohort.offset_sum -= t.offset
+            cohort.prompt_tokens -= t.prompt_tokens
             self.num_running -= 1
         self.kv_tokens -= t.prompt_tokens + t.tokens
         t.instance = None
@@ -143,19 +156,19 @@ class Instance:
 
     def versions(self) -> list[int]:
         """What it holds and what it loads, counted each."""
-        return [*self.lanes] if self.loading is None else [*self.lanes, self.loading]
+        return [*self.cohorts] if self.loading is None else [*self.cohorts, self.loading]
 
     def requests(self) -> list[Trajectory]:
-        return [t for lane in self.lanes.values() for t in lane]
+        return [t for cohort in self.cohorts.values() for t in cohort]
 
     def check(self) -> None:
-        assert self.num_running == sum(len(lane.running) for lane in self.lanes.values())
-        assert self.num_waiting == sum(len(lane.waiting) for lane in self.lanes.values())
-        for version, lane in self.lanes.items():
-            for t in lane:
+        assert self.num_running == sum(len(cohort.running) for cohort in self.cohorts.values())
+        assert self.num_waiting == sum(len(cohort.waiting) for cohort in self.cohorts.values())
+        for version, cohort in self.cohorts.items():
+            for t in cohort:
                 assert t.instance == self.id, f"trajectory {t.id} thinks it is on {t.instance}"
-                assert t.version == version, f"trajectory {t.id} of {t.version} is in lane {version}"
-            assert all(t.phase == Phase.WAITING for t in lane.waiting.values())
+                assert t.version == version, f"trajectory {t.id} of {t.version} is in cohort {version}"
+            assert all(t.phase == Phase.WAITING for t in cohort.waiting.values())
 
 
 class Fleet:
@@ -191,12 +204,12 @@ class Fleet:
 
     def hold(self, instance: Instance, version: int) -> None:
         """Requests of this version may run there from now on."""
-        if version not in instance.lanes:
-            instance.lanes[version] = Lane()
+        if version not in instance.cohorts:
+            instance.cohorts[version] = Cohort()
             self._uses[version] += 1
 
     def drop(self, instance: Instance, version: int) -> None:
-        del instance.lanes[version]
+        del instance.cohorts[version]
         self._uses[version] -= 1
 
     def expect(self, instance: Instance, version: int | None) -> None:
@@ -210,7 +223,7 @@ class Fleet:
         return self._uses[version] > 0
 
     def serving(self, version: int) -> list[Instance]:
-        return [i for i in self if version in i.lanes]
+        return [i for i in self if version in i.cohorts]
 
     def forget(self, version: int) -> None:
         """A version is retired: nobody looks for it any more."""
@@ -224,7 +237,7 @@ class Fleet:
         if not instance.has_slot():
             return
         entry, most = (instance.load, instance.id), 64 + 8 * len(self.instances)
-        for version in instance.lanes:
+        for version in instance.cohorts:
             heap = self._by_load[version]
             heapq.heappush(heap, entry)
             if len(heap) > most:
@@ -239,7 +252,7 @@ class Fleet:
             if (
                 instance is not None
                 and instance.load == load
-                and version in instance.lanes
+                and version in instance.cohorts
                 and self.has_room(instance, tokens)
             ):
                 return instance
@@ -253,7 +266,7 @@ class Fleet:
         if instance.is_idle:
             return True  # Whatever fits nowhere else fits here.
         needed = instance.kv_tokens + tokens + GROWTH_TOKENS * instance.num_running
-        return needed <= self._watermark * instance.spec.kv_capacity(len(instance.lanes))
+        return needed <= self._watermark * instance.spec.kv_capacity(len(instance.cohorts))
 
     def check(self) -> None:
         for instance in self:
@@ -262,6 +275,6 @@ class Fleet:
         assert +self._uses == uses, f"uses of versions are {uses}, not {self._uses}"
 
     def _compact(self, version: int) -> None:
-        fresh = [(i.load, i.id) for i in self if version in i.lanes and i.state is _UP]
+        fresh = [(i.load, i.id) for i in self if version in i.cohorts and i.state is _UP]
         heapq.heapify(fresh)
         self._by_load[version] = fresh

@@ -85,13 +85,13 @@ class Planner:
         capacity = sum(i.kv_capacity for i in present) / len(present)
         kv = dict.fromkeys((version for b in bins for version in b), 0.0)
         for instance in present:
-            for version, lane in instance.lanes.items():
+            for version, cohort in instance.cohorts.items():
                 if version in kv:
-                    kv[version] += lane.kv_tokens(instance.clock)
+                    kv[version] += cohort.kv_tokens(instance.clock)
         return [ceil(sum(kv[version] for version in b) / (_FULL * capacity)) for b in bins]
 
     def _may_share(self, situation: Situation, present: list[Instance]) -> Callable[[Bin, float], bool]:
-        """Lanes decode in turn: k of them run at a k-th of the speed, and must still make their deadlines.
+        """Cohorts decode in turn: k of them run at a k-th of the speed, and must still make their deadlines.
 
         So versions share only while together they need half of what is left of an instance by then, and
         while something waits for the instance this frees.
@@ -101,9 +101,9 @@ class Planner:
         is_wanted = situation.backlog.get(newest, 0) > 0
 
         def may_share(versions: Bin, quota: float) -> bool:
-            lanes = len(versions)
-            in_time = all(lanes * situation.longest_s.get(v, 0.0) <= situation.slack_s[v] for v in versions)
-            is_small = lanes <= fits and quota <= 0.5 / lanes and newest not in versions
+            cohorts = len(versions)
+            in_time = all(cohorts * situation.longest_s.get(v, 0.0) <= situation.slack_s[v] for v in versions)
+            is_small = cohorts <= fits and quota <= 0.5 / cohorts and newest not in versions
             return is_wanted and is_small and in_time
 
         return may_share
@@ -115,9 +115,9 @@ class Planner:
         kept: dict[int, dict[Bin, float]] = {}
         for instance in present:
             stays = kept[instance.id] = {}
-            for version, lane in instance.lanes.items():
+            for version, cohort in instance.cohorts.items():
                 if (b := bin_of.get(version)) is not None:
-                    stays[b] = stays.get(b, 0.0) + lane.kv_tokens(instance.clock)
+                    stays[b] = stays.get(b, 0.0) + cohort.kv_tokens(instance.clock)
             if instance.loading is not None and instance.loading in bin_of:
                 stays[bin_of[instance.loading]] = _UNTOUCHABLE
         return assign(kept, dict(zip(bins, shares, strict=True)))
@@ -150,20 +150,20 @@ class _Execution:
     def _candidates(self) -> Iterable[Instance]:
         for key, versions in self._assignment.items():
             instance = self._fleet.instances[key]
-            settled = set(versions) == set(instance.lanes)
+            settled = set(versions) == set(instance.cohorts)
             is_free = instance.state is State.UP and instance.loading is None and not instance.arriving
             if is_free and not settled:
                 yield instance
 
     def _foreign_tokens(self, instance: Instance) -> float:
         versions = self._assignment[instance.id]
-        lanes = instance.lanes.items()
-        return sum(lane.kv_tokens(instance.clock) for v, lane in lanes if v not in versions)
+        cohorts = instance.cohorts.items()
+        return sum(cohort.kv_tokens(instance.clock) for v, cohort in cohorts if v not in versions)
 
     def _change(self, instance: Instance) -> Change | None:
         versions = self._assignment[instance.id]
-        foreign = [t for v, lane in instance.lanes.items() if v not in versions for t in lane]
-        missing = [v for v in versions if v not in instance.lanes]
+        foreign = [t for v, cohort in instance.cohorts.items() if v not in versions for t in cohort]
+        missing = [v for v in versions if v not in instance.cohorts]
         if not missing and not foreign:
             return Change(instance, versions, [])
         if foreign and not self._pays(instance, versions, len(foreign)):
@@ -175,11 +175,11 @@ class _Execution:
         return Change(instance, versions, moves)
 
     def _pays(self, instance: Instance, versions: Bin, num_moved: int) -> bool:
-        """Tokens won by what can start here and by lanes that no longer wait their turn, against tokens
+        """Tokens won by what can start here and by cohorts that no longer wait their turn, against tokens
         lost while requests travel."""
         e, s = self._estimates, self._situation
         steps = max(0.0, s.horizon_s - e.load_s) / e.step_s
-        busy = [version for version, lane in instance.lanes.items() if len(lane)]
+        busy = [version for version, cohort in instance.cohorts.items() if len(cohort)]
         staying = sum(version in versions for version in busy)
         quicker = instance.num_running * (1.0 - staying / len(busy)) if staying else 0.0
         return (max(0, self._wanted[versions]) + quicker) * steps > num_moved * e.move_s / e.step_s
@@ -240,7 +240,7 @@ class _Execution:
         wanted = sum(self._situation.backlog.get(v, 0) for v in versions)
         for key, b in self._assignment.items():
             instance = self._fleet.instances[key]
-            if b == versions and any(v in instance.lanes for v in b):
+            if b == versions and any(v in instance.cohorts for v in b):
                 wanted -= instance.spec.slots - instance.num_running
         return wanted
 

@@ -63,11 +63,13 @@ class Steering:
         demands = {version: count * lengths.mean() for version, count in backlog.items()}
         longest = dict.fromkeys(demands, lengths.longest_of(_MANY))
         for instance in self._fleet:
-            for version, lane in instance.lanes.items():
-                if len(lane):
-                    tokens = lengths.lane_tokens(lane, instance.clock) + len(lane.waiting) * lengths.mean()
+            for version, cohort in instance.cohorts.items():
+                if len(cohort):
+                    tokens = (
+                        lengths.cohort_tokens(cohort, instance.clock) + len(cohort.waiting) * lengths.mean()
+                    )
                     demands[version] = demands.get(version, 0.0) + tokens
-                    slowest = lengths.longest_of(_MANY) - lane.progress(instance.clock)
+                    slowest = lengths.longest_of(_MANY) - cohort.progress(instance.clock)
                     longest[version] = max(longest.get(version, 0.0), slowest)
         return Situation(
             demands=demands,
@@ -82,9 +84,9 @@ class Steering:
         instance = change.instance
         for t, target in change.moves:
             self._dispatch.move(t, self._fleet.instances[target], now)
-        empty = [v for v, lane in instance.lanes.items() if not len(lane)]
+        empty = [v for v, cohort in instance.cohorts.items() if not len(cohort)]
         foreign = [v for v in empty if v not in change.versions]
-        missing = [v for v in change.versions if v not in instance.lanes]
+        missing = [v for v in change.versions if v not in instance.cohorts]
         stranded = [v for v in missing if v in waiting and not self._fleet.uses(v)]
         if stranded and not self._has_space(instance, foreign):
             # More versions than fit: what nobody serves goes before what is newer, or not waited for.
@@ -96,13 +98,13 @@ class Steering:
 
     @staticmethod
     def _has_space(instance: Instance, dropped: list[int]) -> bool:
-        return len(instance.lanes) - len(dropped) < instance.spec.versions_that_fit
+        return len(instance.cohorts) - len(dropped) < instance.spec.versions_that_fit
 
     def _load(self, instance: Instance, version: int, drop: tuple[int, ...], now: float) -> None:
         for old in drop:
             self._fleet.drop(instance, old)
         self._fleet.expect(instance, version)
-        if not instance.lanes:
+        if not instance.cohorts:
             instance.state = State.LOADING
             self._fleet.hold(instance, version)
         self._meters.version_changes += 1
@@ -133,7 +135,7 @@ class Steering:
         """
         goal = instance.kv_tokens - _RELIEF * instance.kv_capacity
         self._evict_waiting(instance, goal)
-        running = [t for lane in instance.lanes.values() for t in lane.running.values()]
+        running = [t for cohort in instance.cohorts.values() for t in cohort.running.values()]
         running = sorted((t for t in running if t.phase == Phase.RUNNING), key=lambda t: t.offset)
         while running and instance.kv_tokens > goal and self._control.rebalance:
             if not self._move_away(running[0], instance, now, reserve=_RELIEF * instance.kv_capacity):
@@ -146,8 +148,8 @@ class Steering:
             self._dispatch.park(t, instance)
 
     def _evict_waiting(self, instance: Instance, goal: float) -> None:
-        for lane in instance.lanes.values():
-            for t in list(lane.waiting.values()):
+        for cohort in instance.cohorts.values():
+            for t in list(cohort.waiting.values()):
                 if instance.kv_tokens <= goal:
                     return
                 if t.id not in self._dispatch.moving:
@@ -193,8 +195,8 @@ class Steering:
         newest = self._window.newest
         for instance in self._fleet:
             is_free = instance.is_idle and instance.loading is None
-            if instance.state is State.RETURNING and is_free and newest not in instance.lanes:
-                self._load(instance, newest, tuple(instance.lanes), now)
+            if instance.state is State.RETURNING and is_free and newest not in instance.cohorts:
+                self._load(instance, newest, tuple(instance.cohorts), now)
                 instance.state = State.RETURNING
 
     def returned(self, instance: Instance) -> None:
@@ -204,7 +206,7 @@ class Steering:
 
     @staticmethod
     def _is_bare(instance: Instance) -> bool:
-        return list(instance.lanes) == [instance.loading]
+        return list(instance.cohorts) == [instance.loading]
 
     # --- schedule `partial` ---
 
@@ -214,7 +216,7 @@ class Steering:
             requests = instance.requests()
             for t in requests:
                 instance.remove(t)
-            for old in tuple(instance.lanes):
+            for old in tuple(instance.cohorts):
                 self._fleet.drop(instance, old)
             self._fleet.hold(instance, version)
             for t in requests:

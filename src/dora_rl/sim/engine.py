@@ -50,11 +50,11 @@ class RememberedCost:
         self.prefill_s = lru_cache(maxsize=4096)(cost.prefill_s)
         self.step = lru_cache(maxsize=4096)(self._step)
 
-    def _step(self, running: int, lanes: int) -> tuple[float, float, float, float]:
-        """(floor, device seconds without KV, growth a step, overhead) of a batch in so many lanes."""
+    def _step(self, running: int, cohorts: int) -> tuple[float, float, float, float]:
+        """(floor, device seconds without KV, growth a step, overhead) of a batch in so many cohorts."""
         cost = self._cost
-        passes = lanes * cost.pass_s(running / lanes)
-        return cost.floor_s(lanes), passes, running * self.kv_read_s, cost.overhead_s(lanes)
+        passes = cohorts * cost.pass_s(running / cohorts)
+        return cost.floor_s(cohorts), passes, running * self.kv_read_s, cost.overhead_s(cohorts)
 
 
 @lru_cache(maxsize=16)
@@ -66,10 +66,35 @@ def remembered(cost: RolloutCost) -> RememberedCost:
 class SimulatedEngine:
     """One instance of the simulated fleet."""
 
-    __slots__ = ("_cost", "_ends", "_groups", "_parked", "_parked_tokens", "_pressure_kv", "_queue",
-                 "_slowness", "_stalled_until", "born", "busy_s", "clock", "cost", "epoch", "id", "is_paused",
-                 "is_responsive", "kv", "kv_capacity", "lanes", "last_told", "lent_s", "now", "num_running",
-                 "requests", "spec", "versions")  # fmt: skip
+    __slots__ = (
+        "_cost",
+        "_ends",
+        "_groups",
+        "_parked",
+        "_parked_tokens",
+        "_pressure_kv",
+        "_queue",
+        "_slowness",
+        "_stalled_until",
+        "born",
+        "busy_s",
+        "clock",
+        "cohorts",
+        "cost",
+        "epoch",
+        "id",
+        "is_paused",
+        "is_responsive",
+        "kv",
+        "kv_capacity",
+        "last_told",
+        "lent_s",
+        "now",
+        "num_running",
+        "requests",
+        "spec",
+        "versions",
+    )  # fmt: skip
 
     def __init__(
         self, instance: int, spec: InstanceSpec, cost: RolloutCost, version: int, now: float
@@ -81,7 +106,7 @@ class SimulatedEngine:
         self.versions: frozenset[int] = frozenset()
         self.hold((version,))
         self.requests: dict[int, SimulatedRequest] = {}
-        self.lanes: dict[int, int] = {}
+        self.cohorts: dict[int, int] = {}
         self.clock = 0.0
         self.kv = 0.0
         self.now = now
@@ -147,7 +172,7 @@ class SimulatedEngine:
     @property
     def step_s(self) -> float:
         """Seconds of the next decode step."""
-        floor, passes, _, overhead = self._cost.step(max(1, self.num_running), max(1, len(self.lanes)))
+        floor, passes, _, overhead = self._cost.step(max(1, self.num_running), max(1, len(self.cohorts)))
         return (max(floor, passes + self.kv * self._cost.kv_read_s) + overhead) * self._slowness
 
     @property
@@ -258,7 +283,7 @@ class SimulatedEngine:
     def interrupt(self, version: int) -> None:
         """Drop all KV and compute it again under other weights."""
         self.hold((version,))
-        self.lanes = {version: self.num_running} if self.num_running else {}
+        self.cohorts = {version: self.num_running} if self.num_running else {}
         total = 0.0
         for request in self.requests.values():
             request.version = version
@@ -271,17 +296,17 @@ class SimulatedEngine:
         request.joined, request.is_running = self.clock, True
         insort(self._ends, (-(self.clock + request.until - request.tokens), -request.trajectory))
         self.num_running += 1
-        self.lanes[request.version] = self.lanes.get(request.version, 0) + 1
+        self.cohorts[request.version] = self.cohorts.get(request.version, 0) + 1
 
     def _leave_batch(self, request: SimulatedRequest) -> None:
         request.tokens = request.tokens_at(self.clock)
         request.is_running = False
         self.num_running -= 1
-        left = self.lanes[request.version] - 1
+        left = self.cohorts[request.version] - 1
         if left:
-            self.lanes[request.version] = left
+            self.cohorts[request.version] = left
         else:
-            del self.lanes[request.version]
+            del self.cohorts[request.version]
 
     def _hold_prompt(self, request: SimulatedRequest) -> bool:
         """A group's prompt is kept once on an instance. True for its first member here."""
@@ -316,7 +341,7 @@ class SimulatedEngine:
 
     def _rates(self) -> tuple[float, float, float, float]:
         """(floor, device seconds of the first step, its growth a step, overhead), slowness applied."""
-        floor, passes, growth, overhead = self._cost.step(self.num_running, len(self.lanes))
+        floor, passes, growth, overhead = self._cost.step(self.num_running, len(self.cohorts))
         first, slow = passes + self.kv * self._cost.kv_read_s, self._slowness
         return slow * floor, slow * first, slow * growth, slow * overhead
 

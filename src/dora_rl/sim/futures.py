@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from dora_rl.control.fleet import Lane
+from dora_rl.control.fleet import Cohort
 from dora_rl.core.decisions import Start
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.truth import Truth
@@ -81,9 +81,9 @@ class Futures:
     def members(self, group: int) -> range:
         return range(group * self._group_size, (group + 1) * self._group_size)
 
-    def left(self, lane: Lane, clock: float) -> float:
-        """Tokens the running requests of a lane will still generate: what only an oracle knows."""
-        return sum(max(1.0, self._of[t.id].ends[-1] - (clock - t.offset)) for t in lane.running.values())
+    def left(self, cohort: Cohort, clock: float) -> float:
+        """Tokens the running requests of a cohort will still generate: what only an oracle knows."""
+        return sum(max(1.0, self._of[t.id].ends[-1] - (clock - t.offset)) for t in cohort.running.values())
 
     def _turn_ends(self, start: Start) -> tuple[int, ...]:
         total = self._truth.response_tokens(start.epoch, start.row, start.member, start.attempt)

@@ -1,7 +1,7 @@
 """Estimates for a simulated run: learned, the truth, or wrong by a factor of two."""
 
 from dora_rl.control.estimates import Estimates, LearnedLengths
-from dora_rl.control.fleet import Lane
+from dora_rl.control.fleet import Cohort
 from dora_rl.core.recipe import Recipe
 from dora_rl.costs.lengths import moments, quantile
 from dora_rl.costs.rollout import RolloutCost
@@ -27,8 +27,8 @@ class TrueLengths:
     def longest_of(self, count: int) -> float:
         return float(quantile(self._recipe.task.lengths, count / (count + 1)))
 
-    def lane_tokens(self, lane: Lane, clock: float) -> float:
-        return self._futures.left(lane, clock)
+    def cohort_tokens(self, cohort: Cohort, clock: float) -> float:
+        return self._futures.left(cohort, clock)
 
 
 def make_estimates(recipe: Recipe, cost: RolloutCost, futures: Futures | None = None) -> Estimates:

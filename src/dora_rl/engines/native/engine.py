@@ -87,7 +87,7 @@ class NativeEngine:
         plan = self._scheduler.plan()
         if plan is not None:
             self._under_way.append((plan, self._device.launch(plan)))
-        most_ahead = self._config.steps_ahead * max(1, self._scheduler.num_lanes)
+        most_ahead = self._config.steps_ahead * max(1, self._scheduler.num_versions)
         is_behind = plan is None or len(self._under_way) > most_ahead
         if self._under_way and is_behind:
             self._take_in()

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dora_rl.core.record import Record
 from dora_rl.engines.errors import RequestError
-from dora_rl.engines.native.scheduling.lanes import Priority
 from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.turns import Priority
 from dora_rl.engines.requests import DrawnTokens, Request
 
 FORMAT = 1

@@ -3,7 +3,7 @@
 blocks     a pool of KV blocks with reference counts
 prefixes   prompts of groups, computed once and shared
 sequence   one request on its way
-lanes      whose version computes next
+turns      whose version computes next
 plan       one step as data, and the executor that carries it out
 parking    room on the host
 residency  who is in the device's memory, and who must leave it

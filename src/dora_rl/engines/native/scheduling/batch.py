@@ -9,11 +9,11 @@ from bisect import insort
 from operator import attrgetter
 
 from dora_rl.engines.config import Limits
-from dora_rl.engines.native.scheduling.lanes import Priority
 from dora_rl.engines.native.scheduling.plan import Row
 from dora_rl.engines.native.scheduling.prefixes import PrefixKey
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.turns import Priority
 
 _PRIORITY = attrgetter("priority")
 
@@ -26,15 +26,15 @@ class Batch:
         self._residency = residency
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self._lanes: dict[int, list[Sequence]] = {}
+        self._by_version: dict[int, list[Sequence]] = {}
         """Those that run, by version."""
         self.held: list[Sequence] = []
         self.num_preempted = 0
 
     @property
-    def num_lanes(self) -> int:
+    def num_versions(self) -> int:
         """Versions that have running requests."""
-        return len(self._lanes)
+        return len(self._by_version)
 
     def wait(self, sequence: Sequence) -> None:
         """Queue a sequence that may have blocks or parked KV already."""
@@ -56,14 +56,14 @@ class Batch:
                 queue.remove(sequence)
 
     def check_integrity(self) -> None:
-        """Assert that those with a slot run, in order, each in the lane of its version."""
+        """Assert that those with a slot run, in order, each among those of its version."""
         queued = (*self.waiting, *self.running, *self.held)
         assert [each for each in queued if each.slot is not None] == self.running, "a slot went astray"
         assert self.running == sorted(self.running, key=_PRIORITY), "out of order"
-        for version, lane in self._lanes.items():
+        for version, sequences in self._by_version.items():
             own = [each for each in self.running if each.request.version == version]
-            assert lane == own != [], f"lane {version}: {lane}, running {own}"
-        assert sum(map(len, self._lanes.values())) == len(self.running), "a lane went astray"
+            assert sequences == own != [], f"version {version}: {sequences}, running {own}"
+        assert sum(map(len, self._by_version.values())) == len(self.running), "a version went astray"
 
     # --- entering -------------------------------------------------------------------------------
 
@@ -93,15 +93,15 @@ class Batch:
     def _enter(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
         self._residency.enter(sequence)
-        for queue in (self.running, self._lanes.setdefault(sequence.request.version, [])):
+        for queue in (self.running, self._by_version.setdefault(sequence.request.version, [])):
             insort(queue, sequence, key=_PRIORITY)
 
     def _stop(self, sequence: Sequence) -> None:
         version = sequence.request.version
-        for queue in (self.running, self._lanes[version]):
+        for queue in (self.running, self._by_version[version]):
             queue.remove(sequence)
-        if not self._lanes[version]:
-            del self._lanes[version]
+        if not self._by_version[version]:
+            del self._by_version[version]
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Free what nobody computes with until the sequence can enter and every other one can still grow."""
@@ -122,15 +122,15 @@ class Batch:
 
     def most_urgent(self) -> dict[int, Priority]:
         """For each version with something that a step can advance, the priority of the first such."""
-        firsts = ((version, _first_runnable(lane)) for version, lane in self._lanes.items())
+        firsts = ((version, _first_runnable(sequences)) for version, sequences in self._by_version.items())
         return {version: first.priority for version, first in firsts if first}
 
     def rows(self, version: int) -> list[Row]:
         """Decode rows, then chunks of prefill, within the tokens of a step."""
-        lane = list(self._lanes[version])
-        rows = self._decode_rows(lane)
+        sequences = list(self._by_version[version])
+        rows = self._decode_rows(sequences)
         room = self._limits.step_tokens - len(rows)
-        for sequence in [each for each in lane if each.num_tokens - each.num_computed > 1]:
+        for sequence in [each for each in sequences if each.num_tokens - each.num_computed > 1]:
             # Those that still have their slot: one may have lost it to a decoding request.
             if room and sequence.is_runnable and sequence.slot is not None:
                 row = _chunk(sequence, min(room, sequence.num_uncomputed))
@@ -138,10 +138,10 @@ class Batch:
                 room -= row.num_tokens
         return rows
 
-    def _decode_rows(self, lane: list[Sequence]) -> list[Row]:
+    def _decode_rows(self, sequences: list[Sequence]) -> list[Row]:
         """The hot loop of the host: nothing here but what every decoding sequence needs."""
         rows, block_size = [], self._limits.block_size
-        for sequence in lane:
+        for sequence in sequences:
             num_tokens, start = sequence.num_tokens, sequence.num_computed
             if num_tokens - start != 1 or num_tokens >= sequence.max_tokens:
                 continue
@@ -171,8 +171,8 @@ class Batch:
         insort(self.waiting, sequence, key=_PRIORITY)
 
 
-def _first_runnable(lane: list[Sequence]) -> Sequence | None:
-    return next((sequence for sequence in lane if sequence.is_runnable), None)
+def _first_runnable(sequences: list[Sequence]) -> Sequence | None:
+    return next((sequence for sequence in sequences if sequence.is_runnable), None)
 
 
 def _chunk(sequence: Sequence, num_tokens: int) -> Row:

@@ -8,11 +8,11 @@ Answers come back in the order of plans; those to a turn that is over are droppe
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.batch import Batch
-from dora_rl.engines.native.scheduling.lanes import Lanes, Priority
 from dora_rl.engines.native.scheduling.plan import Plan, Row, Sampled
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.scheduling.turns import Priority, VersionTurns
 from dora_rl.engines.protocol import EngineLoad
 from dora_rl.engines.requests import Finished, Reason, Request
 
@@ -25,7 +25,7 @@ class Scheduler:
         self.residency = Residency(limits)
         self._batch = Batch(limits, self.residency)
         self._stops = stops
-        self._turns = Lanes()
+        self._turns = VersionTurns()
         self._sequences: dict[int, Sequence] = {}
         """By request."""
         self._by_serial: dict[int, Sequence] = {}
@@ -103,9 +103,9 @@ class Scheduler:
     # --- what there is --------------------------------------------------------------------------
 
     @property
-    def num_lanes(self) -> int:
+    def num_versions(self) -> int:
         """Versions whose steps take turns."""
-        return self._batch.num_lanes
+        return self._batch.num_versions
 
     def uses_version(self, version: int) -> bool:
         """Whether a request is pinned to it."""

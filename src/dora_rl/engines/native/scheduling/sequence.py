@@ -7,8 +7,8 @@ field, not a property: a thousand sequences take part in a step.
 
 from dataclasses import dataclass, field
 
-from dora_rl.engines.native.scheduling.lanes import Priority
 from dora_rl.engines.native.scheduling.prefixes import PrefixKey
+from dora_rl.engines.native.scheduling.turns import Priority
 from dora_rl.engines.requests import Finished, Reason, Request
 
 

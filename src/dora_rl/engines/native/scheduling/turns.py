@@ -10,8 +10,8 @@ Priority = tuple[int, int]
 """Deadline, then order of submission; lower goes first."""
 
 
-class Lanes:
-    """The round under way."""
+class VersionTurns:
+    """Which versions had their turn in the round under way."""
 
     def __init__(self) -> None:
         self._had_turn: set[int] = set()
