@@ -14,6 +14,8 @@ from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.setup import RunSetup
 
+from ..run.conftest import staged
+
 
 def length_of(key: StreamKey) -> int:
     return 3 + (5 * key.row + 7 * key.member) % 29
@@ -34,7 +36,7 @@ def test_every_response_has_its_length_and_the_run_can_be_predicted(
     make_setup: Callable[..., RunSetup], tmp_path: Path
 ) -> None:
     setup = make_setup(steps=4)
-    run_prescribed(setup, length_of)
+    run_prescribed(setup, staged(setup), length_of)
     root = Path(setup.run_directory)
     facts = read_facts(History(LiveLayout(root=root).events))
     assert len(facts.steps) == 4

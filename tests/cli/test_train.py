@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,31 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.model.hub_config import read_config
 from dora_rl.observe.run_plan import show_plan
-from dora_rl.prepare import planner
+from dora_rl.prepare import planner, preparation
 from dora_rl.prepare.machine import Gpu
 from dora_rl.prepare.plan import RunPlan
 
 Dora = Callable[..., Any]
 
 
+class PreparedHere(nullcontext["PreparedHere"]):
+    """A preparation without a process of its own."""
+
+    def __init__(self, recipe: Recipe, run_directory: str) -> None:
+        super().__init__(self)
+        self._planner = planner.Planner(recipe, run_directory)
+
+    def plan(self, tell: object) -> RunPlan:
+        return self._planner.plan()
+
+    def finish(self, tell: object) -> Path:
+        return Path("inputs")
+
+
 @pytest.fixture(autouse=True)
 def _plan_here(monkeypatch: pytest.MonkeyPatch) -> None:
     # Importing torch once is enough.
-    monkeypatch.setattr(api, "aside_telling", lambda job, *arguments: job(lambda doing: None, *arguments))
+    monkeypatch.setattr(preparation, "Preparation", PreparedHere)
     torch.set_num_threads(1)
 
 
@@ -316,7 +331,7 @@ def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
 
 def test_every_trajectory_and_every_token_is_counted_on_the_disk(project: Path) -> None:
     def sizes(*sets: str) -> dict[str, int]:
-        plan = planner.plan_run(resolve_recipe("recipe.yaml", sets), "runs/recipe-1")
+        plan = planner.Planner(resolve_recipe("recipe.yaml", sets), "runs/recipe-1").plan()
         return {entry.what: entry.num_bytes for entry in plan.disk}
 
     short, long, wordy = sizes("steps=10"), sizes("steps=1010"), sizes("steps=10", "max_new_tokens=508")
@@ -361,7 +376,7 @@ def planned_on(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, sets: tuple[str, ...
     """The recipe on a machine with these."""
     monkeypatch.setattr(planner, "gpus", lambda: list(gpus))
     recipe = resolve_recipe("recipe.yaml", ["devices.kind=cuda", "devices.memory_gib=null", *sets])
-    return planner.plan_run(recipe, "runs/recipe-1")
+    return planner.Planner(recipe, "runs/recipe-1").plan()
 
 
 def test_several_gpus_are_divided_and_those_that_do_both_pause(
@@ -469,7 +484,7 @@ def test_every_slot_can_be_used_by_the_longest_sequence(
 
 def test_kv_that_is_asked_for_is_what_there_is(project: Path) -> None:
     recipe = resolve_recipe("recipe.yaml", ["engine.kv_tokens=100"])
-    assert planner.plan_run(recipe, "runs/recipe-1").setup.engine.limits.num_blocks == 4
+    assert planner.Planner(recipe, "runs/recipe-1").plan().setup.engine.limits.num_blocks == 4
 
 
 def test_how_long_responses_usually_are_is_the_recipes_to_say(
@@ -545,13 +560,13 @@ def test_two_runs_of_a_recipe_plan_for_directories_of_their_own(
     """The second is started while the first plans; neither leaves anything where it does not begin."""
     asked: list[str] = []
 
-    def planning_meets_another(job: object, recipe: Recipe, directory: str) -> RunPlan:
+    def planning_meets_another(recipe: Recipe, directory: str) -> PreparedHere:
         asked.append(Path(directory).name)
         if len(asked) < 2:
             assert dora("train", "recipe.yaml").exit_code == 2
         raise UserError("no plan", hint="none")
 
-    monkeypatch.setattr(api, "aside_telling", planning_meets_another)
+    monkeypatch.setattr(preparation, "Preparation", planning_meets_another)
     assert dora("train", "recipe.yaml").exit_code == 2
     assert asked == ["recipe-1", "recipe-2"]
     assert not (project / "runs").exists()
@@ -574,7 +589,7 @@ def test_a_run_trains_reports_and_goes_no_further(project: Path) -> None:
     assert summary["is_complete"]
     assert summary["steps"] == 2
     assert summary["trained_trajectories"] == 8
-    plan = planner.plan_run(resolve_recipe("recipe.yaml"), "runs/recipe-2")
+    plan = planner.Planner(resolve_recipe("recipe.yaml"), "runs/recipe-2").plan()
     assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < plan.disk_bytes
     lines = [line for line in called.stderr.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]

@@ -12,8 +12,12 @@ from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
+from dora_rl.envs.data.sources import load_data
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
+from dora_rl.model.tokenizer import load_tokenizer
+from dora_rl.prepare.inputs import tokenize_data
+from dora_rl.run.layout import LiveLayout
 from dora_rl.run.setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store
 
@@ -94,6 +98,16 @@ def _recipe(model: Path) -> Recipe:
         "task": {"prompt_tokens": 1, "lengths": {"kind": "lognormal", "min_tokens": 1, "max_tokens": 48}},
     }
     return build(Recipe, tree, "the recipe of a test")
+
+
+def staged(setup: RunSetup) -> Path:
+    """What a run of this set-up begins with, in a directory beside its own, as preparing leaves it."""
+    directory, layout = Path(setup.model_directory), LiveLayout(root=Path(f"{setup.run_directory}-inputs"))
+    layout.root.mkdir(exist_ok=True)
+    tokenizer = load_tokenizer(directory)
+    tokenize_data(load_data(setup.data), setup.data, tokenizer, directory).write(layout.prompts)
+    layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
+    return layout.root
 
 
 def request(id: int, *, version: int = 0, max_new_tokens: int = 20, **fields: Any) -> Request:

@@ -28,7 +28,7 @@ from dora_rl.run.run import run_live
 from dora_rl.run.setup import DeviceLayout, RunSetup, write_setup
 from dora_rl.run.worker_deaths import WorkerDied
 
-from .conftest import MakeSetup
+from .conftest import MakeSetup, staged
 from .verdict import check_journal
 from .victim import Plan, children
 
@@ -41,6 +41,7 @@ def run(setup: RunSetup, plan: Plan, *, is_first: bool = True) -> subprocess.Com
     if is_first:
         where = where.with_suffix(".json")
         write_setup(setup, where)
+        staged(setup)
     return subprocess.run(
         [sys.executable, str(Path(__file__).with_name("victim.py")), str(where), json.dumps(plan)],
         capture_output=True,
@@ -203,7 +204,11 @@ def test_an_interrupt_writes_a_checkpoint_and_a_second_one_leaves_at_once(make_s
 def test_a_worker_that_dies_again_and_again_ends_the_run_with_the_reason(make_setup: MakeSetup) -> None:
     setup = make_setup(patience=Patience(max_deaths=1))
     with pytest.raises(WorkerDied, match=r"instance 0 died 1 times.*killed by SIGKILL$"):
-        run_live(setup, [lambda told, _: _kill_instances() if isinstance(told, InstanceJoined) else None])
+        run_live(
+            setup,
+            staged(setup),
+            [lambda told, _: _kill_instances() if isinstance(told, InstanceJoined) else None],
+        )
     events = [event for event, _ in History(Path(setup.run_directory) / "events.jsonl")]
     assert isinstance(events[-1], Fault)
     assert (events[-1].worker, events[-1].is_restarted) == ("instance 0", False)
@@ -216,7 +221,7 @@ def test_reward_workers_that_die_over_everything_end_the_run_with_the_reason(mak
     with pytest.raises(
         RewardsFailed, match=r"failed for [6-9] trajectories in a row.*deadly_reward, process died.*SIGKILL"
     ):
-        run_live(setup)
+        run_live(setup, staged(setup))
 
 
 def _kill_instances() -> None:
@@ -230,5 +235,5 @@ def test_a_set_up_that_cannot_work_leaves_nothing_behind(make_setup: MakeSetup) 
         data=DataConfig(train=SourceConfig(name="arithmetic")),
     )
     with pytest.raises(UserError, match="max_new_tokens"):
-        run_live(setup)
+        run_live(setup, staged(setup))
     assert not Path(setup.run_directory).exists()

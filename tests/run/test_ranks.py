@@ -19,7 +19,7 @@ from dora_rl.run.run import run_live
 from dora_rl.run.setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store
 
-from .conftest import MakeSetup, run_setup
+from .conftest import MakeSetup, run_setup, staged
 from .talk import Talk
 from .test_crashes import KILL, run, summary
 from .test_trainer import groups, train, train_again
@@ -221,7 +221,7 @@ def test_ranks_have_devices_in_a_row() -> None:
 @pytest.mark.slow
 def test_a_run_with_two_ranks_completes(make_setup: MakeSetup) -> None:
     setup = make_setup(layout=DeviceLayout(trainer_ranks=2))
-    assert run_live(setup).is_complete
+    assert run_live(setup, staged(setup)).is_complete
     root = Path(setup.run_directory)
     check_journal(root)
     assert replay_live(root).difference is None

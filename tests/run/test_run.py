@@ -19,14 +19,14 @@ from dora_rl.run.rewards.queue import RewardsFailed
 from dora_rl.run.run import resume_live, run_live
 from dora_rl.run.setup import DeviceLayout
 
-from .conftest import MakeSetup
+from .conftest import MakeSetup, staged
 from .verdict import check_journal
 
 
 @pytest.mark.timeout(120)
 def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSetup) -> None:
     setup = make_setup(evaluation=Evaluation(every=2, max_rows=4))
-    summary = run_live(setup)
+    summary = run_live(setup, staged(setup))
     root = Path(setup.run_directory)
     assert summary.is_complete
     assert summary.steps == 3
@@ -59,7 +59,7 @@ def test_a_run_left_after_its_last_step_and_before_its_checkpoint_is_not_complet
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
 
-    summary = run_live(setup, [leave])
+    summary = run_live(setup, staged(setup), [leave])
     root = Path(setup.run_directory)
     assert (summary.steps, summary.is_complete, summary.checkpoint) == (setup.recipe.steps, False, None)
     assert not (root / "finished.json").exists()
@@ -75,7 +75,7 @@ def test_a_reward_that_always_raises_ends_the_run_with_its_traceback_in_a_log(ma
     setup = make_setup(rewards=(broken,))
     root = Path(setup.run_directory)
     with pytest.raises(RewardsFailed, match=r"in a row.*broken_reward, raised: ZeroDivisionError") as ended:
-        run_live(setup)
+        run_live(setup, staged(setup))
     assert str(root / "logs/rewards.log") in (ended.value.hint or "")
     log = (root / "logs/rewards.log").read_text()
     for words in ("about to divide", "failed: reward broken_reward, raised; row", "in broken_reward\n"):
@@ -92,7 +92,7 @@ def test_a_reward_that_always_raises_ends_the_run_with_its_traceback_in_a_log(ma
 def test_every_schedule_runs_and_keeps_its_laws(make_setup: MakeSetup, schedule: ScheduleName) -> None:
     control = Control(schedule=schedule, max_staleness=2, rebalance_period_s=0.3, silence_s=20.0)
     setup = make_setup(control=control, steps=5)
-    assert run_live(setup).steps == 5
+    assert run_live(setup, staged(setup)).steps == 5
     check_journal(Path(setup.run_directory))
     assert replay_live(Path(setup.run_directory)).difference is None
 
@@ -118,7 +118,7 @@ def test_instances_and_trainer_share_the_work_in_every_way(
         steps=8,
         response=ResponseSettings(max_new_tokens=300, stop_strings=("a",)),
     )
-    summary = run_live(setup)
+    summary = run_live(setup, staged(setup))
     assert summary.steps == 8
     assert summary.worker_deaths == {}
     check_journal(Path(setup.run_directory))

@@ -1,6 +1,7 @@
 """A run in a process of its own, to which something happens: `python victim.py SETUP PLAN`.
 
-SETUP is a file with a set-up, or a run directory to resume. PLAN is a JSON list of [when, signal, victim]:
+SETUP is a file with a set-up, whose inputs lie beside its run directory, or a run directory to resume.
+PLAN is a JSON list of [when, signal, victim]:
 after so many inputs, or when something of this name is told or decided. Victims are `self`, or what is in the
 command line of a process below; `journal` is this process, two seconds after the journal was to be told and
 before it is. Prints the summary of the run.
@@ -75,7 +76,11 @@ def strike_before_the_journal(plan: Plan) -> None:
 def main(where: Path, plan: Plan) -> None:
     strike_before_the_journal(plan)
     watchers = [Fate([each for each in plan if each[2] != "journal"]).watch]
-    summary = resume_live(where, watchers) if where.is_dir() else run_live(read_setup(where), watchers)
+    if where.is_dir():
+        summary = resume_live(where, watchers)
+    else:
+        setup = read_setup(where)
+        summary = run_live(setup, Path(f"{setup.run_directory}-inputs"), watchers)
     print(msgspec.json.encode(summary).decode())
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.named import Objects
 from dora_rl.core.recipe import Recipe
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import read_config
-from dora_rl.prepare.aside import Doing, Tell
 from dora_rl.prepare.completion import completed, placed
 from dora_rl.prepare.disk import disk_entries
 from dora_rl.prepare.inputs import Inputs, read_inputs
@@ -25,6 +25,7 @@ from dora_rl.prepare.machine import (
     num_cores,
 )
 from dora_rl.prepare.memory import MemoryLedger
+from dora_rl.prepare.messages import Doing, Report
 from dora_rl.prepare.models import model_directory
 from dora_rl.prepare.placement import placements
 from dora_rl.prepare.plan import MemoryLimit, RunPlan
@@ -37,23 +38,25 @@ _MOSTLY_FREE = 0.9
 """Where less is free, whoever finds too little should know."""
 
 
-def plan_run(recipe: Recipe, run_directory: str, tell: Tell = lambda doing: None) -> RunPlan:
-    """Everything about the run that can be known before it starts; says what it is doing."""
-    return _Planner(recipe, run_directory, tell).plan()
+class Planner:
+    """One recipe on this machine: everything about the run that can be known before it starts."""
 
-
-class _Planner:
-    """One recipe on this machine."""
-
-    def __init__(self, recipe: Recipe, run_directory: str, tell: Tell) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        run_directory: str,
+        report: Report = lambda doing: None,
+        objects: Objects | None = None,
+    ) -> None:
+        """Look at all that the recipe names, saying what is being done."""
         self._process_bytes = _own_bytes()
-        tell(Doing(what=f"looking for the model '{recipe.model}'"))
+        report(Doing(what=f"looking for the model '{recipe.model}'"))
         self._run_directory = run_directory
         self._directory = model_directory(recipe)
         self._model: ModelConfig = read_config(self._directory / "config.json")
-        self._inputs: Inputs = read_inputs(recipe, self._directory, tell)
-        tell(Doing(what="working out who runs where"))
-        self._recipe = completed(recipe, self._inputs)
+        self.inputs: Inputs = read_inputs(recipe, self._directory, report, objects)
+        report(Doing(what="working out who runs where"))
+        self._recipe = completed(recipe, self.inputs)
 
     def plan(self) -> RunPlan:
         """On the best placement that has room; where none has, what is wrong with the best is said."""
@@ -69,7 +72,7 @@ class _Planner:
         raise failure
 
     def _plan_on(self, devices: DeviceLayout) -> RunPlan:
-        recipe, inputs, limits = self._recipe, self._inputs, tuple(_memory_limits(self._recipe, devices))
+        recipe, inputs, limits = self._recipe, self.inputs, tuple(_memory_limits(self._recipe, devices))
         ledger = MemoryLedger(recipe, self._model, devices, limits, inputs.longest_prompt_tokens)
         ledger.add_processes(self._process_bytes)
         ledger.add_trainer()

@@ -256,29 +256,6 @@ TrainerWord = Broken | Alive | TrainerReady | StepTrained | StepPublished | Step
 
 RankWord = Broken | Alive
 
-# --- said by whoever reads the rows -------------------------------------------------------------
-
-
-class Preparing(Message, frozen=True):
-    """A piece of the work begins, or is further than it was."""
-
-    what: str
-    limit_s: float
-    """Until it ends, or is further."""
-    done: int = 0
-    total: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.done}/{self.total}" if self.total else self.what
-
-
-class PromptsWritten(Message, frozen=True):
-    """Everything is where it was wanted."""
-
-
-PromptsWord = Broken | Alive | Preparing | PromptsWritten
-
-
 # --- told to and said by a source of prompts ----------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """Opening a run: its directory, journal, prompts and control plane, made new or as they were."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,11 +15,9 @@ from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
-from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.preparation import Tell, make_prompts
 from dora_rl.run.prompt_feed import PromptFeed
-from dora_rl.run.prompts import PromptTable
+from dora_rl.run.prompts import PromptTable, check_lengths
 from dora_rl.run.setup import RunSetup, read_setup, write_setup
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
@@ -61,11 +58,11 @@ class OpenRun(Struct, kw_only=True):
         self.closing.close()
 
 
-def open_new(setup: RunSetup, launch: Launch, tell: Tell = lambda text: None) -> OpenRun:
-    """A new run; nothing is left behind if its rows cannot be read. `tell` hears of what takes long."""
-    with tempfile.TemporaryDirectory(prefix="dora-prompts-") as name, ExitStack() as closing:
-        root, made = Path(setup.run_directory), LiveLayout(root=Path(name))
-        make_prompts(setup, made, tell, launch)
+def open_new(setup: RunSetup, inputs: Path) -> OpenRun:
+    """A new run out of what was prepared for it; nothing is left behind if it does not suit."""
+    root, made = Path(setup.run_directory), LiveLayout(root=inputs)
+    check_lengths(PromptTable.read(made.prompts), setup)
+    with ExitStack() as closing:
         directory = closing.enter_context(
             RunDirectory.create(
                 root, setup.recipe, lambda partial: _fill(LiveLayout(root=partial), setup, made)

@@ -1,6 +1,6 @@
 """A live run from its beginning, or from where it was cut short, to its end."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from dora_rl.launch.protocol import Launch
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.open_run import OpenRun, open_again, open_new
 from dora_rl.run.orchestrator import Orchestrator
-from dora_rl.run.preparation import Tell
 from dora_rl.run.setup import RunSetup
 from dora_rl.run.summary import RunSummary
 from dora_rl.store.durable import full_disk_named
@@ -22,28 +21,25 @@ __all__ = ["Watcher", "resume_live", "run_live"]
 
 
 def run_live(
-    setup: RunSetup,
-    watchers: Sequence[Watcher] = (),
-    tell: Tell = lambda text: None,
-    *,
-    launch: Launch = LOCAL,
+    setup: RunSetup, inputs: Path, watchers: Sequence[Watcher] = (), *, launch: Launch = LOCAL
 ) -> RunSummary:
     """Run a set-up to its end, or until it is interrupted, leaving everything in its run directory.
 
-    `tell` hears how far the preparations are, where they take long; `launch` starts every worker.
+    `inputs` is where its prompts, its tokenizer and, after a warm start, its model lie; they are copied.
+    `launch` starts every worker.
 
     The first SIGINT or SIGTERM lets the step in progress end, writes a checkpoint and returns; the second
     returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
     the run could not go on, with the reason; what is durable can be resumed.
     """
     with resumable(Path(setup.run_directory)):
-        return _run(open_new(setup, launch, tell), launch, watchers)
+        return _run(open_new(setup, inputs), launch, watchers)
 
 
 def resume_live(
     run_directory: Path,
     watchers: Sequence[Watcher] = (),
-    tell: Tell = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
     *,
     launch: Launch = LOCAL,
 ) -> RunSummary:

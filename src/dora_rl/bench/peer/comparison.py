@@ -17,9 +17,8 @@ from dora_rl.core.record import Record
 from dora_rl.launch.protocol import Place
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
-from dora_rl.prepare.aside import aside
 from dora_rl.prepare.machine import num_cores
-from dora_rl.prepare.planner import plan_run
+from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.run import run_live
 from dora_rl.run.setup import RunSetup
 
@@ -105,8 +104,9 @@ def compare_with_peer(
         "optimizer.learning_rate_schedule.kind=constant",
     )
     resolved = resolve_recipe(recipe, [*assignments, *fixed])
-    setup = aside(plan_run, resolved, str(place / "run")).setup
-    run_live(setup)
+    with Preparation(resolved, str(place / "run")) as preparation:
+        setup = preparation.plan().setup
+        run_live(setup, preparation.finish())
     facts = read_run(place / "run")
     theirs = _train_peer(place, peer_steps, _best_threads(place, setup.recipe.batch.trajectories))
     ours_at, ours_rewards = _curve(facts)

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 
@@ -22,9 +23,8 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.reading import read_run
-from dora_rl.prepare.aside import aside
 from dora_rl.prepare.machine import num_cores
-from dora_rl.prepare.planner import plan_run
+from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.run import run_live
 from dora_rl.run.setup import DeviceLayout, RunSetup
@@ -129,22 +129,25 @@ def compare(scope: ScheduleScope, tell: Callable[[ScheduleRun], None]) -> Schedu
     title = ""
     for seed in scope.seeds:
         bases: dict[str, _SyncBasis] = {}
-        for setup in _setups(scope, seed):
-            title = title or _title(setup)
-            runs.append(_one(setup, scope.lengths, bases))
-            tell(runs[-1])
-            if not scope.keeps_runs:
-                shutil.rmtree(setup.run_directory)
+        with ExitStack() as prepared:
+            for setup, inputs in _setups(scope, seed, prepared):
+                title = title or _title(setup)
+                runs.append(_one(setup, inputs, scope.lengths, bases))
+                tell(runs[-1])
+                if not scope.keeps_runs:
+                    shutil.rmtree(setup.run_directory)
         costs |= {f"seed {seed}, {placement}": basis.costs for placement, basis in bases.items()}
     return ScheduleComparison(
         title=title, claims_speed_only=scope.lengths is not None, runs=tuple(runs), costs=costs
     )
 
 
-def _one(setup: RunSetup, lengths: Lognormal | None, bases: dict[str, _SyncBasis]) -> ScheduleRun:
+def _one(
+    setup: RunSetup, inputs: Path, lengths: Lognormal | None, bases: dict[str, _SyncBasis]
+) -> ScheduleRun:
     """Run, measure, predict. Costs are those of the synchronous run that had as many threads."""
     root, placement = Path(setup.run_directory), _placement(setup.devices)
-    use = _run(setup, lengths)
+    use = _run(setup, inputs, lengths)
     facts, run = read_facts(History(LiveLayout(root=root).events)), read_run(root)
     if setup.recipe.control.schedule == "sync":
         bases[placement] = _SyncBasis(costs=measured_costs(facts), lengths=facts.lengths, cpu_s=use.cpu_s)
@@ -166,24 +169,25 @@ def _predicted(setup: RunSetup, basis: _SyncBasis, facts: LogFacts) -> float:
     return max(simulated_s, basis.cpu_s / num_cores())
 
 
-def _setups(scope: ScheduleScope, seed: int) -> Iterator[RunSetup]:
-    """Each schedule as it is placed best; sync first, and once more with the threads the others have.
+def _setups(scope: ScheduleScope, seed: int, prepared: ExitStack) -> Iterator[tuple[RunSetup, Path]]:
+    """Each schedule as it is placed best, and its inputs; sync first, once more with the threads others have.
 
     More threads are not always faster, so sync is compared at whichever suits it; and the costs of those that
     have fewer threads are measured with as many.
     """
     chosen = sorted(scope.schedules, key=SCHEDULES.index)
-    setups = [_planned(scope, schedule, seed) for schedule in chosen]
-    others = [setup for setup in setups if setup.recipe.control.schedule != "sync"]
-    for setup in setups:
-        yield setup
+    setups = [_planned(scope, schedule, seed, prepared) for schedule in chosen]
+    others = [setup for setup, _ in setups if setup.recipe.control.schedule != "sync"]
+    for setup, inputs in setups:
+        yield setup, inputs
         if setup.recipe.control.schedule == "sync" and others and others[0].devices != setup.devices:
-            yield replace(
-                setup, devices=others[0].devices, run_directory=f"{setup.run_directory}-fewer-threads"
-            )
+            again = f"{setup.run_directory}-fewer-threads"
+            yield replace(setup, devices=others[0].devices, run_directory=again), inputs
 
 
-def _planned(scope: ScheduleScope, schedule: ScheduleName, seed: int) -> RunSetup:
+def _planned(
+    scope: ScheduleScope, schedule: ScheduleName, seed: int, prepared: ExitStack
+) -> tuple[RunSetup, Path]:
     """The recipe under a schedule, placed as suits it; nothing beside training takes time from it."""
     fixed = (
         f"steps={scope.steps}",
@@ -194,10 +198,12 @@ def _planned(scope: ScheduleScope, schedule: ScheduleName, seed: int) -> RunSetu
         f"simulation.warmup_steps={max(_LEAST_WARMUP, scope.steps // 4)}",
     )
     recipe = resolve_recipe(scope.recipe, [*scope.assignments, *fixed])
-    return aside(plan_run, recipe, str(Path(scope.directory) / f"{schedule}-{seed}")).setup
+    directory = str(Path(scope.directory) / f"{schedule}-{seed}")
+    preparation = prepared.enter_context(Preparation(recipe, directory))
+    return preparation.plan().setup, preparation.finish()
 
 
-def _run(setup: RunSetup, lengths: Lognormal | None) -> _MachineUse:
+def _run(setup: RunSetup, inputs: Path, lengths: Lognormal | None) -> _MachineUse:
     """To its end; what it used of the machine in the steps that count."""
     first, last = measured_steps(setup.recipe)
     published_at: list[float] = []
@@ -211,9 +217,9 @@ def _run(setup: RunSetup, lengths: Lognormal | None) -> _MachineUse:
 
     with watched_gpu(setup.devices.trainer_device != "cpu") as use:
         if lengths is None:
-            run_live(setup, [watch])
+            run_live(setup, inputs, [watch])
         else:
-            run_prescribed(setup, length_of(lengths, setup.recipe.seed), [watch])
+            run_prescribed(setup, inputs, length_of(lengths, setup.recipe.seed), [watch])
     begin, end = used
     return _MachineUse(
         gpu_share=use.busy_share(published_at[max(0, first - 1)], published_at[last - 1]),

@@ -1,5 +1,7 @@
 """From the command line to a scope: which schedules, which seeds, which recipe."""
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal, cast
 
@@ -8,7 +10,6 @@ from dora_rl.bench.schedules.workload import PrescribedWorkload, write_workload
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal, ScheduleName
 from dora_rl.core.record import Record
-from dora_rl.prepare.aside import aside
 
 _SIGMA = 1.0
 _MEDIAN_TOKENS = {"cpu": 32.0, "cuda": 300.0}
@@ -43,7 +44,9 @@ def make_scope(options: ScheduleOptions, place: Path, keep: Path | None) -> Sche
     recipe, lengths = options.recipe, None
     if options.is_prescribed or (options.is_prescribed is None and is_cuda):
         work = _workload(options)
-        recipe, lengths = str(aside(write_workload, work, place)), work.lengths
+        # Writing a model imports torch, which whoever orchestrates the runs does without.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+            recipe, lengths = str(apart.submit(write_workload, work, place).result()), work.lengths
     return ScheduleScope(
         recipe=recipe,
         assignments=(f"devices.kind={options.device}", *_SIZES.get(recipe, ()), *options.assignments),

@@ -5,6 +5,7 @@ else is the run that `run_live` runs.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,9 +23,11 @@ LengthOf = Callable[[StreamKey], int]
 """Tokens of the response that this stream draws."""
 
 
-def run_prescribed(setup: RunSetup, length_of: LengthOf, watchers: Sequence[Watcher] = ()) -> None:
+def run_prescribed(
+    setup: RunSetup, inputs: Path, length_of: LengthOf, watchers: Sequence[Watcher] = ()
+) -> None:
     """Run a set-up to its end, leaving everything in its run directory."""
-    run_live(setup, watchers, launch=PrescribingLaunch(length_of))
+    run_live(setup, inputs, watchers, launch=PrescribingLaunch(length_of))
 
 
 def prescribed(request: Request, length_of: LengthOf) -> Request:

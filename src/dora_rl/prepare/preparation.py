@@ -1,0 +1,162 @@
+"""Preparing a run, as whoever wants one sees it: a recipe in, a plan out, then what the run begins with.
+
+The work is a worker's, which imports torch and the user's code; here it is only waited for. However long the
+whole takes, it may go on as long as each piece ends, or is further, within its limit. A piece that does not,
+or a worker that dies, is an error that names the piece. Torch-free.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.recipe import Recipe
+from dora_rl.launch.local import LOCAL
+from dora_rl.launch.messages import Broken, Stop
+from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
+from dora_rl.launch.waiting import wait_for
+from dora_rl.prepare.messages import Doing, InputsWritten, Planned, PlanRun, PrepareWord, WriteInputs
+from dora_rl.prepare.plan import RunPlan
+from dora_rl.store.errors import DiskFull
+
+Tell = Callable[[str], None]
+"""Hears what somebody who waits wants to know."""
+
+T = TypeVar("T")
+
+_LOOK_EVERY_S = 0.2
+_TELL_EVERY_S = 10.0
+"""What takes longer is told, and again when it is further."""
+_STOP_S = 5.0
+_MEMORY = "most often for want of memory: `dora doctor` says how much there is"
+
+
+class Preparation:
+    """One run, from its recipe to the moment it can begin; nothing is left behind when its `with` ends."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run_directory: str,
+        *,
+        launch: Launch = LOCAL,
+        objects: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """`objects` are what `object:LABEL` in the recipe stands for."""
+        self._recipe = recipe
+        self._run_directory = run_directory
+        self._launch = launch
+        self._objects = dict(objects or {})
+        self._staging = tempfile.TemporaryDirectory(prefix="dora-prepare-")
+        self._worker: Handle | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._worker is not None:
+                self._worker.end(within_s=0.0)
+        finally:
+            self._staging.cleanup()
+
+    def plan(self, tell: Tell = lambda text: None) -> RunPlan:
+        """Everything about the run that can be known before it starts; `tell` hears of what takes long.
+
+        A UserError: the recipe cannot be run.
+        """
+        # Without a log: what it prints goes to stderr, as it is no result.
+        spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
+        self._worker = self._launch.start(spec, PrepareWord)
+        self._worker.send(
+            PlanRun(recipe=self._recipe, run_directory=self._run_directory, objects=self._objects)
+        )
+        return _Waiting(self._worker, self._recipe, tell).until(Planned).plan
+
+    def finish(self, tell: Tell = lambda text: None) -> Path:
+        """Do the warm start where there is one; where everything lies that the planned run begins with."""
+        assert self._worker is not None, "a run is planned first"
+        self._worker.send(WriteInputs(directory=self._staging.name))
+        _Waiting(self._worker, self._recipe, tell).until(InputsWritten)
+        # What it has of the machine is the run's.
+        self._worker.send(Stop())
+        self._worker.end(within_s=_STOP_S)
+        return Path(self._staging.name)
+
+
+class _Waiting:
+    """From a command to its answer."""
+
+    def __init__(self, worker: Handle, recipe: Recipe, tell: Tell) -> None:
+        self._worker = worker
+        self._silence_s = recipe.control.silence_s
+        self._tell = tell
+        # Before its first word it imports torch.
+        self._doing = Doing(what="starting", limit=("patience.start_s", recipe.patience.start_s))
+        self._has_spoken = False
+        self._heard_at = self._since = self._told_at = time.monotonic()
+        self._told: str | None = None
+
+    def until(self, answer: type[T]) -> T:
+        """The answer, or the error that was met instead."""
+        while True:
+            wait_for([self._worker], [], _LOOK_EVERY_S)
+            for word in self._worker.receive():
+                if isinstance(word, answer):
+                    return word
+                self._hear(word)
+            if not self._worker.is_alive:
+                raise self._gone()
+            self._check_time()
+
+    def _hear(self, word: Any) -> None:
+        self._heard_at, self._has_spoken = time.monotonic(), True
+        if isinstance(word, Broken):
+            raise _error(word)
+        if isinstance(word, Doing):
+            if word.what != self._doing.what:
+                self._told_at = self._heard_at
+            self._doing, self._since = word, self._heard_at
+
+    def _check_time(self) -> None:
+        now, doing = time.monotonic(), self._doing
+        if doing.limit is not None and now - self._since > doing.limit[1]:
+            raise _too_long(doing, *doing.limit)
+        if self._has_spoken and now - self._heard_at > self._silence_s:
+            raise DoraError(
+                "the process that prepares the run gave no sign of life for "
+                f"control.silence_s = {self._silence_s:g} s while {doing}"
+            )
+        if now - self._told_at > _TELL_EVERY_S and self._told != str(doing):
+            self._told_at, self._told = now, str(doing)
+            self._tell(f"{doing} ...")
+
+    def _gone(self) -> DoraError:
+        """In words, with what the user can do."""
+        how = self._worker.end(within_s=1.0)
+        killed = how.removeprefix("killed by ")
+        said = f"was {how}" if killed != how else how.replace("exited with", "ended with exit code")
+        message = f"the process that prepares the run {said} while {self._doing}"
+        if killed == "SIGKILL":
+            return DoraError(message, hint=_MEMORY)
+        if self._doing.hint is not None:
+            return UserError(message, hint=self._doing.hint)
+        return DoraError(message, hint="what it said is above; `dora doctor` says what this machine lacks")
+
+
+def _error(word: Broken) -> DoraError:
+    kind = UserError if word.is_users else DiskFull if word.is_disk_full else DoraError
+    return kind(word.message, hint=word.hint)
+
+
+def _too_long(doing: Doing, name: str, limit_s: float) -> UserError:
+    raise_it = f"raise {name}"
+    return UserError(
+        f"{doing} took longer than {name} = {limit_s:g} s",
+        hint=f"{doing.hint}; or {raise_it}" if doing.hint else raise_it,
+    )

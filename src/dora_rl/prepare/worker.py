@@ -1,0 +1,81 @@
+"""The preparing worker: `python -m dora_rl.prepare.worker ADDRESS`.
+
+A process of its own because models and tokenizers come with torch, and because it runs the user's code, which
+may hang, print or end it. It says what it is doing, so its owner can name that, and end it where it has a
+limit. Rows are read and tokenized once: the plan is made of them, and the run begins with them.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+from dora_rl.launch.breaking import telling_why
+from dora_rl.launch.channel import Channel
+from dora_rl.launch.messages import Stop
+from dora_rl.prepare.inputs import Inputs
+from dora_rl.prepare.messages import (
+    Doing,
+    InputsWritten,
+    Planned,
+    PlanRun,
+    PrepareCommand,
+    Report,
+    WriteInputs,
+)
+from dora_rl.prepare.plan import RunPlan
+from dora_rl.prepare.planner import Planner
+from dora_rl.prepare.warm_start import write_initial_model
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.setup import RunSetup
+
+
+class Preparer:
+    """One recipe: planned, then made ready to run."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._inputs: Inputs | None = None
+        self._setup: RunSetup | None = None
+
+    def plan(self, command: PlanRun) -> RunPlan:
+        """Everything that can be known of the run before it starts."""
+        planner = Planner(command.recipe, command.run_directory, self._report, command.objects)
+        plan = planner.plan()
+        self._inputs, self._setup = planner.inputs, plan.setup
+        return plan
+
+    def write(self, command: WriteInputs) -> None:
+        """Prompts, the tokenizer and, after a warm start, the model."""
+        assert self._inputs is not None, "a run is planned first"
+        assert self._setup is not None, "a run is planned first"
+        layout, recipe = LiveLayout(root=Path(command.directory)), self._setup.recipe
+        self._inputs.prompts.write(layout.prompts)
+        layout.tokenizer.write_text(self._inputs.tokenizer, encoding="utf-8")
+        if not (total := recipe.warm_start.steps):
+            return
+        limit = ("patience.step_s", recipe.patience.step_s)
+
+        def done(steps: int) -> None:
+            self._report(Doing(what="working on the warm start", limit=limit, done=steps, total=total))
+
+        done(0)
+        write_initial_model(self._setup, self._inputs.prompts, layout.initial_model, done)
+
+
+def main(address: str) -> None:
+    """Obey until told to stop."""
+    channel = Channel.connect(address, PrepareCommand)
+    preparer = Preparer(channel.send)
+    with telling_why(channel):
+        while not isinstance(command := channel.receive(), Stop):
+            # Each piece has a limit of its own, which the owner keeps.
+            with channel.kept_alive(math.inf):
+                if isinstance(command, PlanRun):
+                    channel.send(Planned(plan=preparer.plan(command)))
+                else:
+                    preparer.write(command)
+                    channel.send(InputsWritten())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
