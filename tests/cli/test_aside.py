@@ -36,7 +36,8 @@ def test_a_reward_that_ends_or_holds_up_the_planning_is_named(
     called = planned(project, first_lines, "--set", "scoring.start_limit_s=2")
     assert called.returncode == 2, called.stderr
     assert called.stdout == ""
-    error, rest = called.stderr.splitlines()
+    # Where the machine is busy, what takes long is told.
+    error, rest = (line for line in called.stderr.splitlines() if not line.endswith(" ..."))
     assert error.startswith("error: ")
     assert message in error
     assert "judge.py" in error

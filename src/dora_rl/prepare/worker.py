@@ -9,7 +9,8 @@ import math
 import sys
 from pathlib import Path
 
-from dora_rl.launch.breaking import telling_why
+from dora_rl.core.errors import DoraError
+from dora_rl.launch.breaking import broken, telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.messages import Stop
 from dora_rl.prepare.inputs import Inputs
@@ -67,14 +68,22 @@ def main(address: str) -> None:
     channel = Channel.connect(address, PrepareCommand)
     preparer = Preparer(channel.send)
     with telling_why(channel):
-        while not isinstance(command := channel.receive(), Stop):
-            # Each piece has a limit of its own, which the owner keeps.
-            with channel.kept_alive(math.inf):
-                if isinstance(command, PlanRun):
-                    channel.send(Planned(plan=preparer.plan(command)))
-                else:
-                    preparer.write(command)
-                    channel.send(InputsWritten())
+        try:
+            while not isinstance(command := channel.receive(), Stop):
+                # Each piece has a limit of its own, which the owner keeps.
+                with channel.kept_alive(math.inf):
+                    channel.send(_obey(preparer, command))
+        except DoraError as error:
+            # Its sentence is all there is to say: it goes to the owner's terminal, and no traceback beside it.
+            channel.send(broken(error))
+            channel.leave(1)
+
+
+def _obey(preparer: Preparer, command: PlanRun | WriteInputs) -> Planned | InputsWritten:
+    if isinstance(command, PlanRun):
+        return Planned(plan=preparer.plan(command))
+    preparer.write(command)
+    return InputsWritten()
 
 
 if __name__ == "__main__":
