@@ -8,12 +8,13 @@ import pytest
 
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
+from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.open_run import replay_live
 from dora_rl.run.run import resume_live, run_live
 from dora_rl.run.setup import DeviceLayout
 
 from ..launch.dialled import DialledLaunch
-from .conftest import MakeSetup, staged
+from .conftest import MakeSetup
 from .verdict import check_journal
 
 KINDS = {"the preparation", "the trainer", "instance 0", "instance 1", "a reward worker"}
@@ -51,7 +52,9 @@ def test_every_kind_of_worker_runs_through_any_launch_and_its_death_is_noticed(m
     setup = make_setup(steps=6, layout=DeviceLayout(instances=2, trainer_ranks=2))
     root, launch = Path(setup.run_directory), DialledLaunch()
     killer = Killer(launch, {30: "instance 0", 50: "a reward worker", 60: "the run"})
-    interrupted = run_live(setup, staged(setup), [killer], launch=launch)
+    with Preparation(setup.recipe, str(root), launch=launch) as preparation:
+        preparation.plan()
+        interrupted = run_live(setup, preparation.finish(), [killer], launch=launch)
     assert not interrupted.is_complete
     assert {spec.name for spec, _ in launch.started} == KINDS
     assert interrupted.worker_deaths == {"instance 0": 1, "a reward worker": 1}

@@ -74,7 +74,7 @@ def main(address: str) -> None:
                 with channel.kept_alive(math.inf):
                     channel.send(_obey(preparer, command))
         except DoraError as error:
-            # Its sentence is all there is to say: it goes to the owner's terminal, and no traceback beside it.
+            # Its sentence is all there is to say; a traceback would stand beside it on the owner's terminal.
             channel.send(broken(error))
             channel.leave(1)
 
