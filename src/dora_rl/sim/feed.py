@@ -13,7 +13,7 @@ from dora_rl.envs.prompt_offers import GroupScores, PromptOffers, exhausted
 from dora_rl.envs.prompt_source import PromptSource, built_in_source, make_source
 
 
-class PromptFeed:
+class SimulatedPromptFeed:
     """Asks a source for the next block of rows when few are queued. In this process: time is virtual."""
 
     def __init__(

@@ -15,7 +15,7 @@ from dora_rl.envs.prompt_source import PromptSource
 from dora_rl.sim.audit import Audit
 from dora_rl.sim.engine import SimulatedEngine
 from dora_rl.sim.faults import FaultInjector
-from dora_rl.sim.feed import PromptFeed
+from dora_rl.sim.feed import SimulatedPromptFeed
 from dora_rl.sim.futures import Futures
 from dora_rl.sim.oracle import make_estimates
 from dora_rl.sim.trainer import SimulatedTrainer
@@ -98,7 +98,7 @@ def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
         steps=recipe.steps,
         estimates=make_estimates(recipe, cost, futures),
     )
-    feed = PromptFeed(recipe, truth.prompt_tokens(), plane, source)
+    feed = SimulatedPromptFeed(recipe, truth.prompt_tokens(), plane, source)
     return World(recipe, plane, engines, trainer, futures, truth, feed)
 
 

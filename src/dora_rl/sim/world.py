@@ -20,7 +20,7 @@ from dora_rl.core.history import Watcher
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.engine import SimulatedEngine, SimulatedRequest
-from dora_rl.sim.feed import PromptFeed
+from dora_rl.sim.feed import SimulatedPromptFeed
 from dora_rl.sim.futures import Future, Futures
 from dora_rl.sim.trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
@@ -40,7 +40,7 @@ class World:
         trainer: SimulatedTrainer,
         futures: Futures,
         truth: Truth,
-        feed: PromptFeed,
+        feed: SimulatedPromptFeed,
     ) -> None:
         self.recipe = recipe
         self.plane = plane

@@ -21,7 +21,7 @@ from dora_rl.run.open_run import make_plane
 from dora_rl.run.prompts import PromptLengths, PromptTable
 from dora_rl.run.setup import read_setup
 from dora_rl.sim.engine import SimulatedEngine
-from dora_rl.sim.feed import PromptFeed
+from dora_rl.sim.feed import SimulatedPromptFeed
 from dora_rl.sim.futures import Futures
 from dora_rl.sim.run import measured_steps
 from dora_rl.sim.trainer import SimulatedTrainer
@@ -127,7 +127,7 @@ def predicted_step_s(
         cast(TrainCost, MeasuredTraining(costs=costs)), gpus=0 if is_elastic else 1, switch_s=0.0
     )
     plane = make_plane(setup)
-    feed = PromptFeed(recipe, PromptLengths(PromptTable.read(LiveLayout(root=run).prompts)), plane)
+    feed = SimulatedPromptFeed(recipe, PromptLengths(PromptTable.read(LiveLayout(root=run).prompts)), plane)
     world = World(recipe, plane, engines, trainer, Futures(recipe, truth), truth, feed)
     world.run()
     return step_s(recipe, world.publishes)
