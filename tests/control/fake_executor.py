@@ -436,6 +436,7 @@ class Executor:
             return
         assert d.version in target.versions, f"{d} but the target holds {target.versions}"
         assert not target.is_lent, f"{d} to one that is lent"
+        assert d.with_kv or target.spec.continues, f"{d} to one that cannot go on with it"
         self._transit[d.trajectory] = (d, request)
         self._check_slots(target)
         self._soon(lambda: self._arrive(d))

@@ -11,7 +11,7 @@ from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Group, Ledger, Phase, Trajectory
 from dora_rl.control.meters import Meters
-from dora_rl.core.decisions import Decision, Evict, Move, Park, Resume, Start
+from dora_rl.core.decisions import Abort, Decision, Evict, Move, Park, Resume, Start
 
 Emit = Callable[[Decision], None]
 
@@ -128,17 +128,20 @@ class Dispatch:
         t.instance = None
 
     def move(self, t: Trajectory, target: Instance, now: float) -> None:
-        """Send a request to another instance of its version."""
+        """Send a request to another instance of its version, as far as the two engines can."""
         source = self._fleet.get(t.instance)
         assert source is not None, f"trajectory {t.id} is nowhere"
         assert t.version in target.cohorts, f"instance {target.id} does not serve version {t.version}"
+        with_kv = self._kv_reuse and source.spec.moves_kv and target.spec.moves_kv
+        if not (with_kv or target.spec.continues):
+            self._start_again(t, source, target)
+            return
         source.remove(t)
         waiting = t.phase == Phase.WAITING
         t.phase = Phase.WAITING if waiting else Phase.MOVING
         target.add(t)
         self._fleet.touch(source)
         self._fleet.touch(target)
-        with_kv = self._kv_reuse and source.spec.moves_kv and target.spec.moves_kv
         self.moving[t.id] = source.id
         target.arriving += 1
         self._estimates.move_began(t.id, now)
@@ -146,6 +149,18 @@ class Dispatch:
         self._emit(
             Move(trajectory=t.id, version=t.version, source=source.id, target=target.id, with_kv=with_kv)
         )
+
+    def _start_again(self, t: Trajectory, source: Instance, target: Instance) -> None:
+        """Neither its KV nor its tokens can go to the target: begin anew there, under the same version."""
+        if t.phase == Phase.WAITING:
+            # Its environment has the turn: it finds a place, and begins anew, when that replies.
+            self.evict(t, source)
+            return
+        self._emit(Abort(instance=source.id, trajectory=t.id, reason="its engine cannot move it"))
+        self.release(t)
+        self._meters.restarted_trajectories += 1
+        t.tokens, t.attempt = 0, t.attempt + 1
+        self.start(t, target)
 
     def moved(self, t: Trajectory) -> None:
         self._arrived(t)
