@@ -10,9 +10,10 @@ from dora_rl.core import decisions as do
 from dora_rl.core.errors import UserError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, InstanceJoined, InstanceLost, Published
+from dora_rl.core.recipe import Checkpoints
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings
 from dora_rl.engines.config import EngineConfig, Limits
-from dora_rl.run.orchestrator.plane import replay_live
+from dora_rl.run.open_run import replay_live
 from dora_rl.run.run import run_live
 from dora_rl.run.setup import DeviceLayout
 
@@ -27,34 +28,40 @@ LIMITS = Limits(num_blocks=256, block_size=16, max_running=16, step_tokens=64, m
 @pytest.mark.timeout(180)
 def test_a_run_keeps_its_laws_with_an_engine_of_ones_own_and_through_a_death(make_setup: MakeSetup) -> None:
     setup = make_setup(
-        steps=6,
+        steps=30,
         engine=EngineSettings(kind=SCRIPTED, report_every_s=0.05),
         response=ResponseSettings(max_new_tokens=48),
+        checkpoints=Checkpoints(every=10),
         engine_config=EngineConfig(limits=LIMITS, max_versions=1),
-        layout=DeviceLayout(instances=3),
+        layout=DeviceLayout(instances=2),
     )
+    seen: set[int] = set()
+    struck: list[int] = []
 
     def strike(event: Input, _: object) -> None:
-        if isinstance(event, Published) and event.version == 2:
-            os.kill(children("workers.instance")[0], signal.SIGKILL)
+        """Once both have joined, so that control hears of a loss."""
+        if isinstance(event, InstanceJoined):
+            seen.add(event.instance)
+        if isinstance(event, Published) and len(seen) == 2 and not struck:
+            struck.append(children("workers.instance")[0])
+            os.kill(struck[0], signal.SIGKILL)
 
     summary = run_live(setup, [strike])
     root = Path(setup.run_directory)
     assert summary.is_complete
-    assert summary.steps == 6
-    assert sum(summary.worker_deaths.values()) == 1
+    assert summary.steps == 30
+    assert len(struck) == sum(summary.worker_deaths.values()) == 1
     check_journal(root)
     assert replay_live(root).difference is None
     events = list(History(root / "events.jsonl"))
     joined = [event for event, _ in events if isinstance(event, InstanceJoined)]
-    assert len(joined) >= 3
     assert {(each.spec.max_versions, each.spec.moves_kv, each.spec.continues) for each in joined} == {
         (1, False, True)
     }
     assert any(isinstance(event, InstanceLost) for event, _ in events)
     decided = [decision for _, decisions in events for decision in decisions]
     assert all(not each.with_kv for each in decided if isinstance(each, do.Move))
-    assert {each.version for each in decided if isinstance(each, do.Start)} >= set(range(5))
+    assert len({each.version for each in decided if isinstance(each, do.Start)}) > 10
 
 
 @pytest.mark.timeout(60)
