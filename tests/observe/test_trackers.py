@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dora_rl.core.errors import UserError
+from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.inputs import Published, Tick
-from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe import Recipe, RunSettings
 from dora_rl.observe.live.metrics import MetricsTail
 from dora_rl.observe.live.trackers import Trackers
 
@@ -70,3 +70,28 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_the_run(
     with pytest.raises(UserError, match="wandb") as error:
         Trackers(["wandb"], run="x", recipe=Recipe(), metrics=MetricsTail(tmp_path / "metrics.jsonl"))
     assert error.value.hint == "pip install wandb"
+
+
+def test_a_tracker_of_the_users_own_gets_every_row_and_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Lines:\n"
+        "    def __init__(self, run, recipe):\n"
+        "        self.file = open(recipe['run']['directory'] + '/' + run, 'w')\n"
+        "    def __call__(self, values, step):\n"
+        "        print(step, values['reward'], file=self.file)\n"
+        "    def close(self):\n"
+        "        self.file.close()\n"
+    )
+    path = tmp_path / "metrics.jsonl"
+    name = f"{tmp_path}/mine.py:Lines"
+    recipe = Recipe(model="tiny", run=RunSettings(directory=str(tmp_path), trackers=(name,)))
+    with Trackers([name], run="demo-1", recipe=recipe, metrics=MetricsTail(path)) as trackers:
+        path.write_text('{"step": 1, "reward": 0.5}\n')
+        trackers.watch(Published(at=1.0, version=1, train_s=1.0), [])
+    assert (tmp_path / "demo-1").read_text() == "1 0.5\n"
+
+
+def test_a_misspelt_tracker_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="names 'wandbb'") as raised:
+        RunSettings(trackers=("wandbb",))
+    assert raised.value.hint == "did you mean 'wandb'?"

@@ -48,9 +48,7 @@ class StepReport:
     def metrics(self, groups: Sequence[TrainGroup], version: int) -> Metrics:
         """Everything about the step."""
         return {
-            **_of_rewards(groups),
-            **_of_completions(groups),
-            **_of_staleness(groups, version),
+            **{name: value for of in OF_GROUPS for name, value in of(groups, version).items()},
             **self._of_updates(),
             **self._of_tokens(),
             **self._of_gap(),
@@ -108,7 +106,7 @@ def _joined(totals: Sequence[Totals]) -> Totals:
     return Totals(sums=sums, max_gap=max(each.max_gap for each in totals))
 
 
-def _of_rewards(groups: Sequence[TrainGroup]) -> Metrics:
+def _of_rewards(groups: Sequence[TrainGroup], version: int) -> Metrics:
     by_group = [[m.reward for m in group.members if m.is_scored] for group in groups]
     rewards = [reward for own in by_group for reward in own]
     if not rewards:
@@ -122,7 +120,7 @@ def _of_rewards(groups: Sequence[TrainGroup]) -> Metrics:
     }
 
 
-def _of_completions(groups: Sequence[TrainGroup]) -> Metrics:
+def _of_completions(groups: Sequence[TrainGroup], version: int) -> Metrics:
     members = [member for group in groups for member in group.members]
     lengths = [len(member.response) for member in members]
     return {
@@ -137,3 +135,8 @@ def _of_completions(groups: Sequence[TrainGroup]) -> Metrics:
 def _of_staleness(groups: Sequence[TrainGroup], version: int) -> Metrics:
     staleness = [version - member.version for group in groups for member in group.members]
     return {"staleness/mean": fmean(staleness), "staleness/max": float(max(staleness))}
+
+
+OF_GROUPS = (_of_rewards, _of_completions, _of_staleness)
+"""Metrics that need only a step's groups and the version it trains: a further one is a function and its name
+here."""

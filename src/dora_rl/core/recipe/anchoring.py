@@ -26,6 +26,7 @@ def anchored(recipe: Recipe, directory: Path) -> Recipe:
         engine=_replace(recipe.engine, kind=_object(recipe.engine.kind, directory)),
         rewards=tuple(_reward(reward, directory) for reward in recipe.rewards),
         algorithm=_algorithm(recipe.algorithm, directory),
+        run=_replace(recipe.run, trackers=tuple(_object(name, directory) for name in recipe.run.trackers)),
     )
 
 

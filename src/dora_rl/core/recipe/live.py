@@ -2,9 +2,12 @@
 
 from typing import Literal
 
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.named import did_you_mean, is_place
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 
-Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
+"""Those that are built in."""
 
 
 class Devices(Section, frozen=True):
@@ -82,7 +85,15 @@ class RunSettings(Section, frozen=True):
     directory: str | None = None
     """Where the run leaves everything, a directory that does not exist; left out, runs/NAME-1, -2 and so
     on."""
-    trackers: tuple[Tracker, ...] = ("tensorboard",)
-    """Beside metrics.jsonl, which is always written. TensorBoard files are written where it is installed."""
+    trackers: tuple[str, ...] = ("tensorboard",)
+    """Who gets the metrics beside metrics.jsonl, which is always written: `tensorboard`, where it is
+    installed, `wandb`, `mlflow`, `trackio`, or a tracker of your own, `file.py:function`."""
     log_completions: Count = 8
     """Trajectories of every step whose text goes into completions.jsonl."""
+
+    def __post_init__(self) -> None:
+        for name in self.trackers:
+            if name not in TRACKERS and not is_place(name):
+                raise ConfigError(
+                    f"run.trackers names '{name}'", hint=did_you_mean(name, list(TRACKERS), "built in")
+                )

@@ -1,5 +1,7 @@
-"""Trackers: every row of metrics.jsonl goes to W&B, MLflow or Trackio, where the recipe asks for one.
+"""Trackers: every row of metrics.jsonl goes to W&B, MLflow, Trackio or a tracker of the user's own.
 
+One of the user's own is a function that is told the run's name and its recipe as plain data, and returns what
+takes the values of a step: `log(values, step)`. Where that has a `close`, it is called at the end.
 TensorBoard is not here: the run writes its files by itself where the package is installed.
 """
 
@@ -13,6 +15,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import Input, Published
 from dora_rl.core.loading import to_dict
+from dora_rl.core.named import is_place, load_named
 from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.metrics import Metrics, MetricsTail
 
@@ -28,8 +31,8 @@ class Trackers(AbstractContextManager["Trackers"]):
 
     def __init__(self, names: Sequence[str], *, run: str, recipe: Recipe, metrics: MetricsTail) -> None:
         self._metrics = metrics
-        modules = {name: _imported(name) for name in names if name in _OPEN}
-        self._opened = [_OPEN[name](module, run, to_dict(recipe)) for name, module in modules.items()]
+        plain = to_dict(recipe)
+        self._opened = [_open(name, run, plain) for name in names if name in _OPEN or is_place(name)]
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         if isinstance(event, Published):
@@ -56,6 +59,15 @@ class Trackers(AbstractContextManager["Trackers"]):
 def _split(row: Metrics) -> tuple[dict[str, float], int]:
     values = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
     return values, int(values.pop("step", 0))
+
+
+def _open(name: str, run: str, recipe: Mapping[str, Any]) -> Opened:
+    if name in _OPEN:
+        return _OPEN[name](_imported(name), run, recipe)
+    log = load_named(name)(run=run, recipe=dict(recipe))
+    if not callable(log):
+        raise UserError(f"the tracker '{name}' returned nothing to call", hint="return log(values, step)")
+    return log, getattr(log, "close", lambda: None)
 
 
 def _imported(name: str) -> Any:
