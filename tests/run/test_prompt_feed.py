@@ -17,7 +17,7 @@ from dora_rl.run.setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDied
 from dora_rl.store.journal import Journal
 
-from .conftest import MakeSetup
+from .conftest import MakeSetup, staged
 from .sources import LearnableFirst, Sequel
 from .test_crashes import KILL, run, summary
 
@@ -72,26 +72,28 @@ def test_the_built_in_order_goes_on_where_it_was_though_rows_were_offered_and_no
 
 
 def test_a_source_that_raises_ends_the_run_with_what_and_where(make_setup: MakeSetup) -> None:
+    setup = with_source(make_setup, "Raises")
     with pytest.raises(UserError, match=r"Raises' raised KeyError: 'difficulty'") as raised:
-        run_live(with_source(make_setup, "Raises"))
+        run_live(setup, staged(setup))
     assert "sources.py, line" in str(raised.value.hint)
 
 
 def test_a_source_that_hangs_is_started_again_and_then_ends_the_run(make_setup: MakeSetup) -> None:
     setup = with_source(make_setup, "Hangs", time_limit_s=0.5)
     with pytest.raises(WorkerDied, match=r"the source of prompts died 3 times .* data.order.time_limit_s"):
-        run_live(setup)
+        run_live(setup, staged(setup))
 
 
 def test_a_row_that_does_not_exist_ends_the_run(make_setup: MakeSetup) -> None:
+    setup = with_source(make_setup, "Beyond")
     with pytest.raises(UserError, match="row 10000, which does not exist"):
-        run_live(with_source(make_setup, "Beyond"))
+        run_live(setup, staged(setup))
 
 
 def test_a_run_whose_rows_are_exhausted_ends_with_a_sentence_and_a_checkpoint(make_setup: MakeSetup) -> None:
     setup = with_source(make_setup, "one_epoch")
     with pytest.raises(UserError, match="exhausted after 2 of 3 steps"):
-        run_live(setup)
+        run_live(setup, staged(setup))
     assert (Path(setup.run_directory) / "checkpoints/step_00002").is_dir()
 
 
