@@ -17,7 +17,7 @@ from dora_rl.run.open_run import replay_live
 from dora_rl.run.run import run_live
 from dora_rl.run.setup import DeviceLayout
 
-from .conftest import MakeSetup
+from .conftest import MakeSetup, staged
 from .verdict import check_journal
 from .victim import children
 
@@ -46,7 +46,7 @@ def test_a_run_keeps_its_laws_with_an_engine_of_ones_own_and_through_a_death(mak
             struck.append(children("workers.instance")[0])
             os.kill(struck[0], signal.SIGKILL)
 
-    summary = run_live(setup, [strike])
+    summary = run_live(setup, staged(setup), [strike])
     root = Path(setup.run_directory)
     assert summary.is_complete
     assert summary.steps == 30
@@ -68,4 +68,4 @@ def test_a_run_keeps_its_laws_with_an_engine_of_ones_own_and_through_a_death(mak
 def test_an_engine_that_cannot_be_imported_ends_the_run_with_a_sentence(make_setup: MakeSetup) -> None:
     setup = make_setup(engine=EngineSettings(kind="nowhere:KIND"))
     with pytest.raises(UserError, match="no module 'nowhere'"):
-        run_live(setup)
+        run_live(setup, staged(setup))
