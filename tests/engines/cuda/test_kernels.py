@@ -10,14 +10,17 @@ from torch.nn import functional
 from dora_rl.engines.native.cuda.kernels.activation import gated
 from dora_rl.engines.native.cuda.kernels.decode import Parts, Split, decode_attention
 from dora_rl.engines.native.cuda.kernels.embed import FROM_SLOT, embed
-from dora_rl.engines.native.cuda.kernels.experts import expert_linear, sort_by_expert
+from dora_rl.engines.native.cuda.kernels.expert_rows import expert_down, expert_gate_up
+from dora_rl.engines.native.cuda.kernels.experts import expert_linear
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
 from dora_rl.engines.native.cuda.kernels.linear import linear
 from dora_rl.engines.native.cuda.kernels.norm import add_norm
 from dora_rl.engines.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.engines.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
+from dora_rl.engines.native.cuda.kernels.routing import Routing, choose_experts, most_tiles, sort_by_expert
 from dora_rl.engines.native.cuda.kernels.sampling import Distributions, Pieces, draw
 from dora_rl.engines.native.cuda.kernels.tiled import tiled_linear
+from dora_rl.engines.native.cuda.tiles import Tile
 from dora_rl.engines.native.philox import gumbel
 from dora_rl.model.config import DefaultRope
 from dora_rl.model.rope import Rotary, rotate
@@ -223,15 +226,105 @@ def test_prefill_attention_of_chunks_in_the_middle(device: str, heads: Heads) ->
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_rows_meet_their_own_expert(device: str) -> None:
+@pytest.mark.parametrize("is_normalised", [False, True])
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_experts_are_the_heaviest_and_the_first_of_equals(
+    device: str, num_parts: int, is_normalised: bool
+) -> None:
+    scores = torch.randn(num_parts, 9, 5, device=device)
+    scores[:, 4] = 0.25  # All alike.
+    weights = torch.full((9, 2), torch.nan, device=device)
+    given = scores[0] if num_parts == 1 else scores
+    chosen = torch.full((9, 2), -1, dtype=torch.int32, device=device)
+    choose_experts(given, scores, weights, chosen, is_normalised=is_normalised)
+    shares, expected = scores.sum(0).softmax(1).topk(2, dim=1)
+    expected[4] = torch.tensor([0, 1])
+    assert chosen.tolist() == expected.tolist()
+    torch.testing.assert_close(weights, shares / shares.sum(1, keepdim=True) if is_normalised else shares)
+
+
+def test_scores_that_are_no_numbers_choose_experts_that_exist(device: str) -> None:
+    scores = torch.full((2, 5), torch.nan, device=device)
+    weights = torch.zeros(2, 3, device=device)
+    experts = torch.full((2, 3), -1, dtype=torch.int32, device=device)
+    choose_experts(scores, scores, weights, experts, is_normalised=True)
+    assert experts.tolist() == [[0, 1, 2]] * 2
+    assert weights.isnan().all()
+
+
+def routed(experts_TA: Tensor, num_experts: int, num_rows: int) -> Routing:
+    num_pairs = experts_TA.numel()
+    order = torch.full((num_pairs,), -1, dtype=torch.int32, device=experts_TA.device)
+    num_tiles = most_tiles(num_pairs, num_experts, num_rows)
+    tiles = torch.full((num_tiles, 3), -1, dtype=torch.int32, device=experts_TA.device)
+    return sort_by_expert(experts_TA, num_experts, num_rows, order, tiles)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 37, 700])
+def test_tiles_hold_every_row_of_an_expert_once(device: str, num_tokens: int) -> None:
+    # Nobody goes to the last; more pairs than a program looks at at once.
+    experts = torch.stack([torch.randperm(4)[:2] for _ in range(num_tokens)]).int().to(device)
+    routing = routed(experts, 5, 16)
+    found = [[], [], [], [], []]
+    for expert, first, size in routing.tiles_M3.tolist():
+        assert 0 <= size <= 16
+        if size:
+            found[expert] += routing.order_N[first : first + size].tolist()
+    flat = experts.flatten()
+    assert found == [(flat == expert).nonzero().flatten().tolist() for expert in range(5)]
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_rows_meet_their_own_expert(device: str, is_gated: bool) -> None:
     inputs, weight = torch.randn(37, 72, device=device), torch.randn(5, 80, 72, device=device)
-    experts = torch.stack([torch.randperm(4)[:2] for _ in range(37)]).to(device)  # Nobody goes to the last.
-    routing = sort_by_expert(experts, 5)
-    out = torch.full((74, 80), torch.nan, device=device)
-    expert_linear(inputs, routing.order_N // 2, weight, routing, out)
-    for row, pair in enumerate(routing.order_N.tolist()):
-        expected = weight[experts.flatten()[pair]] @ inputs[pair // 2]
-        torch.testing.assert_close(out[row], expected, rtol=1e-4, atol=1e-4)
+    experts = torch.stack([torch.randperm(4)[:2] for _ in range(37)]).int().to(device)
+    tile = Tile(rows=16, outputs=32, inputs=32, warps=4, stages=2)
+    out = torch.full((74, 40 if is_gated else 80), torch.nan, device=device)
+    expert_linear(inputs, weight, routed(experts, 5, 16), out, tile, is_gated=is_gated)
+    expected = torch.stack([weight[expert] @ inputs[pair // 2] for pair, expert in enumerate(experts.flatten())])
+    if is_gated:
+        expected = functional.silu(expected[:, :40]) * expected[:, 40:]
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_experts_of_few_rows(device: str, num_rows: int) -> None:
+    residual, norm = torch.randn(num_rows, 72, device=device), torch.randn(72, device=device)
+    scores = torch.randn(num_rows, 5, device=device)
+    gate_up, down = torch.randn(5, 80, 72, device=device), torch.randn(5, 72, 40, device=device)
+    shares = torch.full((num_rows, 2), torch.nan, device=device)
+    experts = torch.full((num_rows, 2), -1, dtype=torch.int32, device=device)
+    inner = torch.full((num_rows * 2, 40), torch.nan, device=device)
+    expert_gate_up(residual, norm, EPS, scores, gate_up, shares, experts, inner, is_normalised=True)
+    expected_shares, expected_experts = scores.softmax(1).topk(2, dim=1)
+    expected_shares /= expected_shares.sum(1, keepdim=True)
+    assert experts.tolist() == expected_experts.tolist()
+    torch.testing.assert_close(shares, expected_shares)
+    expected = residual.clone()
+    for row, rank in product(range(num_rows), range(2)):
+        expert = expected_experts[row, rank]
+        first, second = (gate_up[expert] @ normed(residual, norm)[row]).chunk(2)
+        expected[row] += shares[row, rank] * (down[expert] @ (functional.silu(first) * second))
+    expert_down(inner, down, shares, experts, residual)
+    torch.testing.assert_close(residual, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_norm_adds_rows_by_their_shares(device: str) -> None:
+    residual, rows, weight = (torch.randn(*size, device=device) for size in ((5, 40), (5, 3, 40), (40,)))
+    shares = torch.rand(5, 3, device=device)
+    expected, out = residual + (rows * shares[..., None]).sum(1), torch.full_like(residual, torch.nan)
+    add_norm(residual, rows, weight, EPS, out, shares_TA=shares)
+    torch.testing.assert_close(residual, expected)
+    torch.testing.assert_close(out, normed(expected, weight))
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_more_inputs_than_registers_hold(device: str, num_rows: int) -> None:
+    inputs, weight = torch.randn(num_rows, 9000, device=device), torch.randn(6, 9000, device=device) / 100
+    bias, out = torch.randn(6, device=device), torch.randn(num_rows, 6, device=device)
+    expected = out + inputs @ weight.T + bias
+    linear(inputs, weight, out, bias_O=bias, residual_TO=out)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_draws_are_those_of_the_reference(device: str) -> None:

@@ -21,9 +21,10 @@ from dora_rl.engines.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split,
 from dora_rl.engines.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.engines.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
 from dora_rl.engines.native.cuda.kernels.tiled import MAX_ROWS as TILE_ROWS
+from dora_rl.engines.native.cuda.mixture import Mixture
 from dora_rl.engines.native.cuda.slots import CUT_ROWS, SlotSampling
 from dora_rl.engines.native.cuda.staging import Room, Staging
-from dora_rl.engines.native.cuda.trunk import Tokens, Trunk, Way, mixture_width, way_for
+from dora_rl.engines.native.cuda.trunk import Tokens, Trunk, Way, way_for
 from dora_rl.engines.native.scheduling.plan import Row
 from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.model.config import ModelConfig
@@ -253,6 +254,5 @@ def lane_bytes(model: ModelConfig, config: EngineConfig, room: Room) -> int:
     parts = num_rows * num_splits * model.num_heads * (model.head_dim + 2) * 4
     arrivals = num_rows * model.num_kv_heads * 4
     staging = (6 * room.num_rows + 5 * room.num_prefilled) * 4
-    # Twice: launched for the first time, and captured.
-    experts = 2 * num_tokens * mixture_width(model) * 4
+    experts = Mixture.num_bytes(model, num_tokens, size)
     return trunk + head + room.num_hidden * model.hidden_size * size + parts + arrivals + staging + experts

@@ -8,6 +8,7 @@ on another row.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -16,11 +17,11 @@ from torch import Tensor
 from dora_rl.engines.native.cuda.kernels import linear, tiled
 from dora_rl.engines.native.cuda.kernels.activation import gated
 from dora_rl.engines.native.cuda.kernels.embed import embed
-from dora_rl.engines.native.cuda.kernels.experts import expert_linear, sort_by_expert
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
 from dora_rl.engines.native.cuda.kernels.norm import add_norm
+from dora_rl.engines.native.cuda.mixture import Change, Mixture
 from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Block, Decoder, Mlp
+from dora_rl.model.decoder import Block, Decoder, RmsNorm
 from dora_rl.model.experts import ExpertMlp
 
 Way = Literal["few", "some", "many", "fixed"]
@@ -43,10 +44,19 @@ class Tokens:
 
 def way_for(num_rows: int, model: ModelConfig) -> Way:
     """What measured best for so many decoded tokens."""
-    if model.experts is not None or num_rows > tiled.MAX_ROWS:
+    if num_rows > tiled.MAX_ROWS:
         return "many"
-    most_inputs = max(model.hidden_size, model.q_size, model.intermediate_size)
-    return "few" if num_rows <= linear.MAX_ROWS and most_inputs <= linear.MAX_INPUTS else "some"
+    return "few" if num_rows <= linear.MAX_ROWS and _fits_registers(model) else "some"
+
+
+def _fits_registers(model: ModelConfig) -> bool:
+    inners = {model.intermediate_size}
+    if model.experts is not None:
+        if model.experts.intermediate_size > linear.MAX_AT_ONCE:
+            return False
+        inners = {model.intermediate_size} if model.experts.dense_layers else set()
+    at_once = max(model.hidden_size, model.q_size) <= linear.MAX_AT_ONCE
+    return at_once and max(inners, default=0) <= linear.MAX_INPUTS
 
 
 class Trunk:
@@ -64,6 +74,8 @@ class Trunk:
         parts_size = (tiled.NUM_PARTS, min(num_tokens, tiled.MAX_ROWS), model.hidden_size)
         self._parts = torch.zeros(parts_size, device=device)
         self._gate_up, self._gated = empty(2 * model.intermediate_size), empty(model.intermediate_size)
+        experts = model.experts
+        self._mixture = None if experts is None else Mixture(model, experts, num_tokens, dtype, device)
 
     @staticmethod
     def token_width(model: ModelConfig) -> int:
@@ -80,36 +92,37 @@ class Trunk:
         num = len(tokens)
         residual = self._residual[:num]
         embed(tokens.tokens_T, tokens.slots_T, drawn_S, decoder.embed.weight, residual)
-        change: Tensor | None = None
+        change: Change | None = None
+        run = {"few": self._few, "some": self._some}.get(way) or partial(self._many, way=way)
         for layer, block in enumerate(decoder.layers):
             assert isinstance(block, Block)
-            if way in ("few", "some"):
-                assert isinstance(block.mlp, Mlp), "experts go the way of many"
-                run = self._few if way == "few" else self._some
-                change = run(layer, block, block.mlp, num, attend, change)
-            else:
-                change = self._many(layer, block, num, attend, way, change)
-        add_norm(residual, change, decoder.norm.weight, decoder.norm.eps, tokens.hidden_TH)
+            change = run(layer, block, num, attend, change)
+        self._add_norm(residual, change, decoder.norm, tokens.hidden_TH)
 
-    def _few(
-        self, layer: int, block: Block, mlp: Mlp, num: int, attend: Attend, change: Tensor | None
-    ) -> None:
+    @staticmethod
+    def _add_norm(residual_TH: Tensor, change: Change | None, norm: RmsNorm, out_TH: Tensor) -> None:
+        if change is None:
+            add_norm(residual_TH, None, norm.weight, norm.eps, out_TH)
+        else:
+            add_norm(residual_TH, change.values, norm.weight, norm.eps, out_TH, shares_TA=change.shares_TA)
+
+    def _few(self, layer: int, block: Block, num: int, attend: Attend, change: Change | None) -> None:
         residual, qkv, mixed, inner = (
             each[:num] for each in (self._residual, self._qkv, self._mixed, self._gated)
         )
-        attention = block.attention
+        attention, mlp = block.attention, block.mlp
         norm, eps = block.attention_norm.weight, block.attention_norm.eps
         linear.linear(residual, attention.qkv.weight, qkv, bias_O=attention.qkv.bias, norm_I=norm, eps=eps)
         attend(layer, qkv, mixed)
         linear.linear(mixed, attention.out.weight, residual, bias_O=attention.out.bias, residual_TO=residual)
-        linear.linear(
-            residual, mlp.gate_up.weight, inner, norm_I=block.mlp_norm.weight, eps=eps, is_gated=True
-        )
+        norm = block.mlp_norm.weight
+        if isinstance(mlp, ExpertMlp):
+            self._experts.add_few(mlp, residual, norm, eps)
+            return
+        linear.linear(residual, mlp.gate_up.weight, inner, norm_I=norm, eps=eps, is_gated=True)
         linear.linear(inner, mlp.down.weight, residual, residual_TO=residual)
 
-    def _some(
-        self, layer: int, block: Block, mlp: Mlp, num: int, attend: Attend, change: Tensor | None
-    ) -> Tensor:
+    def _some(self, layer: int, block: Block, num: int, attend: Attend, change: Change | None) -> Change:
         residual, normed, qkv, mixed, inner = (
             each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._gated)
         )
@@ -117,36 +130,43 @@ class Trunk:
         parts = self._parts.view(-1)[: tiled.NUM_PARTS * num * residual.shape[1]].view(
             tiled.NUM_PARTS, num, -1
         )
-        attention, eps = block.attention, block.attention_norm.eps
-        add_norm(residual, change, block.attention_norm.weight, eps, normed)
+        attention, mlp = block.attention, block.mlp
+        self._add_norm(residual, change, block.attention_norm, normed)
         tiled.tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)
         attend(layer, qkv, mixed)
         tiled.tiled_linear(mixed, attention.out.weight, parts, bias_O=attention.out.bias)
-        add_norm(residual, parts, block.mlp_norm.weight, eps, normed)
+        self._add_norm(residual, Change(values=parts), block.mlp_norm, normed)
+        if isinstance(mlp, ExpertMlp):
+            return self._experts.run(mlp, normed, is_split=True, is_fixed=False)
         tiled.tiled_linear(normed, mlp.gate_up.weight, inner, is_gated=True)
         tiled.tiled_linear(inner, mlp.down.weight, parts)
-        return parts
+        return Change(values=parts)
 
     def _many(
-        self, layer: int, block: Block, num: int, attend: Attend, way: Way, change: Tensor | None
-    ) -> Tensor:
+        self, layer: int, block: Block, num: int, attend: Attend, change: Change | None, *, way: Way
+    ) -> Change:
         residual, normed, qkv, mixed, out = (
             each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._change)
         )
         product = fixed_linear if way == "fixed" else library_linear
-        attention, eps = block.attention, block.attention_norm.eps
-        add_norm(residual, change, block.attention_norm.weight, eps, normed)
+        attention, mlp = block.attention, block.mlp
+        self._add_norm(residual, change, block.attention_norm, normed)
         product(normed, attention.qkv.weight, qkv, attention.qkv.bias)
         attend(layer, qkv, mixed)
         product(mixed, attention.out.weight, out, attention.out.bias)
-        add_norm(residual, out, block.mlp_norm.weight, eps, normed)
-        if isinstance(block.mlp, ExpertMlp):
-            return _mixture(block.mlp, normed, way)
+        self._add_norm(residual, Change(values=out), block.mlp_norm, normed)
+        if isinstance(mlp, ExpertMlp):
+            return self._experts.run(mlp, normed, is_split=False, is_fixed=way == "fixed")
         gate_up, inner = self._gate_up[:num], self._gated[:num]
-        product(normed, block.mlp.gate_up.weight, gate_up, None)
+        product(normed, mlp.gate_up.weight, gate_up, None)
         gated(gate_up, inner)
-        product(inner, block.mlp.down.weight, out, None)
-        return out
+        product(inner, mlp.down.weight, out, None)
+        return Change(values=out)
+
+    @property
+    def _experts(self) -> Mixture:
+        assert self._mixture is not None, "a decoder with experts has a configuration with experts"
+        return self._mixture
 
 
 def library_linear(
@@ -157,31 +177,3 @@ def library_linear(
         torch.mm(inputs_TI, weight_OI.T, out=out_TO)
     else:
         torch.addmm(bias_O, inputs_TI, weight_OI.T, out=out_TO)
-
-
-def mixture_width(model: ModelConfig) -> int:
-    """Values of at most four bytes that a token needs while experts are mixed."""
-    if model.experts is None:
-        return 0
-    # Both products of each expert, sorted and back in their order, and what is weighed in float32.
-    own = 3 * model.experts.intermediate_size + 4 * model.hidden_size
-    return model.experts.num_active * own + 4 * model.experts.num_experts + 2 * model.hidden_size
-
-
-def _mixture(mlp: ExpertMlp, normed_TH: Tensor, way: Way) -> Tensor:
-    """As the decoder's experts, without the host having to know how many rows each one gets."""
-    scores = normed_TH.new_empty(len(normed_TH), mlp.experts.num_experts)
-    (fixed_linear if way == "fixed" else library_linear)(normed_TH, mlp.router.weight, scores)
-    weights_TA, experts_TA = mlp.choose(scores)
-    routing = sort_by_expert(experts_TA, mlp.experts.num_experts)
-    num_rows = experts_TA.numel()
-    gate_up = normed_TH.new_empty(num_rows, mlp.gate_up.shape[1])
-    expert_linear(normed_TH, routing.order_N // mlp.experts.num_active, mlp.gate_up, routing, gate_up)
-    inner = normed_TH.new_empty(num_rows, mlp.down.shape[2])
-    gated(gate_up, inner)
-    sorted_rows = normed_TH.new_empty(num_rows, mlp.down.shape[1])
-    expert_linear(inner, torch.arange(num_rows, device=inner.device), mlp.down, routing, sorted_rows)
-    outputs_TAH = torch.empty_like(sorted_rows).index_copy_(0, routing.order_N, sorted_rows)
-    weighted = outputs_TAH.unflatten(0, experts_TA.shape).float() * weights_TA[..., None]
-    mixed_TH: Tensor = weighted.sum(dim=1).to(normed_TH.dtype)
-    return mixed_TH

@@ -37,7 +37,8 @@ def _merge(
     Some at a time, in order. `[group, dims]`, powers of two.
     """
     GROUP_P: tl.constexpr = triton.next_power_of_2(GROUP)
-    AT_ONCE: tl.constexpr = 16
+    # What does not fit a warp's registers is spilled by the whole kernel, whether it merges or not.
+    AT_ONCE: tl.constexpr = max(1, min(16, 4096 // (GROUP_P * DIM_P)))
     queries, dims = tl.arange(0, GROUP_P), tl.arange(0, DIM_P)
     peak = tl.full([GROUP_P], float("-inf"), dtype=tl.float32)
     mass = tl.zeros([GROUP_P], dtype=tl.float32)
@@ -176,7 +177,7 @@ def _decode(
     is_query = queries < GROUP
     is_mixed = is_query[:, None] & (dims < DIM)[None, :]
     target = out + row * NUM_HEADS * DIM + (head * GROUP + queries[:, None]) * DIM + dims[None, :]
-    if num_used == 1:
+    if MAX_SPLITS == 1 or num_used == 1:
         tl.store(target, (mixed / mass[:, None]).to(dtype), mask=is_mixed)
     else:
         first_part = (row * NUM_KV_HEADS + head) * MAX_SPLITS

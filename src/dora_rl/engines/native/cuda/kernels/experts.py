@@ -1,20 +1,28 @@
-"""Products of rows with their own expert's matrix.
+"""Products of rows with their own expert's matrix, the matrices read at the speed of memory.
 
-Rows are sorted by expert and cut into tiles that hold rows of one expert only; which tile is whose is worked
-out on the device, so nothing waits for the router. A tile has a fixed size and a row's sums a fixed order:
-its bits depend on no other row.
+A program takes some outputs of one expert and a tile of its rows. The outputs are the side that the matrix
+units want long, the rows the one that may be as short as 8: an expert has few rows when there are many experts.
+A row's sums have an order that depends on the tile's sizes alone, so with one size its bits depend on no other
+row.
 """
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from dora_rl.engines.native.cuda.kernels.activation import gate
 from dora_rl.engines.native.cuda.kernels.linear import precision
+from dora_rl.engines.native.cuda.kernels.overlap import await_previous, let_next_start, overlaps
+from dora_rl.engines.native.cuda.kernels.routing import Routing
+from dora_rl.engines.native.cuda.tiles import Tile
 
-_ROWS, _OUTPUTS, _INPUTS = 16, 64, 64
+
+@triton.jit
+def _weights(matrix, outputs, columns, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, IS_EVEN: tl.constexpr):
+    places = matrix + outputs[:, None] * NUM_INPUTS + columns[None, :]
+    if IS_EVEN:
+        return tl.load(places)
+    return tl.load(places, mask=(outputs < NUM_OUTPUTS)[:, None] & (columns < NUM_INPUTS)[None, :], other=0.0)
 
 
 @triton.jit
@@ -22,102 +30,86 @@ def _product(
     inputs,
     weight,
     out,
-    sources,
-    tile_experts,
-    tile_rows,
-    tile_sizes,
-    num_outputs,
-    num_inputs,
-    BLOCK_M: tl.constexpr,
+    order,
+    tiles,
+    NUM_OUTPUTS: tl.constexpr,
+    NUM_INPUTS: tl.constexpr,
+    SHARED_BY: tl.constexpr,
+    IS_GATED: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile = tl.program_id(1)
-    size = tl.load(tile_sizes + tile)
+    let_next_start(OVERLAPS)
+    IS_EVEN: tl.constexpr = NUM_OUTPUTS % BLOCK_N == 0 and NUM_INPUTS % BLOCK_K == 0
+    MATRIX: tl.constexpr = NUM_OUTPUTS * NUM_INPUTS
+    tile = tiles + 3 * tl.program_id(1)
+    outputs, within = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    some = tl.arange(0, ROWS)
+    await_previous(OVERLAPS)
+    size = tl.load(tile + 2)
     if size <= 0:
         return
-    expert = tl.load(tile_experts + tile).to(tl.int64)
-    rows = tl.load(tile_rows + tile).to(tl.int64) + tl.arange(0, BLOCK_M)
-    is_row = tl.arange(0, BLOCK_M) < size
-    outputs = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    is_output = outputs < num_outputs
-    origins = tl.load(sources + rows, mask=is_row, other=0).to(tl.int64)
-    matrix = weight + expert * num_outputs * num_inputs
-    sums = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
-    for first in range(0, num_inputs, BLOCK_K):
-        columns = first + tl.arange(0, BLOCK_K)
-        is_column = columns < num_inputs
-        values = tl.load(
-            inputs + origins[:, None] * num_inputs + columns[None, :],
-            mask=is_row[:, None] & is_column[None, :],
-            other=0.0,
-        )
-        weights = tl.load(
-            matrix + outputs[:, None] * num_inputs + columns[None, :],
-            mask=is_output[:, None] & is_column[None, :],
-            other=0.0,
-        )
-        sums = tl.dot(values, tl.trans(weights), sums, input_precision=PRECISION)
-    inside = is_row[:, None] & is_output[None, :]
-    tl.store(out + rows[:, None] * num_outputs + outputs[None, :], sums.to(out.dtype.element_ty), mask=inside)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """Rows sorted by expert, and the tiles they form. A tile of no rows is nobody's."""
-
-    order_N: Tensor
-    """Which (token, rank) pair each sorted row is."""
-    tile_experts: Tensor
-    tile_rows: Tensor
-    tile_sizes: Tensor
-
-
-def sort_by_expert(experts_TA: Tensor, num_experts: int) -> Routing:
-    """Tiles for each expert's rows.
-
-    Their number is bounded by what could be needed, whatever the router says.
-    """
-    flat = experts_TA.flatten()
-    order_N = flat.argsort(stable=True)
-    ids = torch.arange(num_experts, device=flat.device)
-    counts_E = (flat[:, None] == ids).sum(dim=0)
-    tiles_E = (counts_E + _ROWS - 1) // _ROWS
-    last_tile_E, last_row_E = tiles_E.cumsum(0), counts_E.cumsum(0)
-    num_tiles = min(len(flat), len(flat) // _ROWS + num_experts)
-    tiles = torch.arange(num_tiles, device=flat.device)
-    own = torch.searchsorted(last_tile_E, tiles, right=True).clamp_(max=num_experts - 1)
-    within = (tiles - (last_tile_E - tiles_E)[own]) * _ROWS
-    sizes = (counts_E[own] - within).clamp_(0, _ROWS)
-    return Routing(
-        order_N=order_N,
-        tile_experts=own,
-        tile_rows=(last_row_E - counts_E)[own] + within,
-        tile_sizes=torch.where(tiles < last_tile_E[-1], sizes, 0),
-    )
+    is_row = some < size
+    pairs = tl.load(order + tl.load(tile + 1) + some, mask=is_row, other=0)
+    lines = inputs + (pairs // SHARED_BY).to(tl.int64) * NUM_INPUTS
+    matrix = weight + tl.load(tile).to(tl.int64) * ((2 if IS_GATED else 1) * MATRIX)
+    sums = tl.zeros([BLOCK_N, ROWS], dtype=tl.float32)
+    sums_up = tl.zeros([BLOCK_N, ROWS], dtype=tl.float32)
+    for first in tl.range(0, NUM_INPUTS, BLOCK_K, num_stages=STAGES):
+        columns = first + within
+        is_value = is_row[:, None] if IS_EVEN else is_row[:, None] & (columns < NUM_INPUTS)[None, :]
+        values = tl.load(lines[:, None] + columns[None, :], mask=is_value, other=0.0)
+        own = _weights(matrix, outputs, columns, NUM_OUTPUTS, NUM_INPUTS, IS_EVEN)
+        sums = tl.dot(own, tl.trans(values), sums, input_precision=PRECISION)
+        if IS_GATED:
+            own_up = _weights(matrix + MATRIX, outputs, columns, NUM_OUTPUTS, NUM_INPUTS, IS_EVEN)
+            sums_up = tl.dot(own_up, tl.trans(values), sums_up, input_precision=PRECISION)
+    dtype = out.dtype.element_ty
+    result = sums.to(dtype)
+    if IS_GATED:
+        result = gate(result, sums_up.to(dtype))
+    places = out + pairs.to(tl.int64)[None, :] * NUM_OUTPUTS + outputs[:, None]
+    tl.store(places, result, mask=is_row[None, :] & (outputs < NUM_OUTPUTS)[:, None])
 
 
 def expert_linear(
-    inputs: Tensor, sources_N: Tensor, weight_EOI: Tensor, routing: Routing, out_NO: Tensor
+    inputs: Tensor,
+    weight_EOI: Tensor,
+    routing: Routing,
+    out_NO: Tensor,
+    tile: Tile,
+    *,
+    is_gated: bool = False,
 ) -> None:
-    """`inputs[sources] @ weight[expert].T` for the sorted rows."""
-    _, num_outputs, num_inputs = weight_EOI.shape
-    grid = (triton.cdiv(num_outputs, _OUTPUTS), len(routing.tile_sizes))
+    """`inputs[pair] @ weight[expert].T` for every (token, rank) pair, written to its row.
+
+    Where there are fewer inputs than pairs, pairs of a token share its row. A gated weight has the rows of the
+    gate, then those of up.
+    """
+    num_pairs, num_outputs = out_NO.shape
+    num_inputs = inputs.shape[1]
+    does_overlap = overlaps(inputs)
+    grid = (triton.cdiv(num_outputs, tile.outputs), len(routing.tiles_M3))
     _product[grid](
         inputs,
         weight_EOI,
         out_NO,
-        sources_N,
-        routing.tile_experts,
-        routing.tile_rows,
-        routing.tile_sizes,
-        num_outputs,
-        num_inputs,
-        BLOCK_M=_ROWS,
-        BLOCK_N=_OUTPUTS,
-        BLOCK_K=_INPUTS,
+        routing.order_N,
+        routing.tiles_M3,
+        NUM_OUTPUTS=num_outputs,
+        NUM_INPUTS=num_inputs,
+        SHARED_BY=num_pairs // len(inputs),
+        IS_GATED=is_gated,
+        ROWS=routing.num_rows,
+        BLOCK_N=tile.outputs,
+        BLOCK_K=min(tile.inputs, max(16, triton.next_power_of_2(num_inputs))),
+        STAGES=tile.stages,
+        OVERLAPS=does_overlap,
         PRECISION=precision(weight_EOI),
-        num_warps=4,
-        num_stages=4,
+        num_warps=tile.warps,
+        launch_pdl=does_overlap,
     )

@@ -14,8 +14,11 @@ from dora_rl.engines.native.cuda.kernels.activation import gate
 from dora_rl.engines.native.cuda.kernels.overlap import await_previous, let_next_start, overlaps
 
 MAX_ROWS = 2
-MAX_INPUTS = 4096
-"""More would not fit a program's registers."""
+MAX_AT_ONCE = 4096
+"""Inputs: more would not fit a program's registers."""
+MAX_INPUTS = 32768
+"""Where there is neither norm nor gate: they are taken one stretch after the other."""
+LONG_OUTPUTS, LONG_AT_ONCE, LONG_WARPS = 4, 4096, 4
 
 
 @triton.jit
@@ -120,6 +123,74 @@ def _linear(
             tl.store(out + place, result, mask=is_output)
 
 
+@triton.jit
+def _long_linear(
+    inputs,
+    weight,
+    bias,
+    residual,
+    out,
+    num_rows,
+    NUM_OUTPUTS: tl.constexpr,
+    NUM_INPUTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):
+    let_next_start(OVERLAPS)
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns, rows = tl.arange(0, BLOCK_K), tl.arange(0, ROWS)
+    weights = _chunk(weight, outputs, 0, NUM_OUTPUTS, NUM_INPUTS, BLOCK_K)
+    sums = tl.zeros([ROWS, BLOCK_N], dtype=tl.float32)
+    await_previous(OVERLAPS)
+    for first in tl.static_range(0, NUM_INPUTS, BLOCK_K):
+        if first > 0:
+            weights = _chunk(weight, outputs, first, NUM_OUTPUTS, NUM_INPUTS, BLOCK_K)
+        for row in tl.static_range(ROWS):
+            inside = (first + columns < NUM_INPUTS) & (row < num_rows)
+            values = tl.load(inputs + row * NUM_INPUTS + first + columns, mask=inside, other=0.0)
+            added = tl.sum(weights.to(tl.float32) * values.to(tl.float32)[None, :], axis=1)
+            sums += tl.where((rows == row)[:, None], added[None, :], 0.0)
+    inside = (rows < num_rows)[:, None] & (outputs < NUM_OUTPUTS)[None, :]
+    places = rows[:, None] * NUM_OUTPUTS + outputs[None, :]
+    dtype = out.dtype.element_ty
+    if HAS_BIAS:
+        sums += tl.load(bias + outputs, mask=outputs < NUM_OUTPUTS, other=0.0).to(tl.float32)[None, :]
+    result = sums.to(dtype)
+    if HAS_RESIDUAL:
+        before = tl.load(residual + places, mask=inside, other=0.0).to(tl.float32)
+        result = (before + result.to(tl.float32)).to(dtype)
+    tl.store(out + places, result, mask=inside)
+
+
+def _long(
+    inputs_TI: Tensor, weight_OI: Tensor, out_TO: Tensor, bias_O: Tensor | None, residual_TO: Tensor | None
+) -> None:
+    (num_rows, num_inputs), num_outputs = inputs_TI.shape, out_TO.shape[1]
+    does_overlap = overlaps(inputs_TI)
+    _long_linear[(triton.cdiv(num_outputs, LONG_OUTPUTS),)](
+        inputs_TI,
+        weight_OI,
+        weight_OI if bias_O is None else bias_O,
+        out_TO if residual_TO is None else residual_TO,
+        out_TO,
+        num_rows,
+        NUM_OUTPUTS=num_outputs,
+        NUM_INPUTS=num_inputs,
+        HAS_BIAS=bias_O is not None,
+        HAS_RESIDUAL=residual_TO is not None,
+        ROWS=num_rows,
+        BLOCK_N=LONG_OUTPUTS,
+        BLOCK_K=LONG_AT_ONCE,
+        OVERLAPS=does_overlap,
+        num_warps=LONG_WARPS,
+        launch_pdl=does_overlap,
+    )
+
+
 def linear(
     inputs_TI: Tensor,
     weight_OI: Tensor,
@@ -130,6 +201,8 @@ def linear(
     eps: float = 0.0,
     residual_TO: Tensor | None = None,
     is_gated: bool = False,
+    block_n: int = 0,
+    num_warps: int = 4,
 ) -> None:
     """`inputs @ weight.T`.
 
@@ -138,9 +211,12 @@ def linear(
     num_rows, num_inputs = inputs_TI.shape
     num_outputs = out_TO.shape[1]
     assert num_rows <= MAX_ROWS, f"{num_rows} rows"
-    assert num_inputs <= MAX_INPUTS, f"{num_inputs} inputs"
+    if num_inputs > MAX_AT_ONCE:
+        assert norm_I is None and not is_gated and num_inputs <= MAX_INPUTS, f"{num_inputs} inputs"
+        _long(inputs_TI, weight_OI, out_TO, bias_O, residual_TO)
+        return
     does_overlap = overlaps(inputs_TI)
-    block_n = 8 if num_inputs <= 1024 and not is_gated else 4
+    block_n = block_n or (8 if num_inputs <= 1024 and not is_gated else 4)
     _linear[(triton.cdiv(num_outputs, block_n),)](
         inputs_TI,
         weight_OI,
@@ -160,7 +236,7 @@ def linear(
         BLOCK_N=block_n,
         BLOCK_K=triton.next_power_of_2(num_inputs),
         OVERLAPS=does_overlap,
-        num_warps=4,
+        num_warps=num_warps,
         launch_pdl=does_overlap,
     )
 

@@ -14,11 +14,13 @@ from dora_rl.engines.native.cuda.kernels.overlap import await_previous, let_next
 def _norm(
     residual,
     change,
+    shares,
     weight,
     out,
     width,
     eps,
     NUM_PARTS: tl.constexpr,
+    HAS_SHARES: tl.constexpr,
     BLOCK: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
@@ -32,8 +34,9 @@ def _norm(
     if NUM_PARTS > 0:
         added = tl.zeros([BLOCK], dtype=tl.float32)
         for part in tl.static_range(NUM_PARTS):
-            line = change + (part * tl.num_programs(0) + row) * width
-            added += tl.load(line + columns, mask=inside, other=0.0).to(tl.float32)
+            place = row * NUM_PARTS + part if HAS_SHARES else part * tl.num_programs(0) + row
+            own = tl.load(change + place * width + columns, mask=inside, other=0.0).to(tl.float32)
+            added += own * tl.load(shares + place) if HAS_SHARES else own
         added = added.to(values.dtype).to(tl.float32)
         values = (values.to(tl.float32) + added).to(values.dtype)
         tl.store(residual + row * width + columns, values, mask=inside)
@@ -43,24 +46,34 @@ def _norm(
 
 
 def add_norm(
-    residual_TH: Tensor, change: Tensor | None, weight_H: Tensor, eps: float, out_TH: Tensor
+    residual_TH: Tensor,
+    change: Tensor | None,
+    weight_H: Tensor,
+    eps: float,
+    out_TH: Tensor,
+    *,
+    shares_TA: Tensor | None = None,
 ) -> None:
     """Add the change, or its parts `[parts, tokens, width]`, to the residual in place.
 
-    Give the norm of the sum.
+    With shares, rows `[tokens, active, width]` by their shares. Give the norm of the sum.
     """
     num_tokens, width = out_TH.shape
     block = triton.next_power_of_2(width)
     does_overlap = overlaps(out_TH)
     num_parts = 0 if change is None else len(change) if change.dim() == 3 else 1
+    if shares_TA is not None:
+        num_parts = shares_TA.shape[1]
     _norm[(num_tokens,)](
         residual_TH,
         residual_TH if change is None else change,
+        residual_TH if shares_TA is None else shares_TA,
         weight_H,
         out_TH,
         width,
         eps,
         NUM_PARTS=num_parts,
+        HAS_SHARES=shares_TA is not None,
         BLOCK=block,
         OVERLAPS=does_overlap,
         launch_pdl=does_overlap,

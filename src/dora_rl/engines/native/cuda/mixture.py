@@ -1,0 +1,121 @@
+"""The mixture of experts over a batch of tokens, as the decoder's, on buffers that never move.
+
+The host does not know how many rows each expert gets, and does not ask.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from dora_rl.engines.native.cuda.kernels import linear, tiled
+from dora_rl.engines.native.cuda.kernels.expert_rows import expert_down, expert_gate_up
+from dora_rl.engines.native.cuda.kernels.experts import expert_linear
+from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
+from dora_rl.engines.native.cuda.kernels.routing import choose_experts, most_tiles, sort_by_expert
+from dora_rl.engines.native.cuda.tiles import Tile
+from dora_rl.model.config import Experts, ModelConfig
+from dora_rl.model.experts import ExpertMlp
+
+_FIXED = Tile(rows=16, outputs=64, inputs=64, warps=4, stages=4)
+"""Where bits must not depend on the batch."""
+_LEAST_ROWS = 16
+"""Of a tile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is to be added to the residual: the sum of parts, or rows of experts by their shares."""
+
+    values: Tensor
+    """`[tokens, width]`, `[parts, tokens, width]`, or with shares `[tokens, active, width]`."""
+    shares_TA: Tensor | None = None
+
+
+class Mixture:
+    """Buffers for a number of tokens, and the ways to mix experts."""
+
+    def __init__(
+        self, model: ModelConfig, experts: Experts, num_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._experts = experts
+        num_pairs = num_tokens * experts.num_active
+
+        def zeros(*size: int, dtype: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        self._scores_TE = zeros(num_tokens, experts.num_experts)
+        num_split = tiled.NUM_PARTS * min(num_tokens, tiled.MAX_ROWS) * experts.num_experts
+        self._score_parts = zeros(num_split, dtype=torch.float32)
+        self._shares_TA = zeros(num_tokens, experts.num_active, dtype=torch.float32)
+        self._experts_TA = zeros(num_tokens, experts.num_active, dtype=torch.int32)
+        self._order_N = zeros(num_pairs, dtype=torch.int32)
+        self._tiles = zeros(most_tiles(num_pairs, experts.num_experts, _LEAST_ROWS), 3, dtype=torch.int32)
+        self._inner_NI = zeros(num_pairs, experts.intermediate_size)
+        self._outputs_NH = zeros(num_pairs, model.hidden_size)
+
+    @staticmethod
+    def num_bytes(model: ModelConfig, num_tokens: int, itemsize: int) -> int:
+        """Of the buffers."""
+        experts = model.experts
+        if experts is None:
+            return 0
+        num_pairs = num_tokens * experts.num_active
+        rows = num_pairs * (experts.intermediate_size + model.hidden_size)
+        parts = tiled.NUM_PARTS * min(num_tokens, tiled.MAX_ROWS) * experts.num_experts
+        tiles = 3 * most_tiles(num_pairs, experts.num_experts, _LEAST_ROWS)
+        return itemsize * (rows + num_tokens * experts.num_experts) + 4 * (parts + 3 * num_pairs + tiles)
+
+    def add_few(self, mlp: ExpertMlp, residual_TH: Tensor, norm_H: Tensor, eps: float) -> None:
+        """Of one or two tokens, norm and residual included."""
+        num, active = len(residual_TH), self._experts.num_active
+        scores, shares, chosen = self._scores_TE[:num], self._shares_TA[:num], self._experts_TA[:num]
+        inner = self._inner_NI[: num * active]
+        linear.linear(residual_TH, mlp.router.weight, scores, norm_I=norm_H, eps=eps)
+        is_normalised = self._experts.is_normalised
+        expert_gate_up(
+            residual_TH,
+            norm_H,
+            eps,
+            scores,
+            mlp.gate_up,
+            shares,
+            chosen,
+            inner,
+            is_normalised=is_normalised,
+        )
+        expert_down(inner, mlp.down, shares, chosen, residual_TH)
+
+    def run(self, mlp: ExpertMlp, normed_TH: Tensor, *, is_split: bool, is_fixed: bool) -> Change:
+        """Of any number of tokens; those that tiles can hold may have the router's inputs split."""
+        num, active = len(normed_TH), self._experts.num_active
+        num_experts = self._experts.num_experts
+        shares, chosen = self._shares_TA[:num], self._experts_TA[:num]
+        scores = self._scores_TE[:num]
+        if is_fixed:
+            fixed_linear(normed_TH, mlp.router.weight, scores)
+        elif is_split:
+            size = tiled.NUM_PARTS * num * num_experts
+            scores = self._score_parts[:size].view(tiled.NUM_PARTS, num, num_experts)
+            tiled.tiled_linear(normed_TH, mlp.router.weight, scores)
+        else:
+            torch.mm(normed_TH, mlp.router.weight.T, out=scores)
+        choose_experts(scores, normed_TH, shares, chosen, is_normalised=self._experts.is_normalised)
+        gate, down = (_FIXED, _FIXED) if is_fixed else expert_tiles(num * active, num_experts)
+        routing = sort_by_expert(chosen, num_experts, gate.rows, self._order_N, self._tiles)
+        inner, outputs = self._inner_NI[: num * active], self._outputs_NH[: num * active]
+        expert_linear(normed_TH, mlp.gate_up, routing, inner, gate, is_gated=True)
+        expert_linear(inner, mlp.down, routing, outputs, down)
+        return Change(values=outputs.view(num, active, -1), shares_TA=shares)
+
+
+def expert_tiles(num_pairs: int, num_experts: int) -> tuple[Tile, Tile]:
+    """What measured best, for gate and up, and for down: tiles hold an expert's rows more often than not."""
+    usual = 3 * num_pairs // (2 * num_experts)
+    rows = min(128, max(_LEAST_ROWS, triton.next_power_of_2(max(1, usual))))
+    warps = 8 if rows >= 128 else 4
+    return (
+        Tile(rows=rows, outputs=128 if rows >= 128 else 64, inputs=64, warps=warps, stages=4),
+        Tile(rows=rows, outputs=128, inputs=64, warps=warps, stages=4),
+    )
