@@ -46,7 +46,7 @@ class Mixture:
             return torch.zeros(size, dtype=dtype, device=device)
 
         self._scores_TE = zeros(num_tokens, experts.num_experts)
-        num_split = tiled.NUM_PARTS * min(num_tokens, tiled.MAX_ROWS) * experts.num_experts
+        num_split = tiled.MAX_PARTS * min(num_tokens, tiled.MAX_ROWS) * experts.num_experts
         self._score_parts = zeros(num_split, dtype=torch.float32)
         self._shares_TA = zeros(num_tokens, experts.num_active, dtype=torch.float32)
         self._experts_TA = zeros(num_tokens, experts.num_active, dtype=torch.int32)
@@ -63,7 +63,7 @@ class Mixture:
             return 0
         num_pairs = num_tokens * experts.num_active
         rows = num_pairs * (experts.intermediate_size + model.hidden_size)
-        parts = tiled.NUM_PARTS * min(num_tokens, tiled.MAX_ROWS) * experts.num_experts
+        parts = tiled.MAX_PARTS * min(num_tokens, tiled.MAX_ROWS) * experts.num_experts
         tiles = 3 * most_tiles(num_pairs, experts.num_experts, _LEAST_ROWS)
         return itemsize * (rows + num_tokens * experts.num_experts) + 4 * (parts + 3 * num_pairs + tiles)
 
@@ -96,8 +96,8 @@ class Mixture:
         if is_fixed:
             fixed_linear(normed_TH, mlp.router.weight, scores)
         elif is_split:
-            size = tiled.NUM_PARTS * num * num_experts
-            scores = self._score_parts[:size].view(tiled.NUM_PARTS, num, num_experts)
+            size = tiled.MAX_PARTS * num * num_experts
+            scores = self._score_parts[:size].view(tiled.MAX_PARTS, num, num_experts)
             tiled.tiled_linear(normed_TH, mlp.router.weight, scores)
         else:
             torch.mm(normed_TH, mlp.router.weight.T, out=scores)
@@ -111,11 +111,16 @@ class Mixture:
 
 
 def expert_tiles(num_pairs: int, num_experts: int) -> tuple[Tile, Tile]:
-    """What measured best, for gate and up, and for down: tiles hold an expert's rows more often than not."""
+    """What measured best, for gate and up, and for down: a tile holds an expert's rows more often than not."""
     usual = 3 * num_pairs // (2 * num_experts)
     rows = min(128, max(_LEAST_ROWS, triton.next_power_of_2(max(1, usual))))
-    warps = 8 if rows >= 128 else 4
-    return (
-        Tile(rows=rows, outputs=128 if rows >= 128 else 64, inputs=64, warps=warps, stages=4),
-        Tile(rows=rows, outputs=128, inputs=64, warps=warps, stages=4),
-    )
+    if rows == 128:
+        return (
+            Tile(rows=rows, outputs=128, inputs=64, warps=8, stages=4),
+            Tile(rows=rows, outputs=128, inputs=64, warps=4, stages=3),
+        )
+    inputs, stages = (128, 3) if rows == 16 else (64, 4)
+    gate = down = Tile(rows=rows, outputs=64, inputs=inputs, warps=4, stages=stages)
+    if rows == 64:
+        down = Tile(rows=rows, outputs=128, inputs=64, warps=4, stages=3)
+    return gate, down

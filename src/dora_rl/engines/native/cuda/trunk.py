@@ -71,7 +71,7 @@ class Trunk:
 
         self._residual, self._normed, self._change = (empty(model.hidden_size) for _ in range(3))
         self._qkv, self._mixed = empty(model.q_size + 2 * model.kv_size), empty(model.q_size)
-        parts_size = (tiled.NUM_PARTS, min(num_tokens, tiled.MAX_ROWS), model.hidden_size)
+        parts_size = (tiled.num_parts(model.hidden_size), min(num_tokens, tiled.MAX_ROWS), model.hidden_size)
         self._parts = torch.zeros(parts_size, device=device)
         self._gate_up, self._gated = empty(2 * model.intermediate_size), empty(model.intermediate_size)
         experts = model.experts
@@ -85,7 +85,7 @@ class Trunk:
     @staticmethod
     def part_bytes(model: ModelConfig, num_tokens: int) -> int:
         """Of the parts of products that are split."""
-        return tiled.NUM_PARTS * min(num_tokens, tiled.MAX_ROWS) * model.hidden_size * 4
+        return tiled.num_parts(model.hidden_size) * min(num_tokens, tiled.MAX_ROWS) * model.hidden_size * 4
 
     def run(self, decoder: Decoder, tokens: Tokens, drawn_S: Tensor, attend: Attend, way: Way) -> None:
         """The hidden state of each token after the final norm."""
@@ -127,9 +127,8 @@ class Trunk:
             each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._gated)
         )
         # As many rows as there are, not a stretch of more: parts lie end to end.
-        parts = self._parts.view(-1)[: tiled.NUM_PARTS * num * residual.shape[1]].view(
-            tiled.NUM_PARTS, num, -1
-        )
+        num_parts = tiled.num_parts(residual.shape[1])
+        parts = self._parts.view(-1)[: num_parts * residual.numel()].view(num_parts, num, -1)
         attention, mlp = block.attention, block.mlp
         self._add_norm(residual, change, block.attention_norm, normed)
         tiled.tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)

@@ -287,12 +287,15 @@ def decode_attention(
     )
 
 
-def split_for(num_rows: int, max_context: int) -> Split:
+def split_for(num_rows: int, max_context: int, group: int) -> Split:
     """Few rows are split to occupy the device, many only so that nobody waits for the longest.
 
-    In powers of two: each is a graph of its own.
+    In powers of two: each is a graph of its own. Where many queries share a key head, parts are large, and
+    putting many of them together takes longer than reading their context.
     """
     if num_rows >= 128:
         return Split(most=min(MAX_SPLITS, triton.next_power_of_2(triton.cdiv(max_context, 512))), least=512)
     most = 1 << ((256 if num_rows < 32 else 192) // num_rows).bit_length() - 1
-    return Split(most=min(4 * MAX_SPLITS, most), least=32 if num_rows < 16 else 128)
+    if group <= 2:
+        return Split(most=min(4 * MAX_SPLITS, most), least=32 if num_rows < 16 else 128)
+    return Split(most=min(MAX_SPLITS, most), least=32 if num_rows < 16 else 64 if num_rows < 32 else 128)

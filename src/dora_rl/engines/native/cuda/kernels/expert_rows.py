@@ -14,9 +14,7 @@ from dora_rl.engines.native.cuda.kernels.routing import ranked, shares_of
 
 
 @triton.jit
-def _weights(
-    matrix, outputs, columns, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr
-):
+def _weights(matrix, outputs, columns, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr):
     inside = (outputs < NUM_OUTPUTS)[:, None] & (columns < NUM_INPUTS)[None, :]
     return tl.load(matrix + outputs[:, None] * NUM_INPUTS + columns[None, :], mask=inside, other=0.0)
 
@@ -78,27 +76,41 @@ def _down(
     NUM_ACTIVE: tl.constexpr,
     NUM_OUTPUTS: tl.constexpr,
     NUM_INPUTS: tl.constexpr,
+    BLOCK_A: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
+    """All experts of a row at once, and one sum at the end: no load waits for another expert's sum."""
     let_next_start(OVERLAPS)
     row = tl.program_id(1)
-    outputs, columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    is_output, is_column = outputs < NUM_OUTPUTS, columns < NUM_INPUTS
-    dtype = residual.dtype.element_ty
-    mixed = tl.zeros([BLOCK_N], dtype=tl.float32)
-    await_previous(OVERLAPS)
-    for rank in tl.static_range(NUM_ACTIVE):
-        pair = row * NUM_ACTIVE + rank
-        matrix = weight + tl.load(experts + pair).to(tl.int64) * (NUM_OUTPUTS * NUM_INPUTS)
-        weights = _weights(matrix, outputs, columns, NUM_OUTPUTS, NUM_INPUTS).to(tl.float32)
-        values = tl.load(inputs + pair * NUM_INPUTS + columns, mask=is_column, other=0.0).to(tl.float32)
-        sums = tl.sum(weights * values[None, :], axis=1).to(dtype).to(tl.float32)
-        mixed += sums * tl.load(shares + pair)
+    outputs, within = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    ranks = tl.arange(0, BLOCK_A)
+    is_active, is_output = ranks < NUM_ACTIVE, outputs < NUM_OUTPUTS
+    pairs = row * NUM_ACTIVE + ranks
     places = residual + row * NUM_OUTPUTS + outputs
-    before = tl.load(places, mask=is_output, other=0.0).to(tl.float32)
-    tl.store(places, (before + mixed.to(dtype).to(tl.float32)).to(dtype), mask=is_output)
+    await_previous(OVERLAPS)
+    chosen = tl.load(experts + pairs, mask=is_active, other=0).to(tl.int64)
+    own_shares = tl.load(shares + pairs, mask=is_active, other=0.0)
+    before = tl.load(places, mask=is_output, other=0.0)
+    lines = weight + (chosen[:, None] * NUM_OUTPUTS + outputs[None, :]) * NUM_INPUTS
+    is_line = is_active[:, None] & is_output[None, :]
+    sums = tl.zeros([BLOCK_A, BLOCK_N, BLOCK_K], dtype=tl.float32)
+    for first in tl.static_range(0, NUM_INPUTS, BLOCK_K):
+        columns = first + within
+        is_column = columns < NUM_INPUTS
+        inside = is_line[:, :, None] & is_column[None, None, :]
+        weights = tl.load(lines[:, :, None] + columns[None, None, :], mask=inside, other=0.0)
+        values = tl.load(
+            inputs + pairs[:, None] * NUM_INPUTS + columns[None, :],
+            mask=is_active[:, None] & is_column[None, :],
+            other=0.0,
+        )
+        sums += weights.to(tl.float32) * values.to(tl.float32)[:, None, :]
+    dtype = residual.dtype.element_ty
+    rows = tl.sum(sums, axis=2).to(dtype).to(tl.float32)
+    mixed = tl.sum(rows * own_shares[:, None], axis=0).to(dtype)
+    tl.store(places, (before.to(tl.float32) + mixed.to(tl.float32)).to(dtype), mask=is_output)
 
 
 def expert_gate_up(
@@ -112,7 +124,7 @@ def expert_gate_up(
     out_NO: Tensor,
     *,
     is_normalised: bool,
-    block_n: int = 4,
+    block_n: int = 8,
     num_warps: int = 4,
 ) -> None:
     """`silu(gate) * up` of the norm of each row for each of its experts; and which they are, and their shares."""
@@ -154,7 +166,8 @@ def expert_down(
 ) -> None:
     """Add to the residual what each row's experts make of their rows, by their shares."""
     num_rows, num_outputs = residual_TO.shape
-    num_inputs = inputs_NI.shape[1]
+    num_inputs, num_active = inputs_NI.shape[1], experts_TA.shape[1]
+    even = num_inputs & -num_inputs
     does_overlap = overlaps(inputs_NI)
     _down[(triton.cdiv(num_outputs, block_n), num_rows)](
         inputs_NI,
@@ -162,11 +175,12 @@ def expert_down(
         shares_TA,
         experts_TA,
         residual_TO,
-        NUM_ACTIVE=experts_TA.shape[1],
+        NUM_ACTIVE=num_active,
         NUM_OUTPUTS=num_outputs,
         NUM_INPUTS=num_inputs,
+        BLOCK_A=triton.next_power_of_2(num_active),
         BLOCK_N=block_n,
-        BLOCK_K=triton.next_power_of_2(num_inputs),
+        BLOCK_K=min(256, even if even >= 64 else triton.next_power_of_2(num_inputs)),
         OVERLAPS=does_overlap,
         num_warps=num_warps,
         launch_pdl=does_overlap,

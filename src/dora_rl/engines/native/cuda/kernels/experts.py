@@ -21,8 +21,11 @@ from dora_rl.engines.native.cuda.tiles import Tile
 def _weights(matrix, outputs, columns, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, IS_EVEN: tl.constexpr):
     places = matrix + outputs[:, None] * NUM_INPUTS + columns[None, :]
     if IS_EVEN:
-        return tl.load(places)
-    return tl.load(places, mask=(outputs < NUM_OUTPUTS)[:, None] & (columns < NUM_INPUTS)[None, :], other=0.0)
+        weights = tl.load(places)
+    else:
+        inside = (outputs < NUM_OUTPUTS)[:, None] & (columns < NUM_INPUTS)[None, :]
+        weights = tl.load(places, mask=inside, other=0.0)
+    return weights
 
 
 @triton.jit

@@ -164,7 +164,7 @@ def sort_by_expert(
     num_pairs = experts_TA.numel()
     num_tiles = most_tiles(num_pairs, num_experts, num_rows)
     order_N, tiles_M3 = order_N[:num_pairs], tiles[:num_tiles]
-    block = min(2048, max(32, triton.next_power_of_2(num_pairs)))
+    block = min(1024, max(32, triton.next_power_of_2(num_pairs)))
     does_overlap = overlaps(experts_TA)
     _sort[(num_experts,)](
         experts_TA,
@@ -176,7 +176,7 @@ def sort_by_expert(
         BLOCK=block,
         ROWS=num_rows,
         OVERLAPS=does_overlap,
-        num_warps=8 if block > 512 else 4,
+        num_warps=4,
         launch_pdl=does_overlap,
     )
     return Routing(order_N=order_N, tiles_M3=tiles_M3, num_rows=num_rows)
