@@ -281,7 +281,9 @@ def test_rows_meet_their_own_expert(device: str, is_gated: bool) -> None:
     tile = Tile(rows=16, outputs=32, inputs=32, warps=4, stages=2)
     out = torch.full((74, 40 if is_gated else 80), torch.nan, device=device)
     expert_linear(inputs, weight, routed(experts, 5, 16), out, tile, is_gated=is_gated)
-    expected = torch.stack([weight[expert] @ inputs[pair // 2] for pair, expert in enumerate(experts.flatten())])
+    expected = torch.stack(
+        [weight[expert] @ inputs[pair // 2] for pair, expert in enumerate(experts.flatten())]
+    )
     if is_gated:
         expected = functional.silu(expected[:, :40]) * expected[:, 40:]
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)

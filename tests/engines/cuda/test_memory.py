@@ -36,7 +36,9 @@ def held_bytes(executor: CudaExecutor) -> int:
 
 @pytest.mark.parametrize("is_batch_invariant", [False, True])
 @pytest.mark.parametrize("num_versions", [1, 3])
-@pytest.mark.parametrize("model", [TINY, replace(TINY, family="qwen3_moe", experts=EXPERTS)], ids=["dense", "moe"])
+@pytest.mark.parametrize(
+    "model", [TINY, replace(TINY, family="qwen3_moe", experts=EXPERTS)], ids=["dense", "moe"]
+)
 def test_buffers_are_as_large_as_the_ledger_was_told(
     model: ModelConfig, is_batch_invariant: bool, num_versions: int
 ) -> None:

@@ -65,7 +65,9 @@ class Shared:
 
     def split_for(self, num_rows: int, max_context: int) -> Split:
         """How contexts are divided; always alike where bits matter."""
-        return self.fixed_split if self.is_fixed else split_for(max(1, num_rows), max_context, self.heads.group)
+        return (
+            self.fixed_split if self.is_fixed else split_for(max(1, num_rows), max_context, self.heads.group)
+        )
 
     @property
     def fixed_split(self) -> Split:

@@ -14,11 +14,12 @@ from dora_rl.engines.native.cuda.kernels.expert_rows import expert_down, expert_
 from dora_rl.engines.native.cuda.kernels.experts import expert_linear
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
 from dora_rl.engines.native.cuda.kernels.routing import choose_experts, most_tiles, sort_by_expert
-from dora_rl.engines.native.cuda.tiles import Tile
+from dora_rl.engines.native.cuda.tiles import ExpertTiles, Tile, choices, experts_key
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.experts import ExpertMlp
 
-_FIXED = Tile(rows=16, outputs=64, inputs=64, warps=4, stages=4)
+_FIXED_TILE = Tile(rows=16, outputs=64, inputs=64, warps=4, stages=4)
+_FIXED = ExpertTiles(gate=_FIXED_TILE, down=_FIXED_TILE)
 """Where bits must not depend on the batch."""
 _LEAST_ROWS = 16
 """Of a tile."""
@@ -102,25 +103,30 @@ class Mixture:
         else:
             torch.mm(normed_TH, mlp.router.weight.T, out=scores)
         choose_experts(scores, normed_TH, shares, chosen, is_normalised=self._experts.is_normalised)
-        gate, down = (_FIXED, _FIXED) if is_fixed else expert_tiles(num * active, num_experts)
-        routing = sort_by_expert(chosen, num_experts, gate.rows, self._order_N, self._tiles)
+        tiles = _FIXED if is_fixed else _tiles_for(num * active, mlp)
+        routing = sort_by_expert(chosen, num_experts, tiles.gate.rows, self._order_N, self._tiles)
         inner, outputs = self._inner_NI[: num * active], self._outputs_NH[: num * active]
-        expert_linear(normed_TH, mlp.gate_up, routing, inner, gate, is_gated=True)
-        expert_linear(inner, mlp.down, routing, outputs, down)
+        expert_linear(normed_TH, mlp.gate_up, routing, inner, tiles.gate, is_gated=True)
+        expert_linear(inner, mlp.down, routing, outputs, tiles.down)
         return Change(values=outputs.view(num, active, -1), shares_TA=shares)
 
 
-def expert_tiles(num_pairs: int, num_experts: int) -> tuple[Tile, Tile]:
-    """What measured best, for gate and up, and for down: a tile holds an expert's rows more often than not."""
-    usual = 3 * num_pairs // (2 * num_experts)
-    rows = min(128, max(_LEAST_ROWS, triton.next_power_of_2(max(1, usual))))
+def _tiles_for(num_pairs: int, mlp: ExpertMlp) -> ExpertTiles:
+    """What was chosen for the shape, else the usual ones."""
+    num_experts, hidden, inner = mlp.down.shape
+    chosen = choices().experts.get(experts_key(num_pairs, num_experts, inner, hidden))
+    return chosen or usual_tiles(num_pairs, num_experts)
+
+
+def usual_tiles(num_pairs: int, num_experts: int) -> ExpertTiles:
+    """What measured best on an H200: a tile holds an expert's rows more often than not."""
+    most = 3 * num_pairs // (2 * num_experts)
+    rows = min(128, max(_LEAST_ROWS, triton.next_power_of_2(max(1, most))))
     if rows == 128:
-        return (
-            Tile(rows=rows, outputs=128, inputs=64, warps=8, stages=4),
-            Tile(rows=rows, outputs=128, inputs=64, warps=4, stages=3),
-        )
+        gate = Tile(rows=rows, outputs=128, inputs=64, warps=8, stages=4)
+        return ExpertTiles(gate=gate, down=Tile(rows=rows, outputs=128, inputs=64, warps=4, stages=3))
     inputs, stages = (128, 3) if rows == 16 else (64, 4)
-    gate = down = Tile(rows=rows, outputs=64, inputs=inputs, warps=4, stages=stages)
-    if rows == 64:
-        down = Tile(rows=rows, outputs=128, inputs=64, warps=4, stages=3)
-    return gate, down
+    gate = Tile(rows=rows, outputs=64, inputs=inputs, warps=4, stages=stages)
+    is_wide = rows == 64
+    down = Tile(rows=rows, outputs=128, inputs=64, warps=4, stages=3) if is_wide else gate
+    return ExpertTiles(gate=gate, down=down)

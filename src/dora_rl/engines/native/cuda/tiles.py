@@ -1,10 +1,21 @@
-"""How a product is cut into pieces of work."""
+"""How products are cut into pieces of work, and what a tuning run found best for a shape.
 
-from dataclasses import dataclass
+Choices lie in the user's cache, a file for each kind of device and version of this package; `tuning` writes
+them. Where there is none, what measured best on an H200 for shapes like it.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import torch
+
+import dora_rl
+from dora_rl.core.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class Tile(Record, frozen=True):
     """What a program takes at a time: rows, outputs, inputs; its warps, and loads in flight.
 
     The matrix units want 64 of their long side, which is the outputs or the rows.
@@ -16,3 +27,46 @@ class Tile:
     warps: int
     stages: int
     has_long_rows: bool = False
+
+
+class ExpertTiles(Record, frozen=True):
+    """Of gate and up, and of down, which have the same rows."""
+
+    gate: Tile
+    down: Tile
+
+
+class Choices(Record, frozen=True):
+    """What tuning runs found, by product."""
+
+    products: dict[str, Tile] = {}
+    experts: dict[str, ExpertTiles] = {}
+
+
+def product_key(num_rows: int, num_outputs: int, num_inputs: int, parts: int, *, is_gated: bool) -> str:
+    """A product whose rows are filled up to `num_rows`."""
+    return f"{'gated' if is_gated else 'plain'} {num_outputs}x{num_inputs} in {parts}, {num_rows} rows"
+
+
+def experts_key(num_pairs: int, num_experts: int, inner: int, hidden: int) -> str:
+    """Experts of so many pairs or more, and fewer than twice as many."""
+    return f"{num_experts} experts {inner}x{hidden}, {1 << num_pairs.bit_length() - 1} pairs"
+
+
+def choices_file() -> Path:
+    """Where the choices for this device are, under $DORA_CACHE or the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    user = (Path(base) if base else Path.home() / ".cache") / "dora-rl"
+    device = torch.cuda.get_device_name().replace(" ", "-").lower()
+    return Path(os.environ.get("DORA_CACHE") or user) / "tiles" / f"{device}-{dora_rl.__version__}.json"
+
+
+@cache
+def choices() -> Choices:
+    """What is known for this device; read once."""
+    if not torch.cuda.is_available():
+        return Choices()
+    try:
+        return msgspec.json.decode(choices_file().read_bytes(), type=Choices)
+    except (OSError, msgspec.DecodeError):
+        return Choices()

@@ -127,7 +127,10 @@ def expert_gate_up(
     block_n: int = 8,
     num_warps: int = 4,
 ) -> None:
-    """`silu(gate) * up` of the norm of each row for each of its experts; and which they are, and their shares."""
+    """`silu(gate) * up` of the norm of each row for each of its experts.
+
+    Which they are, and their shares, are written down too.
+    """
     num_rows, num_inputs = inputs_TI.shape
     num_outputs, num_experts, num_active = out_NO.shape[1], scores_TE.shape[1], experts_TA.shape[1]
     does_overlap = overlaps(inputs_TI)

@@ -18,7 +18,9 @@ from dora_rl.engines.native.cuda.tiles import Tile
 
 
 @triton.jit
-def _weights(matrix, outputs, columns, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, IS_EVEN: tl.constexpr):
+def _weights(
+    matrix, outputs, columns, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, IS_EVEN: tl.constexpr
+):
     places = matrix + outputs[:, None] * NUM_INPUTS + columns[None, :]
     if IS_EVEN:
         weights = tl.load(places)

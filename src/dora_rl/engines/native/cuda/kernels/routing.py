@@ -5,7 +5,6 @@ Nothing waits for the router: the number of tiles is bounded by what could be ne
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -124,7 +123,7 @@ def _sort(
     count = tl.sum(tl.where(others == own, counts, 0), axis=0)
     first_row = tl.sum(tl.where(is_before, counts, 0), axis=0)
     first_tile = tl.sum(tl.where(is_before, needed, 0), axis=0)
-    for tile in range(0, tl.cdiv(count, ROWS)):
+    for tile in range(tl.cdiv(count, ROWS)):
         place = tiles + 3 * (first_tile + tile)
         tl.store(place, own)
         tl.store(place + 1, first_row + tile * ROWS)
