@@ -17,6 +17,7 @@ from dora_rl.model.tiny import tiny_config
 
 TINY = tiny_config(5000)
 EXPERTS = Experts(num_experts=5, num_active=2, intermediate_size=24, is_normalised=True)
+MIXED: ModelConfig = replace(TINY, family="qwen3_moe", experts=EXPERTS)
 
 
 def held_bytes(executor: CudaExecutor) -> int:
@@ -36,9 +37,7 @@ def held_bytes(executor: CudaExecutor) -> int:
 
 @pytest.mark.parametrize("is_batch_invariant", [False, True])
 @pytest.mark.parametrize("num_versions", [1, 3])
-@pytest.mark.parametrize(
-    "model", [TINY, replace(TINY, family="qwen3_moe", experts=EXPERTS)], ids=["dense", "moe"]
-)
+@pytest.mark.parametrize("model", [TINY, MIXED], ids=["dense", "moe"])
 def test_buffers_are_as_large_as_the_ledger_was_told(
     model: ModelConfig, is_batch_invariant: bool, num_versions: int
 ) -> None:
@@ -54,8 +53,7 @@ def test_buffers_are_as_large_as_the_ledger_was_told(
 
 
 def test_experts_are_counted() -> None:
-    model: ModelConfig = replace(TINY, family="qwen3_moe", experts=EXPERTS)
     config = EngineConfig(limits=Limits(num_blocks=20, max_positions=64))
     room = Room(num_rows=8, num_prefilled=64)
-    products = 64 * EXPERTS.num_active * (EXPERTS.intermediate_size + model.hidden_size) * 4
-    assert lane_bytes(model, config, room) >= lane_bytes(TINY, config, room) + products
+    products = 64 * EXPERTS.num_active * (EXPERTS.intermediate_size + MIXED.hidden_size) * 4
+    assert lane_bytes(MIXED, config, room) >= lane_bytes(TINY, config, room) + products

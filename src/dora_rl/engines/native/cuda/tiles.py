@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from msgspec import field
 
 import dora_rl
 from dora_rl.core.record import Record
@@ -39,8 +40,8 @@ class ExpertTiles(Record, frozen=True):
 class Choices(Record, frozen=True):
     """What tuning runs found, by product."""
 
-    products: dict[str, Tile] = {}
-    experts: dict[str, ExpertTiles] = {}
+    products: dict[str, Tile] = field(default_factory=dict)
+    experts: dict[str, ExpertTiles] = field(default_factory=dict)
 
 
 def product_key(num_rows: int, num_outputs: int, num_inputs: int, parts: int, *, is_gated: bool) -> str:

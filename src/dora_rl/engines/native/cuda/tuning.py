@@ -6,6 +6,7 @@ found is in one file (see `tiles`); to forget it, delete the file.
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -135,14 +136,15 @@ def _candidates(rows: int, *, is_gated: bool) -> Iterator[Tile]:
 
 
 def _best(run: Callable[[Tile], None], tiles: list[Tile]) -> tuple[Tile, float]:
-    """The quickest, in microseconds, with nothing in the cache; the first unless another is clearly quicker."""
-    took = {
-        tile: 1e3 * triton.testing.do_bench(lambda: run(tile), warmup=5, rep=30, return_mode="median")  # noqa: B023
-        for tile in tiles
-    }
+    """The quickest, in microseconds, with cold caches; the first unless another is clearly quicker."""
+    took = {tile: _took_us(partial(run, tile)) for tile in tiles}
     best = min(took, key=lambda tile: took[tile])
     best = best if took[best] < _WORTH * took[tiles[0]] else tiles[0]
     return best, took[best]
+
+
+def _took_us(run: Callable[[], None]) -> float:
+    return 1e3 * float(triton.testing.do_bench(run, warmup=5, rep=30, return_mode="median"))
 
 
 def _random(*size: int) -> Tensor:

@@ -1,9 +1,8 @@
 """Products of rows with their own expert's matrix, the matrices read at the speed of memory.
 
 A program takes some outputs of one expert and a tile of its rows. The outputs are the side that the matrix
-units want long, the rows the one that may be as short as 8: an expert has few rows when there are many experts.
-A row's sums have an order that depends on the tile's sizes alone, so with one size its bits depend on no other
-row.
+units want long, the rows may be few: where there are many experts, each has few. A row's sums have an order
+that depends on the tile's sizes alone, so with one size its bits depend on no other row.
 """
 
 import triton
@@ -92,8 +91,8 @@ def expert_linear(
 ) -> None:
     """`inputs[pair] @ weight[expert].T` for every (token, rank) pair, written to its row.
 
-    Where there are fewer inputs than pairs, pairs of a token share its row. A gated weight has the rows of the
-    gate, then those of up.
+    Where there are fewer inputs than pairs, pairs of a token share its row. A gated weight has the rows of
+    the gate, then those of up.
     """
     num_pairs, num_outputs = out_NO.shape
     num_inputs = inputs.shape[1]

@@ -212,7 +212,9 @@ def linear(
     num_outputs = out_TO.shape[1]
     assert num_rows <= MAX_ROWS, f"{num_rows} rows"
     if num_inputs > MAX_AT_ONCE:
-        assert norm_I is None and not is_gated and num_inputs <= MAX_INPUTS, f"{num_inputs} inputs"
+        assert num_inputs <= MAX_INPUTS, f"{num_inputs} inputs"
+        assert norm_I is None, "a norm needs all inputs at once"
+        assert not is_gated, "a gate needs all inputs at once"
         _long(inputs_TI, weight_OI, out_TO, bias_O, residual_TO)
         return
     does_overlap = overlaps(inputs_TI)
