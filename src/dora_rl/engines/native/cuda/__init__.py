@@ -8,6 +8,9 @@ staging   a plan as the integers kernels read
 graphs    launches captured once and replayed
 places    memory at fixed addresses for the weights of each resident version
 trunk     the layers of the decoder over a batch of tokens
+mixture   the experts of a layer
+tiles     how products are cut, and what a tuning run found best
+tuning    that run
 head      logits and draws
 cache     keys and values in blocks
 slots     how each slot draws

@@ -1,7 +1,7 @@
-"""How products are cut into pieces of work, and what a tuning run found best for a shape.
+"""How products are cut into pieces of work, and what a tuning run found best for the experts of a shape.
 
 Choices lie in the user's cache, a file for each kind of device and version of this package; `tuning` writes
-them. Where there is none, what measured best on an H200 for shapes like it.
+them. Where there is none, what measured best on an H200.
 """
 
 import os
@@ -37,16 +37,10 @@ class ExpertTiles(Record, frozen=True):
     down: Tile
 
 
-class Choices(Record, frozen=True):
-    """What tuning runs found, by product."""
+class TileChoices(Record, frozen=True):
+    """What tuning runs found, by shape."""
 
-    products: dict[str, Tile] = field(default_factory=dict)
     experts: dict[str, ExpertTiles] = field(default_factory=dict)
-
-
-def product_key(num_rows: int, num_outputs: int, num_inputs: int, parts: int, *, is_gated: bool) -> str:
-    """A product whose rows are filled up to `num_rows`."""
-    return f"{'gated' if is_gated else 'plain'} {num_outputs}x{num_inputs} in {parts}, {num_rows} rows"
 
 
 def experts_key(num_pairs: int, num_experts: int, inner: int, hidden: int) -> str:
@@ -63,11 +57,11 @@ def choices_file() -> Path:
 
 
 @cache
-def choices() -> Choices:
+def choices() -> TileChoices:
     """What is known for this device; read once."""
     if not torch.cuda.is_available():
-        return Choices()
+        return TileChoices()
     try:
-        return msgspec.json.decode(choices_file().read_bytes(), type=Choices)
+        return msgspec.json.decode(choices_file().read_bytes(), type=TileChoices)
     except (OSError, msgspec.DecodeError):
-        return Choices()
+        return TileChoices()

@@ -1,7 +1,7 @@
-"""Which tiles are quickest for a model on this device: tried out, and kept for runs to come.
+"""Which tiles are quickest for a model's experts on this device: tried out, and kept for runs to come.
 
-`python -m dora_rl.engines.native.cuda.tuning CONFIG.JSON` takes about a minute, most of it compiling. What it
-found is in one file (see `tiles`); to forget it, delete the file.
+`python -m dora_rl.engines.native.cuda.tuning CONFIG.JSON` takes a quarter of a minute, most of it compiling.
+What it found is in one file (see `tiles`); to forget it, delete the file.
 """
 
 import sys
@@ -14,18 +14,16 @@ import torch
 import triton
 from torch import Tensor
 
-from dora_rl.engines.native.cuda.kernels import tiled
 from dora_rl.engines.native.cuda.kernels.experts import expert_linear
 from dora_rl.engines.native.cuda.kernels.routing import most_tiles, sort_by_expert
 from dora_rl.engines.native.cuda.mixture import usual_tiles
 from dora_rl.engines.native.cuda.tiles import (
-    Choices,
     ExpertTiles,
     Tile,
+    TileChoices,
     choices,
     choices_file,
     experts_key,
-    product_key,
 )
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.hub_config import read_config
@@ -41,14 +39,12 @@ _WORTH = 0.97
 Say = Callable[[str], None]
 
 
-def tune(model: ModelConfig, say: Say) -> Choices:
-    """Try out the products of a model in bfloat16."""
-    found = Choices(products=dict(_dense_choices(model, say)), experts=dict(_expert_choices(model, say)))
-    known = choices()
-    return Choices(products=known.products | found.products, experts=known.experts | found.experts)
+def tune(model: ModelConfig, say: Say) -> TileChoices:
+    """Try out a model's experts in bfloat16; with what was known before."""
+    return TileChoices(experts=choices().experts | dict(_expert_choices(model, say)))
 
 
-def keep(found: Choices) -> Path:
+def keep(found: TileChoices) -> Path:
     """Write it where runs look; whoever reads meanwhile sees the file before or after."""
     path = choices_file()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,31 +53,6 @@ def keep(found: Choices) -> Path:
     beside.replace(path)
     choices.cache_clear()
     return path
-
-
-def _dense_choices(model: ModelConfig, say: Say) -> Iterator[tuple[str, Tile]]:
-    hidden, qkv = model.hidden_size, model.q_size + 2 * model.kv_size
-    products = [(qkv, hidden, 1, False), (hidden, model.q_size, tiled.num_parts(hidden), False)]
-    experts = model.experts
-    if experts is None or experts.dense_layers:
-        inner = model.intermediate_size
-        products += [(inner, hidden, 1, True), (hidden, inner, tiled.num_parts(hidden), False)]
-    for outputs, inputs, parts, is_gated in products:
-        weight = _random((2 if is_gated else 1) * outputs, inputs)
-        for rows in (16, 64):
-            out = torch.empty(parts, rows, outputs, dtype=torch.float32, device="cuda")
-            if parts == 1:
-                out = out[0].bfloat16()
-            values = _random(rows, inputs)
-
-            def run(tile: Tile, out: Tensor = out, values: Tensor = values, weight: Tensor = weight) -> None:
-                tiled.tiled_linear(values, weight, out, is_gated=out.shape[-1] < len(weight), tile=tile)
-
-            usual = tiled.usual_tile(rows, outputs, parts, is_gated=is_gated)
-            best, took = _best(run, [usual, *_candidates(rows, is_gated=is_gated)])
-            key = product_key(rows, outputs, inputs, parts, is_gated=is_gated)
-            say(f"{key}: {took:.1f} us, {weight.nbytes / took / 1e6:.2f} TB/s, {best}")
-            yield key, best
 
 
 def _expert_choices(model: ModelConfig, say: Say) -> Iterator[tuple[str, ExpertTiles]]:

@@ -13,6 +13,8 @@ rotary      norm and rotation of queries and keys, keys and values to the cache
 decode      attention of one token a row over a paged context, split where it pays
 prefill     attention of chunks of prompts
 activation  the gate of an MLP
+routing     which experts a token goes to, and rows sorted by expert
 experts     products of rows with their own expert
+expert_rows the experts of one or two rows, norm, gate and residual inside
 sampling    Gumbel draws and their log-probabilities
 """

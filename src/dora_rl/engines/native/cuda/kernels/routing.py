@@ -163,6 +163,7 @@ def sort_by_expert(
     num_pairs = experts_TA.numel()
     num_tiles = most_tiles(num_pairs, num_experts, num_rows)
     order_N, tiles_M3 = order_N[:num_pairs], tiles[:num_tiles]
+    assert len(tiles_M3) == num_tiles, f"room for {len(tiles_M3)} of {num_tiles} tiles"
     block = min(1024, max(32, triton.next_power_of_2(num_pairs)))
     does_overlap = overlaps(experts_TA)
     _sort[(num_experts,)](

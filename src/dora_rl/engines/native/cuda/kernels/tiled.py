@@ -13,7 +13,7 @@ from torch import Tensor
 from dora_rl.engines.native.cuda.kernels.activation import gate
 from dora_rl.engines.native.cuda.kernels.linear import precision
 from dora_rl.engines.native.cuda.kernels.overlap import await_previous, let_next_start, overlaps
-from dora_rl.engines.native.cuda.tiles import Tile, choices, product_key
+from dora_rl.engines.native.cuda.tiles import Tile
 
 
 @triton.jit
@@ -107,15 +107,9 @@ def num_parts(num_outputs: int) -> int:
     return parts
 
 
-def _tile_for(num_rows: int, num_outputs: int, num_inputs: int, parts: int, *, is_gated: bool) -> Tile:
-    """What was chosen for the shape, else the usual one."""
+def tile_for(num_rows: int, num_outputs: int, parts: int, *, is_gated: bool) -> Tile:
+    """What measured best on an H200."""
     rows = max(16, triton.next_power_of_2(num_rows))
-    key = product_key(rows, num_outputs, num_inputs, parts, is_gated=is_gated)
-    return choices().products.get(key) or usual_tile(rows, num_outputs, parts, is_gated=is_gated)
-
-
-def usual_tile(rows: int, num_outputs: int, parts: int, *, is_gated: bool) -> Tile:
-    """What measured best on an H200, for rows filled up to 16, 32 or 64."""
     if rows == 64 and parts * triton.cdiv(num_outputs, 32) <= _PROCESSORS:
         inputs, stages = (128, 4) if is_gated else (256, 3)
         return Tile(rows=rows, outputs=32, inputs=inputs, warps=4, stages=stages, has_long_rows=True)
@@ -140,7 +134,7 @@ def tiled_linear(
     num_outputs = out.shape[-1]
     parts = out.shape[0] if out.dim() == 3 else 1
     assert num_rows <= MAX_ROWS, f"{num_rows} rows"
-    tile = tile or _tile_for(num_rows, num_outputs, num_inputs, parts, is_gated=is_gated)
+    tile = tile or tile_for(num_rows, num_outputs, parts, is_gated=is_gated)
     does_overlap = overlaps(inputs_TI)
     _tiled[(triton.cdiv(num_outputs, tile.outputs), parts)](
         inputs_TI,
