@@ -18,7 +18,7 @@ MAX_AT_ONCE = 4096
 """Inputs: more would not fit a program's registers."""
 MAX_INPUTS = 32768
 """Where there is neither norm nor gate: they are taken one stretch after the other."""
-LONG_OUTPUTS, LONG_AT_ONCE, LONG_WARPS = 4, 4096, 4
+_LONG_OUTPUTS = 4
 
 
 @triton.jit
@@ -130,7 +130,6 @@ def _long_linear(
     bias,
     residual,
     out,
-    num_rows,
     NUM_OUTPUTS: tl.constexpr,
     NUM_INPUTS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -150,11 +149,11 @@ def _long_linear(
         if first > 0:
             weights = _chunk(weight, outputs, first, NUM_OUTPUTS, NUM_INPUTS, BLOCK_K)
         for row in tl.static_range(ROWS):
-            inside = (first + columns < NUM_INPUTS) & (row < num_rows)
+            inside = first + columns < NUM_INPUTS
             values = tl.load(inputs + row * NUM_INPUTS + first + columns, mask=inside, other=0.0)
             added = tl.sum(weights.to(tl.float32) * values.to(tl.float32)[None, :], axis=1)
             sums += tl.where((rows == row)[:, None], added[None, :], 0.0)
-    inside = (rows < num_rows)[:, None] & (outputs < NUM_OUTPUTS)[None, :]
+    inside = (rows[:, None] < ROWS) & (outputs < NUM_OUTPUTS)[None, :]
     places = rows[:, None] * NUM_OUTPUTS + outputs[None, :]
     dtype = out.dtype.element_ty
     if HAS_BIAS:
@@ -171,22 +170,21 @@ def _long(
 ) -> None:
     (num_rows, num_inputs), num_outputs = inputs_TI.shape, out_TO.shape[1]
     does_overlap = overlaps(inputs_TI)
-    _long_linear[(triton.cdiv(num_outputs, LONG_OUTPUTS),)](
+    _long_linear[(triton.cdiv(num_outputs, _LONG_OUTPUTS),)](
         inputs_TI,
         weight_OI,
         weight_OI if bias_O is None else bias_O,
         out_TO if residual_TO is None else residual_TO,
         out_TO,
-        num_rows,
         NUM_OUTPUTS=num_outputs,
         NUM_INPUTS=num_inputs,
         HAS_BIAS=bias_O is not None,
         HAS_RESIDUAL=residual_TO is not None,
         ROWS=num_rows,
-        BLOCK_N=LONG_OUTPUTS,
-        BLOCK_K=LONG_AT_ONCE,
+        BLOCK_N=_LONG_OUTPUTS,
+        BLOCK_K=MAX_AT_ONCE,
         OVERLAPS=does_overlap,
-        num_warps=LONG_WARPS,
+        num_warps=4,
         launch_pdl=does_overlap,
     )
 
@@ -201,8 +199,6 @@ def linear(
     eps: float = 0.0,
     residual_TO: Tensor | None = None,
     is_gated: bool = False,
-    block_n: int = 0,
-    num_warps: int = 4,
 ) -> None:
     """`inputs @ weight.T`.
 
@@ -218,7 +214,7 @@ def linear(
         _long(inputs_TI, weight_OI, out_TO, bias_O, residual_TO)
         return
     does_overlap = overlaps(inputs_TI)
-    block_n = block_n or (8 if num_inputs <= 1024 and not is_gated else 4)
+    block_n = 8 if num_inputs <= 1024 and not is_gated else 4
     _linear[(triton.cdiv(num_outputs, block_n),)](
         inputs_TI,
         weight_OI,
@@ -238,7 +234,7 @@ def linear(
         BLOCK_N=block_n,
         BLOCK_K=triton.next_power_of_2(num_inputs),
         OVERLAPS=does_overlap,
-        num_warps=num_warps,
+        num_warps=4,
         launch_pdl=does_overlap,
     )
 
