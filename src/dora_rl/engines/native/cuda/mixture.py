@@ -26,7 +26,7 @@ _LEAST_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LayerChange:
     """What is to be added to the residual: the sum of parts, or rows of experts by their shares."""
 
     values: Tensor
@@ -88,7 +88,7 @@ class Mixture:
         )
         expert_down(inner, mlp.down, shares, chosen, residual_TH)
 
-    def run(self, mlp: ExpertMlp, normed_TH: Tensor, *, is_split: bool, is_fixed: bool) -> Change:
+    def run(self, mlp: ExpertMlp, normed_TH: Tensor, *, is_split: bool, is_fixed: bool) -> LayerChange:
         """Of any number of tokens; those that tiles can hold may have the router's inputs split."""
         num, active = len(normed_TH), self._experts.num_active
         num_experts = self._experts.num_experts
@@ -108,7 +108,7 @@ class Mixture:
         inner, outputs = self._inner_NI[: num * active], self._outputs_NH[: num * active]
         expert_linear(normed_TH, mlp.gate_up, routing, inner, tiles.gate, is_gated=True)
         expert_linear(inner, mlp.down, routing, outputs, tiles.down)
-        return Change(values=outputs.view(num, active, -1), shares_TA=shares)
+        return LayerChange(values=outputs.view(num, active, -1), shares_TA=shares)
 
 
 def _tiles_for(num_pairs: int, mlp: ExpertMlp) -> ExpertTiles:

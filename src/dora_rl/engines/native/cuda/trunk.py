@@ -19,7 +19,7 @@ from dora_rl.engines.native.cuda.kernels.activation import gated
 from dora_rl.engines.native.cuda.kernels.embed import embed
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
 from dora_rl.engines.native.cuda.kernels.norm import add_norm
-from dora_rl.engines.native.cuda.mixture import Change, Mixture
+from dora_rl.engines.native.cuda.mixture import LayerChange, Mixture
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Block, Decoder, RmsNorm
 from dora_rl.model.experts import ExpertMlp
@@ -92,7 +92,7 @@ class Trunk:
         num = len(tokens)
         residual = self._residual[:num]
         embed(tokens.tokens_T, tokens.slots_T, drawn_S, decoder.embed.weight, residual)
-        change: Change | None = None
+        change: LayerChange | None = None
         run = {"few": self._few, "some": self._some}.get(way) or partial(self._many, way=way)
         for layer, block in enumerate(decoder.layers):
             assert isinstance(block, Block)
@@ -100,13 +100,13 @@ class Trunk:
         self._add_norm(residual, change, decoder.norm, tokens.hidden_TH)
 
     @staticmethod
-    def _add_norm(residual_TH: Tensor, change: Change | None, norm: RmsNorm, out_TH: Tensor) -> None:
+    def _add_norm(residual_TH: Tensor, change: LayerChange | None, norm: RmsNorm, out_TH: Tensor) -> None:
         if change is None:
             add_norm(residual_TH, None, norm.weight, norm.eps, out_TH)
         else:
             add_norm(residual_TH, change.values, norm.weight, norm.eps, out_TH, shares_TA=change.shares_TA)
 
-    def _few(self, layer: int, block: Block, num: int, attend: Attend, change: Change | None) -> None:
+    def _few(self, layer: int, block: Block, num: int, attend: Attend, change: LayerChange | None) -> None:
         residual, qkv, mixed, inner = (
             each[:num] for each in (self._residual, self._qkv, self._mixed, self._gated)
         )
@@ -122,7 +122,9 @@ class Trunk:
         linear.linear(residual, mlp.gate_up.weight, inner, norm_I=norm, eps=eps, is_gated=True)
         linear.linear(inner, mlp.down.weight, residual, residual_TO=residual)
 
-    def _some(self, layer: int, block: Block, num: int, attend: Attend, change: Change | None) -> Change:
+    def _some(
+        self, layer: int, block: Block, num: int, attend: Attend, change: LayerChange | None
+    ) -> LayerChange:
         residual, normed, qkv, mixed, inner = (
             each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._gated)
         )
@@ -134,16 +136,16 @@ class Trunk:
         tiled.tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)
         attend(layer, qkv, mixed)
         tiled.tiled_linear(mixed, attention.out.weight, parts, bias_O=attention.out.bias)
-        self._add_norm(residual, Change(values=parts), block.mlp_norm, normed)
+        self._add_norm(residual, LayerChange(values=parts), block.mlp_norm, normed)
         if isinstance(mlp, ExpertMlp):
             return self._experts.run(mlp, normed, is_split=True, is_fixed=False)
         tiled.tiled_linear(normed, mlp.gate_up.weight, inner, is_gated=True)
         tiled.tiled_linear(inner, mlp.down.weight, parts)
-        return Change(values=parts)
+        return LayerChange(values=parts)
 
     def _many(
-        self, layer: int, block: Block, num: int, attend: Attend, change: Change | None, *, way: Way
-    ) -> Change:
+        self, layer: int, block: Block, num: int, attend: Attend, change: LayerChange | None, *, way: Way
+    ) -> LayerChange:
         residual, normed, qkv, mixed, out = (
             each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._change)
         )
@@ -153,14 +155,14 @@ class Trunk:
         product(normed, attention.qkv.weight, qkv, attention.qkv.bias)
         attend(layer, qkv, mixed)
         product(mixed, attention.out.weight, out, attention.out.bias)
-        self._add_norm(residual, Change(values=out), block.mlp_norm, normed)
+        self._add_norm(residual, LayerChange(values=out), block.mlp_norm, normed)
         if isinstance(mlp, ExpertMlp):
             return self._experts.run(mlp, normed, is_split=False, is_fixed=way == "fixed")
         gate_up, inner = self._gate_up[:num], self._gated[:num]
         product(normed, mlp.gate_up.weight, gate_up, None)
         gated(gate_up, inner)
         product(inner, mlp.down.weight, out, None)
-        return Change(values=out)
+        return LayerChange(values=out)
 
     @property
     def _experts(self) -> Mixture:
