@@ -1,3 +1,47 @@
-"""dora-rl: reinforcement-learning post-training with multi-version streaming rollout."""
+"""dora-rl: reinforcement-learning post-training with multi-version streaming rollout.
+
+    from dora_rl import train
+
+    run = train(model="path/or/name", data=rows, rewards=[reward], steps=50)
+
+train, start, resume   run, run beside the program, go on        plan, simulate   predict, without running
+dry_run                what a run would be and need              Run, Recipe      what they return and take
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dora_rl.api import Interrupted as Interrupted
+    from dora_rl.api import Run as Run
+    from dora_rl.api import dry_run as dry_run
+    from dora_rl.api import plan as plan
+    from dora_rl.api import resume as resume
+    from dora_rl.api import simulate as simulate
+    from dora_rl.api import start as start
+    from dora_rl.api import train as train
+    from dora_rl.core.errors import DoraError as DoraError
+    from dora_rl.core.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "DoraError": "dora_rl.core.errors",
+    "Recipe": "dora_rl.core.recipe",
+    **dict.fromkeys(
+        ("Interrupted", "Run", "dry_run", "plan", "resume", "simulate", "start", "train"), "dora_rl.api"
+    ),
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    """What is public, imported when it is asked for: the package itself loads nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dora_rl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,5 +1,17 @@
-"""The library: what `dora train` does, as functions. Knows no command line.
+"""The library: what the commands do, as functions. Knows no command line; `import dora_rl` gives all of it.
 
-arguments  keywords become a recipe and the objects beside it     training   prepare, run, report
-objects    a user's functions, packed for the workers             models     a model that is loaded
+training   train, start, resume, dry_run                  work        what is done of a run, step by step
+run        a run: its metrics, report, how it is waited for   prediction  simulate, plan
+arguments  keywords become a recipe, and objects beside it    objects     functions, packed for the workers
+models     a loaded model, a peft configuration               in_process  rewards that cannot be sent
+directory  where a run leaves everything                      progress    what it says meanwhile
 """
+
+from dora_rl.api.prediction import plan as plan
+from dora_rl.api.prediction import simulate as simulate
+from dora_rl.api.run import Interrupted as Interrupted
+from dora_rl.api.run import Run as Run
+from dora_rl.api.training import dry_run as dry_run
+from dora_rl.api.training import resume as resume
+from dora_rl.api.training import start as start
+from dora_rl.api.training import train as train

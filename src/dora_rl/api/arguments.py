@@ -35,21 +35,36 @@ _RENAMED = {
 }
 """TRL's names of what may be an object."""
 
+_OBJECTS = (
+    "model",
+    "tokenizer",
+    "data",
+    "held_out",
+    "rewards",
+    "reward_weights",
+    "loss",
+    "advantage",
+    "peft_config",
+)
+"""What may be an object."""
+
 
 class Asked:
     """What a call asked for: a recipe, and what its names stand for."""
 
-    def __init__(self, base: Base, given: Mapping[str, Any]) -> None:
+    def __init__(self, base: Base, given: Mapping[str, Any], name: str | None = None) -> None:
         self.objects = UserObjects()
         """Functions."""
         self.tables: dict[str, Iterable[Any]] = {}
         """Rows, by the name that stands for them in the recipe."""
         self.model: LoadedModel | None = None
         """A model that was given instead of a path."""
-        self.name = _name(base)
+        self.name = name or _name(base)
         """What the run is called after."""
-        settings = {_RENAMED.get(name, name): value for name, value in given.items() if value is not None}
-        tree, directory, source = _tree_of(base)
+        renamed = {_RENAMED.get(key, key): value for key, value in given.items()}
+        # What may be an object is not given where it is None; of a key of the recipe, None is a value.
+        settings = {key: value for key, value in renamed.items() if value is not None or key not in _OBJECTS}
+        tree, directory, source = tree_of(base)
         tokenizer, weights = settings.pop("tokenizer", None), settings.pop("reward_weights", None)
         values = self._objects_named(settings, weights)
         if isinstance(model := settings.get("model"), str | Path) or model is None:
@@ -156,7 +171,7 @@ class Asked:
         return _plain(given)
 
 
-def _tree_of(base: Base) -> tuple[Tree, Path, str]:
+def tree_of(base: Base) -> tuple[Tree, Path, str]:
     """What a call starts from, where its paths start from, and what to call it in errors."""
     match base:
         case Recipe():

@@ -6,11 +6,12 @@ along by value. What cannot be packed (it holds a lock, a socket, a model on a G
 starts, with the reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.named import OBJECT
+from dora_rl.core.recipe import Recipe
 
 _TOO_LARGE = 64 * 2**20
 """Bytes of a packed object from which on a mistake is likelier than a wish."""
@@ -51,18 +52,42 @@ class UserObjects:
         """The object itself."""
         return self._given[label]
 
-    def check_complete(self, names: Mapping[str, str]) -> None:
-        """Refuse to go on without objects that a recipe names: `names` says where each stands."""
+    def check_complete(self, recipe: Recipe) -> None:
+        """Refuse to go on without objects that a recipe names."""
         missing = [
             f"{name.removeprefix(OBJECT)} ({where})"
-            for name, where in names.items()
+            for name, where in _named_in(recipe)
             if name.startswith(OBJECT) and name.removeprefix(OBJECT) not in self._given
         ]
         if missing:
             raise UserError(
                 f"the run was started from Python with objects that are not here: {', '.join(missing)}",
-                hint="resume it from Python and give them again: dora_rl.resume(RUN, rewards=[...])",
+                hint="go on from Python and give them again: dora_rl.resume(RUN, rewards=[...])",
             )
+
+
+def objects_named(given: Mapping[str, Any]) -> UserObjects:
+    """The functions among rewards, loss and advantage, labelled as they are when a run starts with them."""
+    objects = UserObjects()
+    rewards = given.get("rewards")
+    for entry in rewards if isinstance(rewards, list | tuple) else [rewards]:
+        function = entry.get("function") if isinstance(entry, Mapping) else entry
+        function = function[0] if isinstance(function, tuple) else function
+        if callable(function):
+            objects.add(function, kind="reward")
+    for kind in ("loss", "advantage"):
+        if callable(given.get(kind)):
+            objects.add(given[kind], kind=kind)
+    return objects
+
+
+def _named_in(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Functions that a recipe names, and where."""
+    yield from ((reward.function, "rewards") for reward in recipe.rewards)
+    for kind in ("loss", "advantage"):
+        function = getattr(getattr(recipe.algorithm, kind), "function", None)
+        if function is not None:
+            yield function, f"algorithm.{kind}"
 
 
 def _pickled(given: Any) -> bytes:

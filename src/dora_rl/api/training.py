@@ -1,140 +1,163 @@
-"""The steps of a run: claim its directory, run what was prepared or go on, report. Knows no command line."""
+"""Training as a function: the one way to start a run, for scripts, notebooks and `dora train` alike.
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+    keywords ──> Asked (recipe, objects) ──> run directory ──> prepared (plan, rows, model) ──> run ──> Run
+
+`train` does all of it where it is called, `start` beside the caller, `resume` from a run that was cut short.
+"""
+
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from dora_rl.core.errors import ConfigError
-from dora_rl.core.history import History
-from dora_rl.core.recipe import Recipe
-from dora_rl.observe.live.completions import CompletionLog, load_decode
-from dora_rl.observe.live.metrics import MetricsTail
-from dora_rl.observe.live.trackers import Trackers
-from dora_rl.observe.live.view import shown
-from dora_rl.observe.report.reading import COMPLETIONS, is_in_use, read_run
-from dora_rl.observe.terminal import say
+from dora_rl.api.arguments import Asked, Base
+from dora_rl.api.directory import run_directory
+from dora_rl.api.objects import objects_named
+from dora_rl.api.progress import Progress, Teller
+from dora_rl.api.run import Interrupted, Run
+from dora_rl.api.work import Callbacks, NewRun, ResumedRun, Work
+from dora_rl.launch.local import LOCAL
+from dora_rl.launch.protocol import Launch
+from dora_rl.observe.live.metrics import Metrics
 from dora_rl.prepare.plan import RunPlan
-from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.layout import LiveLayout
-from dora_rl.run.run import Watcher, resume_live, run_live
-from dora_rl.run.summary import RunSummary
-from dora_rl.store.claim import claimed, next_free
-from dora_rl.store.errors import RunError
 
-_ELSEWHERE = "choose another directory: --set run.directory=..."
+Callback = Callable[[Metrics], None]
+"""Hears a row of metrics as soon as it is written; what it raises ends the run in order."""
 
 
-@contextmanager
-def run_directory(recipe: Recipe, name: str, *, is_dry: bool = False) -> Iterator[Path]:
-    """The one that is asked for, else the next free number of this recipe, which is this run's alone.
+def train(
+    recipe: Base = None,
+    *,
+    on_step: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    on_plan: Callable[[RunPlan], None] | None = None,
+    name: str | None = None,
+    progress: Progress | bool = "auto",
+    launch: Launch = LOCAL,
+    **settings: Any,
+) -> Run:
+    """Train a model by reinforcement learning, to the end; returns the run.
 
-    A dry one is not claimed: it says where a run would be.
+    >>> def short(completions, **columns):
+    ...     return [-len(text) / 100 for text in completions]
+    >>> rows = [{"prompt": "Say hello."}, {"prompt": "Say goodbye."}]
+    >>> run = train(model="path/or/name", data=rows, rewards=[short], steps=50, max_completion_length=64)
+    >>> run.metrics[-1]["reward"], run.checkpoint
+    (-0.12, PosixPath('runs/run-1/checkpoints/step_00050'))
+
+    `recipe` is the name of a shipped recipe, a YAML file, a Recipe or a mapping; keywords are laid over it:
+    sections (`batch={"groups": 8}`), keys by any unambiguous end of their path (`max_staleness=2`), or TRL's
+    names (`num_generations=8`). `data` is a name, a path, an iterable of rows, or a `datasets.Dataset`;
+    `model` a name, a path or a loaded `transformers` model, with its `tokenizer`; `rewards`, `loss` and
+    `advantage` are names or functions; `peft_config` is a peft LoraConfig.
+
+    The run leaves everything in `runs/NAME-1`, `-2` and so on, where `run={"directory": ...}` does not say
+    otherwise; `name` is the recipe's where it has one.
+
+    `on_step` and `on_evaluation` hear each row of metrics, `on_plan` what the run will be and need.
+
+    Ctrl-C lets the step in progress end, writes a checkpoint and raises Interrupted, a KeyboardInterrupt;
+    `resume` goes on. Errors are DoraErrors with a hint.
     """
-    place, stem = Path("runs"), Path(name).stem
-    if recipe.run.directory is not None:
-        path = Path(recipe.run.directory)
-        _check_writable(path)
-        _check_free(path)
-        yield path
-    elif is_dry:
-        _check_writable(place)
-        yield next_free(place, stem)
-    else:
-        _check_writable(place)
-        with claimed(place, stem) as path:
-            yield path
+    asked, callbacks = Asked(recipe, settings, name), Callbacks(on_step, on_evaluation, on_plan)
+    with run_directory(asked.recipe, asked.name) as directory:
+        return _done(NewRun(Run(directory), asked, Teller(progress), launch, callbacks))
 
 
-def run_prepared(preparation: Preparation, plan: RunPlan, name: str) -> RunSummary:
-    """Do the warm start where there is one, and run what was planned, shown to whoever watches."""
-    layout, recipe = LiveLayout(root=Path(plan.setup.run_directory)), plan.setup.recipe
-    title = f"{recipe.model}, {Path(name).stem}"
-    with (
-        _trackers(layout, recipe) as trackers,
-        shown(title, recipe, rewards_log=str(layout.rewards_log)) as view,
-    ):
-        inputs = preparation.finish(_tell)
-        return run_live(plan.setup, inputs, [view, _completions(layout, recipe), trackers.watch])
+def start(
+    recipe: Base = None,
+    *,
+    on_step: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    on_plan: Callable[[RunPlan], None] | None = None,
+    name: str | None = None,
+    progress: Progress | bool = False,
+    launch: Launch = LOCAL,
+    **settings: Any,
+) -> Run:
+    """Begin to train, as `train` does, beside the caller; returns at once.
+
+    >>> run = start("demo", steps=20)
+    >>> for step in run:
+    ...     print(step["step"], step["reward"])
+    >>> run.wait().checkpoint
+    PosixPath('runs/demo-1/checkpoints/step_00020')
+
+    `run.stop()` lets the step in progress end and writes a checkpoint. What ends the run is raised by
+    `wait` and by the iteration. Callbacks are called in the run's thread.
+    """
+    asked, callbacks = Asked(recipe, settings, name), Callbacks(on_step, on_evaluation, on_plan)
+    claim = run_directory(asked.recipe, asked.name)
+    return _started(NewRun(Run(claim.__enter__()), asked, Teller(progress), launch, callbacks, claim))
 
 
-def resume(root: Path) -> RunSummary:
-    """Go on with a run that was cut short, shown to whoever watches."""
-    layout = LiveLayout(root=root)
-    recipe = layout.read_recipe()
-    _check_resumable(layout)
-    past = History(layout.events) if layout.events.is_file() else None
-    title = f"{recipe.model}, {root.name}"
-    with (
-        _trackers(layout, recipe) as trackers,
-        shown(title, recipe, past, rewards_log=str(layout.rewards_log)) as view,
-    ):
-        return resume_live(root, [view, _completions(layout, recipe), trackers.watch], _tell)
+def resume(
+    run: Run | str | Path,
+    *,
+    rewards: Any = None,
+    loss: Any = None,
+    advantage: Any = None,
+    on_step: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    progress: Progress | bool = "auto",
+    launch: Launch = LOCAL,
+) -> Run:
+    """Go on with a run that was interrupted, killed or failed, to its end.
+
+    >>> run = resume("runs/run-1", rewards=[short])
+
+    It goes on as it was started. Functions that it was given as objects are not in its directory: give them
+    again, those of one name in the same order; a run that names all its functions needs none.
+    """
+    found = run if isinstance(run, Run) else Run(run)
+    given = {"rewards": rewards, "loss": loss, "advantage": advantage}
+    objects = objects_named(given)
+    objects.check_complete(LiveLayout(root=found.directory).read_recipe())
+    callbacks = Callbacks(on_step, on_evaluation, None)
+    return _done(ResumedRun(Run(found.directory), objects, Teller(progress), launch, callbacks))
 
 
-def write_report(root: Path) -> Path:
-    """The page of a run, beside it; an OSError where it cannot be written."""
-    # It comes with what draws, which takes a second to import.
-    from dora_rl.observe.report.page import write_page
+def dry_run(
+    recipe: Base = None, *, name: str | None = None, launch: Launch = LOCAL, **settings: Any
+) -> RunPlan:
+    """What a run would be, and the memory and disk it would need; nothing is left behind.
 
-    return write_page(read_run(root), root / "report.html")
-
-
-def _tell(text: str) -> None:
-    """While the screen is drawn: it stands in for stderr, and moves down for what is printed there."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def _check_resumable(layout: LiveLayout) -> None:
-    """Said at once, before the past is read; whoever opens the run checks again."""
-    if layout.is_finished:
-        raise RunError(
-            f"the run in {layout.root} is finished: there is nothing to resume",
-            hint=f"`dora report {layout.root}` shows it; start another run with `dora train RECIPE`",
-        )
-    if is_in_use(layout.lock):
-        raise RunError(
-            f"the run in {layout.root} is going on in another process", hint="wait for it, or end it"
-        )
+    >>> dry_run("demo").disk_bytes
+    48237111
+    """
+    asked = Asked(recipe, settings, name)
+    with run_directory(asked.recipe, asked.name, is_dry=True) as directory:
+        return NewRun(Run(directory), asked, Teller(False), launch, Callbacks()).plan()
 
 
-def _check_free(path: Path) -> None:
-    if path.is_dir() and any(path.iterdir()):
-        raise ConfigError(
-            f"run.directory {path} exists and is not empty",
-            hint=f"resume the run in it with `dora train --resume {path}`, or choose another directory",
-        )
+def _done(work: Work) -> Run:
+    """Work where the caller stands, who gets every signal."""
+    run = work.run
+    try:
+        run.summary = work()
+    finally:
+        work.interrupts.close()
+    if not run.summary.is_complete:
+        raise Interrupted(run)
+    return run
 
 
-def _check_writable(path: Path) -> None:
-    """Before anything is planned; whoever writes there may still be refused."""
-    nearest = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
-    if not nearest.is_dir():
-        raise ConfigError(
-            f"run directory {path} cannot be made: {nearest} is a file",
-            hint=_ELSEWHERE,
-        )
-    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"run directory {path} cannot be made: {nearest} cannot be written", hint=_ELSEWHERE
-        )
+def _started(work: Work) -> Run:
+    """Work in a thread; what ends it is kept for whoever waits."""
+    run = work.run
 
+    def do() -> None:
+        try:
+            run.summary = work()
+            if not run.summary.is_complete:
+                run.error = Interrupted(run)
+        except BaseException as error:
+            run.error = error
+        finally:
+            work.interrupts.close()
+            run.tell_changed()
 
-def _completions(layout: LiveLayout, recipe: Recipe) -> Watcher:
-    return CompletionLog(
-        layout.root / COMPLETIONS,
-        journal=layout.journal,
-        num_trajectories=recipe.run.log_completions,
-        decode=lambda: load_decode(layout.tokenizer),
-    ).watch
-
-
-def _trackers(layout: LiveLayout, recipe: Recipe) -> Trackers:
-    if "tensorboard" in recipe.run.trackers and find_spec("tensorboard") is None:
-        say("TensorBoard is not installed: metrics go to metrics.jsonl alone (pip install tensorboard)")
-    metrics = MetricsTail(layout.metrics_log)
-    # What a resumed run logged before is logged.
-    metrics.read()
-    return Trackers(recipe.run.trackers, run=layout.root.name, recipe=recipe, metrics=metrics)
+    # Not a daemon: a program that ends by itself waits for its run, as a command does.
+    run.begin(threading.Thread(target=do, name=f"run {run.directory.name}"), work.interrupts)
+    return run

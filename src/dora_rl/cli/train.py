@@ -1,20 +1,18 @@
 """`dora train`: a recipe in, a trained model and a report out."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from dora_rl.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from dora_rl.api.run import Run
     from dora_rl.prepare.plan import RunPlan
-    from dora_rl.run.summary import RunSummary
 
 INTERRUPTED = 130
 
@@ -80,48 +78,35 @@ def train(
 
 def _start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
     """Run a recipe, or only say what it would be."""
-    from dora_rl.api import training
+    from dora_rl import api
     from dora_rl.core.recipe.resolving import resolve_recipe
-    from dora_rl.observe.terminal import say
-    from dora_rl.prepare.placement import unused_cluster_keys
-    from dora_rl.prepare.preparation import Preparation
 
     began = monotonic()
-    recipe = resolve_recipe(name, assignments)
-    if unused := unused_cluster_keys(recipe.cluster):
-        say(f"warning: {unused}")
-    with training.run_directory(recipe, name, is_dry=is_dry) as place:
-        root = place.absolute()
-        with _interruptible(root), Preparation(recipe, str(root)) as preparation:
-            plan = preparation.plan(lambda text: say(escape(text)))
-            if is_dry:
-                _print_plan(plan, as_json=as_json)
-                return
-            _say_what_starts(plan)
-            summary = training.run_prepared(preparation, plan, name)
-    _finish(summary, monotonic() - began, as_json=as_json)
+    recipe, stem = resolve_recipe(name, assignments), Path(name).stem
+    if is_dry:
+        _print_plan(api.dry_run(recipe, name=stem), as_json=as_json)
+        return
+    _finish(_ended(lambda: api.train(recipe, name=stem)), began, as_json=as_json)
 
 
 def _resume(root: Path, *, as_json: bool) -> None:
     """Go on with a run that was cut short."""
-    from dora_rl.api import training
+    from dora_rl import api
 
-    with _interruptible(root):
-        summary = training.resume(root)
-    _finish(summary, None, as_json=as_json)
+    _finish(_ended(lambda: api.resume(root)), None, as_json=as_json)
 
 
-@contextmanager
-def _interruptible(root: Path) -> Iterator[None]:
-    """An interrupt before the run heeds them itself, or once it is over: whatever there is is durable."""
+def _ended(work: "Callable[[], Run]") -> "Run":
+    """The run, complete or interrupted in order; an interrupt before it began ends the command."""
+    from dora_rl.api.run import Interrupted
     from dora_rl.observe.terminal import say
-    from dora_rl.run.layout import LiveLayout
 
     try:
-        yield
+        return work()
+    except Interrupted as error:
+        return error.run
     except KeyboardInterrupt:
-        say(f"interrupted; go on with: dora train --resume {root}" if LiveLayout(root=root).setup.exists()
-            else "interrupted before the run began")  # fmt: skip
+        say("interrupted before the run began")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -135,43 +120,29 @@ def _print_plan(plan: "RunPlan", *, as_json: bool) -> None:
         show_plan(stdout(), plan)
 
 
-def _say_what_starts(plan: "RunPlan") -> None:
-    from dora_rl.observe.run_plan import in_units, start_lines
-    from dora_rl.observe.terminal import say
-
-    if plan.disk_bytes > plan.free_disk_bytes:
-        say(f"warning: the run may write up to {in_units(plan.disk_bytes)}, and "
-            f"{in_units(plan.free_disk_bytes)} are free")  # fmt: skip
-    say(f"run directory: {plan.setup.run_directory}")
-    for line in start_lines(plan):
-        say(line)
-
-
-def _finish(summary: "RunSummary", whole_s: float | None, *, as_json: bool) -> None:
+def _finish(run: "Run", began: float | None, *, as_json: bool) -> None:
     """Say what came of a run, and write its report."""
-    from dora_rl.observe.live.metrics import MetricsTail
     from dora_rl.observe.run_plan import summary_lines
-    from dora_rl.run.layout import LiveLayout
 
+    assert run.summary is not None, "it ended in this process"
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(summary)))
+        typer.echo(msgspec.json.format(msgspec.json.encode(run.summary)))
     else:
-        metrics = MetricsTail(LiveLayout(root=Path(summary.run_directory)).metrics_log).read()
-        for line in summary_lines(summary, metrics, whole_s):
+        whole_s = None if began is None else monotonic() - began
+        for line in summary_lines(run.summary, [*run.metrics, *run.evaluations], whole_s):
             typer.echo(line)
-    _report(Path(summary.run_directory), as_json=as_json)
-    if not summary.is_complete:
+    _report(run, as_json=as_json)
+    if not run.summary.is_complete:
         raise typer.Exit(INTERRUPTED)
 
 
-def _report(root: Path, *, as_json: bool) -> None:
-    from dora_rl.api.training import write_report
+def _report(run: "Run", *, as_json: bool) -> None:
     from dora_rl.observe.terminal import say
 
     try:
-        page = write_report(root)
+        page = run.report()
     except OSError as error:
-        say(f"warning: no report was written: {error.strerror}; `dora report {root}` tries again")
+        say(f"warning: no report was written: {error.strerror}; `dora report {run.directory}` tries again")
         return
     if not as_json:
         typer.echo(f"report: {page}")

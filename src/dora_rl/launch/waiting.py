@@ -23,6 +23,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
+        self._is_closed = False
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
@@ -35,9 +36,12 @@ class Interrupts:
     def ask(self) -> None:
         """Ask the run to end; the second time at once. From any thread."""
         self.count += 1
-        os.write(self._write, b"!")
+        if not self._is_closed:
+            os.write(self._write, b"!")
 
     def close(self) -> None:
+        """Give the descriptors back; whoever asks now asks nobody."""
+        self._is_closed = True
         os.close(self._read)
         os.close(self._write)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dora_rl.algorithms.custom import load_advantage, load_loss
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.named import Objects, import_command, import_place
+from dora_rl.core.named import OBJECT, Objects, import_command, import_place
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.data import DataConfig, RewardConfig
@@ -17,7 +17,7 @@ from dora_rl.envs.prompts import tokenize_rows
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.messages import Needs
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
-from dora_rl.prepare.messages import Doing, Report
+from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.run.prompts import PromptTable
 
 
@@ -34,7 +34,7 @@ class Inputs(Record, frozen=True):
     mean_prompt_tokens: int
 
 
-def read_inputs(recipe: Recipe, model: Path, report: Report, objects: Objects | None = None) -> Inputs:
+def read_inputs(recipe: Recipe, model: Path, report: Report, given: Given) -> Inputs:
     """Load, check and tokenize, once: the run goes on from what comes of it."""
     if recipe.data is None:
         raise ConfigError(
@@ -43,15 +43,15 @@ def read_inputs(recipe: Recipe, model: Path, report: Report, objects: Objects | 
         )
     limit = ("patience.step_s", recipe.patience.step_s)
     report(Doing(what=f"reading the rows of {recipe.data.train.name}", limit=limit))
-    data = load_data(recipe.data)
+    data = load_data(recipe.data, given.tables)
     rewards = recipe.rewards or (data.task.rewards if data.task is not None else ())
     if not rewards:
         raise ConfigError(
             f"nothing judges the rows of '{recipe.data.train.name}'",
             hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
         )
-    _check_rewards(rewards, data.train, recipe.scoring.start_limit_s, report, objects)
-    _check_algorithm(recipe, report, objects)
+    _check_rewards(rewards, data.train, recipe.scoring.start_limit_s, report, given.objects)
+    _check_algorithm(recipe, report, given.objects)
     report(Doing(what="tokenizing the rows"))
     tokenizer = load_tokenizer(model)
     prompts = tokenize_data(data, recipe.data, tokenizer, model)
@@ -85,17 +85,20 @@ def _check_rewards(
     rows: list[Row],
     start_limit_s: float,
     report: Report,
-    objects: Objects | None,
+    objects: Objects,
 ) -> None:
     functions = []
     for reward in rewards:
+        if reward.function.startswith(OBJECT) and reward.function.removeprefix(OBJECT) not in objects:
+            # It stays in the process of the caller, which looks at it when the run begins.
+            continue
         report(_importing(reward.function, start_limit_s))
         functions.append(load_function(reward, objects))
     columns = dict.fromkeys(name for row in rows for name in row.columns)
     check_columns([Needs(function=each.label, columns=each.required) for each in functions], columns)
 
 
-def _check_algorithm(recipe: Recipe, report: Report, objects: Objects | None) -> None:
+def _check_algorithm(recipe: Recipe, report: Report, objects: Objects) -> None:
     """Try out a loss and an advantage of the user's own: what is wrong with them is known without a batch."""
     loss, advantage = recipe.algorithm.loss, recipe.algorithm.advantage
     if isinstance(loss, CustomLossConfig):

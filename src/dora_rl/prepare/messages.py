@@ -5,10 +5,22 @@ from collections.abc import Callable
 from msgspec import field
 
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.record import Record
 from dora_rl.launch.messages import Alive, Broken, Message, Stop
 from dora_rl.prepare.plan import RunPlan
 
 # --- told ---
+
+
+class Given(Record, frozen=True):
+    """What names of the form `object:LABEL` in a recipe stand for, as a caller in Python gave it."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    """Functions by label, packed by cloudpickle; one that is missing stays with the caller, who checks it."""
+    tables: dict[str, str] = field(default_factory=dict)
+    """Files with rows, by the whole name."""
+    model: str | None = None
+    """A Hugging Face directory that goes when the caller does."""
 
 
 class PlanRun(Message, frozen=True):
@@ -16,8 +28,7 @@ class PlanRun(Message, frozen=True):
 
     recipe: Recipe
     run_directory: str
-    objects: dict[str, bytes] = field(default_factory=dict)
-    """What `object:LABEL` in the recipe stands for."""
+    given: Given = Given()
 
 
 class WriteInputs(Message, frozen=True):

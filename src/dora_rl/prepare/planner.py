@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.named import Objects
 from dora_rl.core.recipe import Recipe
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import read_config
@@ -25,7 +24,7 @@ from dora_rl.prepare.machine import (
     num_cores,
 )
 from dora_rl.prepare.memory import MemoryLedger
-from dora_rl.prepare.messages import Doing, Report
+from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.prepare.models import model_directory
 from dora_rl.prepare.placement import placements
 from dora_rl.prepare.plan import MemoryLimit, RunPlan
@@ -46,15 +45,16 @@ class Planner:
         recipe: Recipe,
         run_directory: str,
         report: Report = lambda doing: None,
-        objects: Objects | None = None,
+        given: Given | None = None,
     ) -> None:
         """Look at all that the recipe names, saying what is being done."""
         self._process_bytes = _own_bytes()
         report(Doing(what=f"looking for the model '{recipe.model}'"))
         self._run_directory = run_directory
-        self._directory = model_directory(recipe)
+        given = given or Given()
+        self._directory = Path(given.model) if given.model is not None else model_directory(recipe)
         self._model: ModelConfig = read_config(self._directory / "config.json")
-        self.inputs: Inputs = read_inputs(recipe, self._directory, report, objects)
+        self.inputs: Inputs = read_inputs(recipe, self._directory, report, given)
         report(Doing(what="working out who runs where"))
         self._recipe = completed(recipe, self.inputs)
 

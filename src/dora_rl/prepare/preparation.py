@@ -7,7 +7,7 @@ or a worker that dies, is an error that names the piece. Torch-free.
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,8 +17,8 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.messages import Broken, Stop
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
-from dora_rl.launch.waiting import wait_for
-from dora_rl.prepare.messages import Doing, InputsWritten, Planned, PlanRun, PrepareWord, WriteInputs
+from dora_rl.launch.waiting import Interrupts, wait_for
+from dora_rl.prepare.messages import Doing, Given, InputsWritten, Planned, PlanRun, PrepareWord, WriteInputs
 from dora_rl.prepare.plan import RunPlan
 from dora_rl.store.errors import DiskFull
 
@@ -43,13 +43,15 @@ class Preparation:
         run_directory: str,
         *,
         launch: Launch = LOCAL,
-        objects: Mapping[str, bytes] | None = None,
+        given: Given | None = None,
+        interrupts: Interrupts | None = None,
     ) -> None:
-        """`objects` are what `object:LABEL` in the recipe stands for."""
+        """`given` is what `object:LABEL` in the recipe stands for; an interrupt ends any wait."""
         self._recipe = recipe
         self._run_directory = run_directory
         self._launch = launch
-        self._objects = dict(objects or {})
+        self._given = given or Given()
+        self._interrupts = interrupts
         self._staging = tempfile.TemporaryDirectory(prefix="dora-prepare-")
         self._worker: Handle | None = None
 
@@ -73,16 +75,14 @@ class Preparation:
         # Without a log: what it prints goes to stderr, as it is no result.
         spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
         self._worker = self._launch.start(spec, PrepareWord)
-        self._worker.send(
-            PlanRun(recipe=self._recipe, run_directory=self._run_directory, objects=self._objects)
-        )
-        return _Waiting(self._worker, self._recipe, tell).until(Planned).plan
+        self._worker.send(PlanRun(recipe=self._recipe, run_directory=self._run_directory, given=self._given))
+        return _Waiting(self._worker, self._recipe, tell, self._interrupts).until(Planned).plan
 
     def finish(self, tell: Tell = lambda text: None) -> Path:
         """Do the warm start where there is one; where everything lies that the planned run begins with."""
         assert self._worker is not None, "a run is planned first"
         self._worker.send(WriteInputs(directory=self._staging.name))
-        _Waiting(self._worker, self._recipe, tell).until(InputsWritten)
+        _Waiting(self._worker, self._recipe, tell, self._interrupts).until(InputsWritten)
         # What it has of the machine is the run's.
         self._worker.send(Stop())
         self._worker.end(within_s=_STOP_S)
@@ -92,8 +92,11 @@ class Preparation:
 class _Waiting:
     """From a command to its answer."""
 
-    def __init__(self, worker: Handle, recipe: Recipe, tell: Tell) -> None:
+    def __init__(
+        self, worker: Handle, recipe: Recipe, tell: Tell, interrupts: Interrupts | None = None
+    ) -> None:
         self._worker = worker
+        self._interrupts = interrupts
         self._silence_s = recipe.control.silence_s
         self._tell = tell
         # Before its first word it imports torch.
@@ -106,6 +109,8 @@ class _Waiting:
         """The answer, or the error that was met instead."""
         while True:
             wait_for([self._worker], [], _LOOK_EVERY_S)
+            if self._interrupts is not None and self._interrupts.count:
+                raise KeyboardInterrupt
             for word in self._worker.receive():
                 if isinstance(word, answer):
                     return word

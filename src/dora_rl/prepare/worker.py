@@ -6,6 +6,7 @@ limit. Rows are read and tokenized once: the plan is made of them, and the run b
 """
 
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -37,12 +38,13 @@ class Preparer:
         self._report = report
         self._inputs: Inputs | None = None
         self._setup: RunSetup | None = None
+        self._given_model: str | None = None
 
     def plan(self, command: PlanRun) -> RunPlan:
         """Everything that can be known of the run before it starts."""
-        planner = Planner(command.recipe, command.run_directory, self._report, command.objects)
+        planner = Planner(command.recipe, command.run_directory, self._report, command.given)
         plan = planner.plan()
-        self._inputs, self._setup = planner.inputs, plan.setup
+        self._inputs, self._setup, self._given_model = planner.inputs, plan.setup, command.given.model
         return plan
 
     def write(self, command: WriteInputs) -> None:
@@ -53,6 +55,8 @@ class Preparer:
         self._inputs.prompts.write(layout.prompts)
         layout.tokenizer.write_text(self._inputs.tokenizer, encoding="utf-8")
         if not (total := recipe.warm_start.steps):
+            if self._given_model is not None:
+                shutil.copytree(self._given_model, layout.initial_model)
             return
         limit = ("patience.step_s", recipe.patience.step_s)
 

@@ -75,7 +75,7 @@ def _fill(layout: LiveLayout, setup: RunSetup, made: LiveLayout) -> None:
     """What a live run is resumed from, beside its journal."""
     for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
         shutil.copyfile(source, target)
-    if setup.recipe.warm_start.steps:
+    if made.initial_model.exists():
         shutil.copytree(made.initial_model, layout.initial_model)
     write_setup(setup, layout.setup)
 
@@ -91,7 +91,7 @@ def open_again(run_directory: Path) -> OpenRun:
 def _at_home(setup: RunSetup, root: Path) -> RunSetup:
     """The set-up with its places as they are now: a run may have been moved."""
     initial_model = LiveLayout(root=root).initial_model
-    model = str(initial_model) if setup.recipe.warm_start.steps else setup.model_directory
+    model = str(initial_model) if initial_model.exists() else setup.model_directory
     return msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
 
 

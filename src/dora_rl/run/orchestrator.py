@@ -20,6 +20,7 @@ import time
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Watcher
+from dora_rl.core.named import Objects
 from dora_rl.envs.prompt_offers import exhausted
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts, wait_for
@@ -46,7 +47,15 @@ Turns take time from those who work on the same CPUs; a GPU stands still until s
 class Orchestrator:
     """One run, from where it stands to its end."""
 
-    def __init__(self, run: OpenRun, launch: Launch, watchers: tuple[Watcher, ...] = ()) -> None:
+    def __init__(
+        self,
+        run: OpenRun,
+        launch: Launch,
+        watchers: tuple[Watcher, ...] = (),
+        *,
+        objects: Objects | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> None:
         """Build every part, each from those before it, and start the workers; `run` closes them."""
         setup, recipe, layout, past = run.setup, run.setup.recipe, run.layout, run.past
         plane, journal, prompts, close = run.plane, run.journal, run.prompts, run.closing.callback
@@ -54,8 +63,9 @@ class Orchestrator:
         self._clock_began = time.monotonic() - past.at
 
         # What others report to.
-        self.interrupts = Interrupts()
-        close(self.interrupts.close)
+        self.interrupts = interrupts or Interrupts()
+        if interrupts is None:
+            close(self.interrupts.close)
         self.deaths = WorkerDeaths(recipe.patience.max_deaths, layout.logs / "orchestrator.log")
         self.metrics = MetricsWriter(
             layout.metrics_log, layout.metrics, plane, newest_version=journal.newest_version
@@ -75,6 +85,7 @@ class Orchestrator:
             launch=launch,
             handed=past.handed,
             retired=past.retired,
+            objects=objects,
         )
         close(self.trainer.close)
         self._instances = InstancePool(setup, layout, self.deaths, prompts.stop_tokens, launch=launch)
@@ -87,6 +98,7 @@ class Orchestrator:
             self.deaths,
             self.metrics,
             launch=launch,
+            objects=objects,
             max_failed=recipe.batch.trajectories,
         )
         close(self.rewards.close)

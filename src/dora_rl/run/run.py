@@ -8,8 +8,10 @@ import msgspec
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.history import Watcher
+from dora_rl.core.named import Objects
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
+from dora_rl.launch.waiting import Interrupts
 from dora_rl.run.layout import LiveLayout
 from dora_rl.run.open_run import OpenRun, open_again, open_new
 from dora_rl.run.orchestrator import Orchestrator
@@ -21,19 +23,26 @@ __all__ = ["Watcher", "resume_live", "run_live"]
 
 
 def run_live(
-    setup: RunSetup, inputs: Path, watchers: Sequence[Watcher] = (), *, launch: Launch = LOCAL
+    setup: RunSetup,
+    inputs: Path,
+    watchers: Sequence[Watcher] = (),
+    *,
+    launch: Launch = LOCAL,
+    objects: Objects | None = None,
+    interrupts: Interrupts | None = None,
 ) -> RunSummary:
     """Run a set-up to its end, or until it is interrupted, leaving everything in its run directory.
 
     `inputs` is where its prompts, its tokenizer and, after a warm start, its model lie; they are copied.
-    `launch` starts every worker.
+    `launch` starts every worker; `objects` are what `object:LABEL` in the recipe stands for.
 
     The first SIGINT or SIGTERM lets the step in progress end, writes a checkpoint and returns; the second
     returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
-    the run could not go on, with the reason; what is durable can be resumed.
+    the run could not go on, with the reason; what is durable can be resumed. Another thread may ask for the
+    end through `interrupts`.
     """
     with resumable(Path(setup.run_directory)):
-        return _run(open_new(setup, inputs), launch, watchers)
+        return _run(open_new(setup, inputs), launch, watchers, objects, interrupts)
 
 
 def resume_live(
@@ -42,6 +51,8 @@ def resume_live(
     tell: Callable[[str], None] = lambda text: None,
     *,
     launch: Launch = LOCAL,
+    objects: Objects | None = None,
+    interrupts: Interrupts | None = None,
 ) -> RunSummary:
     """Go on with a run that was interrupted, killed or failed, as `run_live` would have.
 
@@ -51,7 +62,7 @@ def resume_live(
         opened = open_again(run_directory)
         done, steps = opened.journal.newest_version, opened.setup.recipe.steps
         tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {steps}")
-        return _run(opened, launch, watchers)
+        return _run(opened, launch, watchers, objects, interrupts)
 
 
 @contextmanager
@@ -69,9 +80,15 @@ def resumable(root: Path) -> Iterator[None]:
         raise
 
 
-def _run(opened: OpenRun, launch: Launch, watchers: Sequence[Watcher]) -> RunSummary:
+def _run(
+    opened: OpenRun,
+    launch: Launch,
+    watchers: Sequence[Watcher],
+    objects: Objects | None,
+    interrupts: Interrupts | None,
+) -> RunSummary:
     try:
-        orchestrator = Orchestrator(opened, launch, tuple(watchers))
+        orchestrator = Orchestrator(opened, launch, tuple(watchers), objects=objects, interrupts=interrupts)
         with orchestrator.interrupts.heeded():
             orchestrator.run()
             orchestrator.stop()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dora_rl.core.decisions import Hand, Take
+from dora_rl.core.named import Objects
 from dora_rl.engines.requests import Sampling
 from dora_rl.launch.protocol import Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
@@ -44,6 +45,7 @@ class TrainerProcess:
         launch: Launch,
         handed: Sequence[Hand] = (),
         retired: Sequence[int] = (),
+        objects: Objects | None = None,
     ) -> None:
         self._setup = setup
         self._layout = layout
@@ -51,6 +53,7 @@ class TrainerProcess:
         self._deaths = deaths
         self._metrics = metrics
         self._launch = launch
+        self._objects = dict(objects or {})
         self._handed = list(handed)
         """Groups of the batch that is not taken yet."""
         self._retired = list(retired)
@@ -88,7 +91,9 @@ class TrainerProcess:
         )
         self.handle = self._launch.start(worker, say.TrainerWord)
         self._heard_at = self._since = time.monotonic()
-        self.handle.send(say.Begin(setup=self._setup, store=str(self._layout.versions)))
+        self.handle.send(
+            say.Begin(setup=self._setup, store=str(self._layout.versions), objects=self._objects)
+        )
 
     @property
     def _log(self) -> Path:

@@ -8,12 +8,13 @@ schedule, file, overrides. What is still open then, the split of the devices, th
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.loading import Tree, build, load_yaml, override
+from dora_rl.core.loading import Tree, build, load_yaml, split_assignment
 from dora_rl.core.recipe import Control, Recipe
-from dora_rl.core.recipe.resolving import expand, laid_over, with_preset_keys
+from dora_rl.core.recipe.resolving import expand, laid_over, with_preset_keys, with_values
 from dora_rl.core.record import Record
 from dora_rl.costs.memory import check_memory
 from dora_rl.sim.plan.search import decide
@@ -156,15 +157,24 @@ _NO_PRESET = Preset(summary="the defaults", tree={})
 
 
 def resolve(
-    *, preset: str | None = None, file: Path | None = None, assignments: Sequence[str] = ()
+    *,
+    preset: str | None = None,
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    tree: Tree | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """The recipe a user describes; its split may still be open."""
+    """The recipe a user describes; its split may still be open.
+
+    A file may be given or its tree, what differs as assignments or as values.
+    """
     base = find_preset(preset) if preset else _NO_PRESET
-    given = with_preset_keys(load_yaml(file)) if file else {}
-    schedule = _schedule(override(laid_over(base.tree, given), assignments, Recipe))
-    tree = laid_over(laid_over(base.tree, base.by_schedule.get(schedule, {})), given)
+    given = with_preset_keys(load_yaml(file) if file else tree or {})
+    changes = dict(map(split_assignment, assignments)) | dict(values or {})
+    schedule = _schedule(with_values(laid_over(base.tree, given), changes))
+    whole = laid_over(laid_over(base.tree, base.by_schedule.get(schedule, {})), given)
     source = str(file) if file else f"preset {preset}" if preset else "recipe"
-    return build(Recipe, expand(override(tree, assignments, Recipe)), source)
+    return build(Recipe, expand(with_values(whole, changes)), source)
 
 
 def complete(recipe: Recipe) -> Recipe:

@@ -1,9 +1,11 @@
-"""Rows of local files: JSON lines, JSON (a list of objects), parquet where pyarrow is installed."""
+"""Rows of local files: JSON lines, JSON or msgpack (a list of rows), parquet where pyarrow is installed."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.named import optional_module
@@ -42,6 +44,14 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path} is not a parquet file: {error}") from error
 
 
+def _msgpack(path: Path) -> Iterator[dict[str, Any]]:
+    """One list of rows, as a program in Python hands its own over."""
+    try:
+        yield from msgspec.msgpack.decode(path.read_bytes())
+    except (msgspec.DecodeError, TypeError) as error:
+        raise UserError(f"{path} is not a list of rows in msgpack: {error}") from error
+
+
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
@@ -53,5 +63,6 @@ READERS = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".json": _json,
+    ".msgpack": _msgpack,
     ".parquet": _parquet,
 }

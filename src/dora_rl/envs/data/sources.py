@@ -1,9 +1,10 @@
 """A source's name becomes rows.
 
 In this order: a built-in task; a file, by its ending; `module:object` or `file.py:object`, where the
-object is an iterable of rows or a function that returns one; a Hugging Face data set.
+object is an iterable of rows, a Task, or a function that returns one; a Hugging Face data set.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from dora_rl.envs.data.rows import Row, read_rows, with_all_columns
 from dora_rl.envs.data.splits import held_out
 from dora_rl.envs.tasks import TASKS, Task, load_task
 
+Tables = Mapping[str, str]
+"""Files with rows, by the name that stands for them in a recipe."""
+
 
 class Data(Record, frozen=True):
     """What a run goes through."""
@@ -28,13 +32,13 @@ class Data(Record, frozen=True):
     """The built-in task the training rows come from: its reward and length are the defaults."""
 
 
-def load_data(config: DataConfig) -> Data:
-    """The rows of a run, split."""
-    task = _task(config.train, config.seed)
-    rows = load_rows(config.train, config.seed) if task is None else task.train
-    train, evaluation = held_out(rows, share=config.held_out_share, seed=config.seed)
+def load_data(config: DataConfig, tables: Tables | None = None) -> Data:
+    """The rows of a run, split; `tables` are files that stand for names of a caller's own rows."""
+    found = _found(config.train, config.seed, tables or {})
+    task = found if isinstance(found, Task) else None
+    train, evaluation = held_out(_rows(found, config.train), share=config.held_out_share, seed=config.seed)
     if config.held_out is not None:
-        evaluation = load_rows(config.held_out, config.seed)
+        evaluation = load_rows(config.held_out, config.seed, tables)
     elif task is not None and not config.held_out_share:
         evaluation = task.held_out
     # A reward gets every column by name, whichever row it judges.
@@ -42,46 +46,50 @@ def load_data(config: DataConfig) -> Data:
     return Data(train=train, held_out=evaluation, task=task)
 
 
-def load_rows(config: SourceConfig, seed: int) -> list[Row]:
-    """All the rows of one source; of a built-in task, those it trains on."""
-    task = _task(config, seed)
-    return task.train if task is not None else read_rows(_table(config), config.columns, config.name)
+def load_rows(config: SourceConfig, seed: int, tables: Tables | None = None) -> list[Row]:
+    """All the rows of one source; of a task, those it trains on."""
+    return _rows(_found(config, seed, tables or {}), config)
 
 
-def _task(config: SourceConfig, seed: int) -> Task | None:
-    family = config.name.partition(":")[0]
-    if family not in TASKS:
-        return None
+def _rows(found: Task | Iterable[Mapping[str, Any]], config: SourceConfig) -> list[Row]:
+    if not isinstance(found, Task):
+        return read_rows(found, config.columns, config.name)
     if config.columns:
-        raise UserError(
-            f"the built-in task '{config.name}' names its own columns", hint="leave 'columns' out"
-        )
-    return load_task(config.name, seed=seed, options=config.options)
+        raise UserError(f"the task '{config.name}' names its own columns", hint="leave 'columns' out")
+    return found.train
 
 
-def _table(config: SourceConfig) -> Iterable[Mapping[str, Any]]:
+def _found(config: SourceConfig, seed: int, tables: Tables) -> Task | Iterable[Mapping[str, Any]]:
+    """What a name stands for: a task, or a table of raw rows."""
     name = config.name
+    if name.partition(":")[0] in TASKS:
+        return load_task(name, seed=seed, options=config.options)
+    if name in tables:
+        return read_file(Path(tables[name]))
     if Path(name).suffix in READERS:
         return read_file(Path(name))
     if name.startswith("hf:"):
         return read_hub(name.removeprefix("hf:"), config.subset, config.split)
     if ":" in name:
-        return _iterable(name, config.options)
+        return _named(name, config.options, seed)
     if Path(name).exists():
         raise UserError(f"{name} is no kind of file that holds rows", hint=f"endings: {', '.join(READERS)}")
     if "/" in name:
         return read_hub(name, config.subset, config.split)
     if "." in name:
-        return _iterable(name, config.options)
+        return _named(name, config.options, seed)
     raise UserError(f"there is no task '{name}'", hint=did_you_mean(name, list(TASKS), "tasks"))
 
 
-def _iterable(name: str, options: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+def _named(name: str, options: Mapping[str, Any], seed: int) -> Task | Iterable[Mapping[str, Any]]:
+    """A table or a task of the user's own, or what a function of theirs returns: told the seed if it asks."""
     found = load_named(name)
-    rows = found(**options) if callable(found) else found
-    if not isinstance(rows, Iterable):
+    if callable(found):
+        is_seeded = "seed" in inspect.signature(found).parameters
+        found = found(**({"seed": seed} if is_seeded else {}), **options)
+    if not isinstance(found, Iterable | Task):
         raise UserError(
-            f"'{name}' is no iterable of rows but {type(rows).__name__}",
-            hint="name a list of mappings, or a function that returns one",
+            f"'{name}' is no iterable of rows but {type(found).__name__}",
+            hint="name a list of mappings, a Task, or a function that returns one",
         )
-    return rows
+    return found

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-Metrics = dict[str, float | str | None]
+Metrics = dict[str, int | float | str | None]
 
 _decode = msgspec.json.Decoder(Metrics).decode
 

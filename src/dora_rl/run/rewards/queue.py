@@ -18,6 +18,7 @@ from dora_rl.control.ledger import Phase
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.errors import DoraError
 from dora_rl.core.inputs import RewardFault, Scored
+from dora_rl.core.named import Objects
 from dora_rl.envs.config import ScoringConfig
 from dora_rl.envs.scoring.messages import Item, RewardFailure
 from dora_rl.launch.protocol import Launch
@@ -52,12 +53,14 @@ class RewardQueue:
         metrics: MetricsWriter,
         *,
         launch: Launch,
+        objects: Objects | None = None,
         max_failed: int,
     ) -> None:
         """`max_failed` trajectories in a row that failed end the run."""
         self.pool = ScorerPool(
             config,
             launch=launch,
+            objects=objects,
             log=layout.rewards_log,
             replaced=lambda reason: deaths.note(_NAME, reason),
         )

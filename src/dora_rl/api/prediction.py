@@ -1,0 +1,51 @@
+"""Runs that are only imagined: under virtual time, or as the best way to divide a cluster."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dora_rl.api.arguments import Base, tree_of
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.aliases import translated
+from dora_rl.sim.plan.refine import ClusterPlan, make_plan
+from dora_rl.sim.run import Result
+from dora_rl.sim.run import simulate as _simulate
+from dora_rl.sim.setup import complete, resolve
+
+CHOSEN = {
+    "control.schedule": "dora",
+    "control.active_groups": None,
+    "cluster.rollout_gpus": None,
+    "cluster.elastic_gpus": 0,
+    "cluster.tensor_parallel": None,
+}
+"""What a recipe says about these is for the planner to say, unless a call fixes it."""
+
+
+def simulate(recipe: Base = None, *, preset: str | None = None, **settings: Any) -> Result:
+    """Run a set-up under virtual time: the control plane of a live run, cost models instead of devices.
+
+    >>> result = simulate(preset="paper-128", schedule="dora", max_staleness=3)
+    >>> result.step_time_s, result.staleness_mean
+    (384.1, 1.59)
+    """
+    return _simulate(complete(_resolved(recipe, preset, settings)))
+
+
+def plan(recipe: Base = None, *, preset: str | None = None, **settings: Any) -> ClusterPlan:
+    """The best way to run on a cluster: split, tensor parallelism, S and R, and how much each matters.
+
+    >>> plan(model="Qwen2.5-32B", gpus=128).recipe.cluster.rollout_gpus
+    36
+    """
+    return make_plan(_resolved(recipe, preset, CHOSEN | settings), lambda: None)
+
+
+def _resolved(base: Base, preset: str | None, settings: Mapping[str, Any]) -> Recipe:
+    values: dict[str, Any] = {}
+    for name, value in settings.items():
+        found = translated(name, value, settings)
+        values |= {name: value} if found is None else found
+    file = Path(base) if isinstance(base, str | Path) else None
+    tree = None if file is not None else tree_of(base)[0]
+    return resolve(preset=preset, file=file, tree=tree, values=values)

@@ -1,0 +1,59 @@
+"""What a run says while it goes on: on a terminal, in a notebook, or nowhere."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from dora_rl.core.history import Event
+from dora_rl.core.recipe import Recipe
+from dora_rl.observe.live.notebook import shown_in_notebook
+from dora_rl.observe.live.view import Watcher, shown
+from dora_rl.observe.terminal import say
+
+Progress = Literal["auto", "terminal", "notebook", "none"]
+
+
+class Teller:
+    """Where words and pictures of a run go."""
+
+    def __init__(self, progress: Progress | bool) -> None:
+        if isinstance(progress, bool):
+            progress = "auto" if progress else "none"
+        self._kind = ("notebook" if in_notebook() else "terminal") if progress == "auto" else progress
+
+    def say(self, text: str) -> None:
+        """A sentence for whoever waits."""
+        if self._kind != "none":
+            say(text)
+
+    @property
+    def tell(self) -> Callable[[str], None]:
+        """The same while a screen may be drawn: it stands in for stderr and makes room."""
+        return (lambda text: None) if self._kind == "none" else _print_to_stderr
+
+    @contextmanager
+    def shown(
+        self, title: str, recipe: Recipe, past: Iterable[Event] | None, rewards_log: str
+    ) -> Iterator[list[Watcher]]:
+        """Watchers that show the run until the block ends."""
+        match self._kind:
+            case "none":
+                yield []
+            case "notebook":
+                with shown_in_notebook(title, recipe, past, rewards_log=rewards_log) as watch:
+                    yield [watch]
+            case _:
+                with shown(title, recipe, past, rewards_log=rewards_log) as watch:
+                    yield [watch]
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which can show more than lines."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _print_to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,255 @@
+"""What is done of a run, step by step, for whoever asked for it.
+
+NewRun      rows and model of the caller's made readable ── prepare ── announce ── run
+ResumedRun  check that it can go on ── run from where it stands
+"""
+
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from rich.markup import escape
+
+from dora_rl.api.arguments import Asked
+from dora_rl.api.in_process import CallersRewards
+from dora_rl.api.objects import UserObjects
+from dora_rl.api.progress import Teller
+from dora_rl.api.run import Run
+from dora_rl.core.decisions import Decision
+from dora_rl.core.history import History
+from dora_rl.core.inputs import Input, Published
+from dora_rl.core.recipe import Recipe
+from dora_rl.launch.protocol import Launch
+from dora_rl.launch.waiting import Interrupts
+from dora_rl.observe.live.completions import CompletionLog, load_decode
+from dora_rl.observe.live.metrics import Metrics, MetricsTail
+from dora_rl.observe.live.trackers import Trackers
+from dora_rl.observe.report.reading import COMPLETIONS, is_in_use
+from dora_rl.observe.run_plan import in_units, start_lines
+from dora_rl.prepare.messages import Given
+from dora_rl.prepare.placement import unused_cluster_keys
+from dora_rl.prepare.plan import RunPlan
+from dora_rl.prepare.preparation import Preparation
+from dora_rl.run.layout import LiveLayout
+from dora_rl.run.run import Watcher, resume_live, run_live
+from dora_rl.run.summary import RunSummary
+from dora_rl.store.errors import RunError
+
+
+class Callbacks:
+    """The caller's functions that hear of the run."""
+
+    def __init__(
+        self,
+        on_step: Callable[[Metrics], None] | None = None,
+        on_evaluation: Callable[[Metrics], None] | None = None,
+        on_plan: Callable[[RunPlan], None] | None = None,
+    ) -> None:
+        self._on_step = on_step
+        self._on_evaluation = on_evaluation
+        self._on_plan = on_plan
+
+    def planned(self, plan: RunPlan) -> None:
+        """The recipe can be run, and how."""
+        if self._on_plan is not None:
+            self._on_plan(plan)
+
+    def written(self, row: Metrics) -> None:
+        """A row of metrics is there."""
+        heard = self._on_evaluation if "eval/prompts" in row else self._on_step
+        if heard is not None:
+            heard(row)
+
+
+class Work:
+    """A run to do: called once, in whichever thread."""
+
+    def __init__(
+        self, run: Run, objects: UserObjects, teller: Teller, launch: Launch, callbacks: Callbacks
+    ) -> None:
+        self.run = run
+        self.interrupts = Interrupts()
+        """How often somebody asked it to stop."""
+        self._layout = LiveLayout(root=run.directory)
+        self._teller = teller
+        self._callbacks = callbacks
+        self._sent, kept = objects.packed()
+        self._launch = CallersRewards(launch, objects.of) if kept else launch
+        self._is_in_process = bool(kept)
+        for label, reason in kept.items():
+            teller.say(
+                f"warning: {escape(label)} cannot be sent to another process ({escape(reason)}): rewards run "
+                "in this one, where a call that hangs cannot be ended and one that crashes ends the run"
+            )
+
+    @abstractmethod
+    def __call__(self) -> RunSummary:
+        """Do it, to the end or until interrupted."""
+
+    @contextmanager
+    def _watched(self, title: str, recipe: Recipe, past: History | None) -> Iterator[list[Watcher]]:
+        """Everyone who hears of what happens: screen, trackers, completions, the caller."""
+        layout = self._layout
+        if "tensorboard" in recipe.run.trackers and find_spec("tensorboard") is None:
+            self._teller.say(
+                "TensorBoard is not installed: metrics go to metrics.jsonl alone (pip install tensorboard)"
+            )
+        with (
+            Trackers(
+                recipe.run.trackers, run=layout.root.name, recipe=recipe, metrics=_tail(layout)
+            ) as trackers,
+            self._teller.shown(title, recipe, past, str(layout.rewards_log)) as shown,
+        ):
+            completions = CompletionLog(
+                layout.root / COMPLETIONS,
+                journal=layout.journal,
+                num_trajectories=recipe.run.log_completions,
+                decode=lambda: load_decode(layout.tokenizer),
+            )
+            callers = CallersWatcher(self.run, _tail(layout), self._callbacks)
+            yield [*shown, completions.watch, trackers.watch, callers.watch]
+            callers.rest()
+
+
+class NewRun(Work):
+    """A run from its beginning."""
+
+    def __init__(
+        self,
+        run: Run,
+        asked: Asked,
+        teller: Teller,
+        launch: Launch,
+        callbacks: Callbacks,
+        claim: AbstractContextManager[Path] | None = None,
+    ) -> None:
+        """`claim` keeps the directory for this run until it has begun."""
+        super().__init__(run, asked.objects, teller, launch, callbacks)
+        self._asked = asked
+        self._claim = claim
+
+    def __call__(self) -> RunSummary:
+        with ExitStack() as ending:
+            if self._claim is not None:
+                ending.push(self._claim)
+            preparation = ending.enter_context(self._preparation(ending))
+            plan = preparation.plan(self._teller.say)
+            self._announce(plan)
+            title = f"{self._asked.recipe.model}, {self._asked.name}"
+            watchers = ending.enter_context(self._watched(title, plan.setup.recipe, None))
+            return run_live(
+                plan.setup,
+                preparation.finish(self._teller.tell),
+                watchers,
+                launch=self._launch,
+                objects=self._sent,
+                interrupts=self.interrupts,
+            )
+
+    def plan(self) -> RunPlan:
+        """What the run would be; leaves nothing behind."""
+        with ExitStack() as ending:
+            return ending.enter_context(self._preparation(ending)).plan(self._teller.say)
+
+    def _preparation(self, ending: ExitStack) -> Preparation:
+        """With what the caller has in memory written where a worker can read it, until all is over."""
+        recipe, asked = self._asked.recipe, self._asked
+        if unused := unused_cluster_keys(recipe.cluster):
+            self._teller.say(f"warning: {unused}")
+        if self._is_in_process:
+            # One thread: functions that cannot be sent are seldom made to be called by several at once.
+            recipe = replace(recipe, scoring=replace(recipe.scoring, processes=1))
+        place = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="dora-given-")))
+        if asked.model is not None:
+            asked.model.save(place / "model")
+        files = {name: place / f"{number}.msgpack" for number, name in enumerate(asked.tables)}
+        for name, rows in asked.tables.items():
+            write_table(rows, files[name])
+        given = Given(
+            objects=self._sent,
+            tables={name: str(path) for name, path in files.items()},
+            model=str(place / "model") if asked.model is not None else None,
+        )
+        return Preparation(
+            recipe, str(self.run.directory), launch=self._launch, given=given, interrupts=self.interrupts
+        )
+
+    def _announce(self, plan: RunPlan) -> None:
+        if plan.disk_bytes > plan.free_disk_bytes:
+            needed, free = in_units(plan.disk_bytes), in_units(plan.free_disk_bytes)
+            self._teller.say(f"warning: the run may write up to {needed}, and {free} are free")
+        self._teller.say(escape(f"run directory: {self.run.directory}"))
+        for line in start_lines(plan):
+            self._teller.say(escape(line))
+        self._callbacks.planned(plan)
+
+
+class ResumedRun(Work):
+    """A run from where it was cut short."""
+
+    def __call__(self) -> RunSummary:
+        layout = self._layout
+        recipe = layout.read_recipe()
+        self._check(layout)
+        past = History(layout.events) if layout.events.is_file() else None
+        with self._watched(f"{recipe.model}, {layout.root.name}", recipe, past) as watchers:
+            return resume_live(
+                layout.root,
+                watchers,
+                self._teller.tell,
+                launch=self._launch,
+                objects=self._sent,
+                interrupts=self.interrupts,
+            )
+
+    @staticmethod
+    def _check(layout: LiveLayout) -> None:
+        """Said at once, before the past is read; whoever opens the run checks again."""
+        if layout.is_finished:
+            raise RunError(
+                f"the run in {layout.root} is finished: there is nothing to resume",
+                hint=f"`dora report {layout.root}` shows it; start another run with `dora train RECIPE`",
+            )
+        if is_in_use(layout.lock):
+            raise RunError(
+                f"the run in {layout.root} is going on in another process", hint="wait for it, or end it"
+            )
+
+
+class CallersWatcher:
+    """Passes rows of metrics on to the caller as they are written."""
+
+    def __init__(self, run: Run, metrics: MetricsTail, callbacks: Callbacks) -> None:
+        self._run = run
+        self._metrics = metrics
+        self._callbacks = callbacks
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        """In the form of a run's watcher."""
+        if isinstance(event, Published):
+            self.rest()
+
+    def rest(self) -> None:
+        """What was written since."""
+        for row in self._metrics.read():
+            self._callbacks.written(row)
+        self._run.tell_changed()
+
+
+def _tail(layout: LiveLayout) -> MetricsTail:
+    metrics = MetricsTail(layout.metrics_log)
+    # What a resumed run wrote before is known.
+    metrics.read()
+    return metrics
+
+
+def write_table(rows: Any, path: Path) -> None:
+    """Write rows of the caller's as one list in msgpack; what is no plain data is said when they are read."""
+    encoder = msgspec.msgpack.Encoder(enc_hook=str)
+    path.write_bytes(encoder.encode([dict(row) if isinstance(row, Mapping) else row for row in rows]))
