@@ -125,10 +125,10 @@ def test_closures_are_packed_and_what_cannot_be_is_named_with_the_reason():
 
 
 def test_a_run_with_objects_is_not_resumed_without_them():
-    objects = asked(rewards=[longer]).objects
-    objects.check_complete({"object:longer": "rewards"})
-    with pytest.raises(UserError, match=r"other \(rewards\)"):
-        objects.check_complete({"object:longer": "rewards", "object:other": "rewards"})
+    found = asked(rewards=[longer, lambda completions: [0.0]])
+    found.objects.check_complete(found.recipe)
+    with pytest.raises(UserError, match=r"reward \(rewards\)"):
+        asked(rewards=[longer]).objects.check_complete(found.recipe)
 
 
 def test_a_tokenizer_alone_and_a_thing_that_is_no_model_are_refused():
