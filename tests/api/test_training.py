@@ -106,7 +106,7 @@ def test_python_c_trains_a_loaded_model_with_a_loss_and_a_reward_that_cannot_be_
         print(run.state, len(run.metrics), (run.directory / "initial_model" / "config.json").exists())
         print(type(AutoModelForCausalLM.from_pretrained(run.checkpoint)).__name__)
     """)
-    assert run_python(["-c", code], tmp_path).split() == ["complete", "3", "True", "LlamaForCausalLM"]
+    assert run_python(["-c", code], tmp_path).split() == ["complete", "3", "True", "Qwen3ForCausalLM"]
 
 
 def test_a_dry_run_says_what_a_run_would_need_and_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dora_rl.api import training as api
+from dora_rl.api import work
 from dora_rl.control.fleet import Fleet, Instance
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.fleet import InstanceSpec
@@ -25,7 +25,7 @@ from dora_rl.core.recipe.resolving import resolve_recipe
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.model.hub_config import read_config
 from dora_rl.observe.run_plan import show_plan
-from dora_rl.prepare import planner, preparation
+from dora_rl.prepare import planner
 from dora_rl.prepare.machine import Gpu
 from dora_rl.prepare.plan import RunPlan
 
@@ -35,7 +35,7 @@ Dora = Callable[..., Any]
 class PreparedHere(nullcontext["PreparedHere"]):
     """A preparation without a process of its own."""
 
-    def __init__(self, recipe: Recipe, run_directory: str) -> None:
+    def __init__(self, recipe: Recipe, run_directory: str, **options: object) -> None:
         super().__init__(self)
         self._planner = planner.Planner(recipe, run_directory)
 
@@ -49,7 +49,7 @@ class PreparedHere(nullcontext["PreparedHere"]):
 @pytest.fixture(autouse=True)
 def _plan_here(monkeypatch: pytest.MonkeyPatch) -> None:
     # Importing torch once is enough.
-    monkeypatch.setattr(preparation, "Preparation", PreparedHere)
+    monkeypatch.setattr(work, "Preparation", PreparedHere)
     torch.set_num_threads(1)
 
 
@@ -289,10 +289,10 @@ def test_a_start_says_who_runs_where_by_which_schedule_and_what_is_left_out(
 ) -> None:
     with_long_prompts(project)
 
-    def refuse(*arguments: Any) -> Any:
+    def refuse(*arguments: Any, **options: Any) -> Any:
         raise UserError("no further", hint="this is a test")
 
-    monkeypatch.setattr(api, "run_live", refuse)
+    monkeypatch.setattr(work, "run_live", refuse)
     called = dora("train", "recipe.yaml", *SKIPPING, "--set", "schedule=sync", "--set", "trackers=[]")
     lines = called.err.splitlines()
     assert lines[0].startswith("run directory: ")
@@ -306,13 +306,13 @@ def test_a_start_says_who_runs_where_by_which_schedule_and_what_is_left_out(
 def test_a_run_without_tensorboard_says_where_its_metrics_go(
     dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*arguments: Any) -> Any:
+    def refuse(*arguments: Any, **options: Any) -> Any:
         raise UserError("no further", hint="this is a test")
 
-    monkeypatch.setattr(api, "run_live", refuse)
+    monkeypatch.setattr(work, "run_live", refuse)
     line = "TensorBoard is not installed: metrics go to metrics.jsonl alone"
     assert line not in dora("train", "recipe.yaml").err
-    monkeypatch.setattr(api, "find_spec", lambda name: None)
+    monkeypatch.setattr(work, "find_spec", lambda name: None)
     assert line in dora("train", "recipe.yaml").err
     assert line not in dora("train", "recipe.yaml", "--set", "run.trackers=[]").err
 
@@ -346,13 +346,13 @@ def test_a_disk_that_may_be_too_small_is_told_in_units_that_fit(
     dora: Dora, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "free_disk_bytes", lambda path: 3_000_000)
-    monkeypatch.setattr(api, "run_live", raises(UserError("it would run now", hint="not here")))
+    monkeypatch.setattr(work, "run_live", raises(UserError("it would run now", hint="not here")))
     called = dora("train", "recipe.yaml")
     assert "MiB, and 2.9 MiB are free" in called.err
 
 
 def raises(error: Exception) -> Callable[..., Any]:
-    def raising(*_: object) -> Any:
+    def raising(*_: object, **options: object) -> Any:
         raise error
 
     return raising
@@ -560,13 +560,13 @@ def test_two_runs_of_a_recipe_plan_for_directories_of_their_own(
     """The second is started while the first plans; neither leaves anything where it does not begin."""
     asked: list[str] = []
 
-    def planning_meets_another(recipe: Recipe, directory: str) -> PreparedHere:
+    def planning_meets_another(recipe: Recipe, directory: str, **options: object) -> PreparedHere:
         asked.append(Path(directory).name)
         if len(asked) < 2:
             assert dora("train", "recipe.yaml").exit_code == 2
         raise UserError("no plan", hint="none")
 
-    monkeypatch.setattr(preparation, "Preparation", planning_meets_another)
+    monkeypatch.setattr(work, "Preparation", planning_meets_another)
     assert dora("train", "recipe.yaml").exit_code == 2
     assert asked == ["recipe-1", "recipe-2"]
     assert not (project / "runs").exists()

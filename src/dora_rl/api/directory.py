@@ -9,7 +9,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.store.claim import claimed, next_free
 
-_ELSEWHERE = "choose another directory: run.directory"
+_ELSEWHERE = "choose another directory: --set run.directory=..."
 
 
 @contextmanager

@@ -119,7 +119,12 @@ def resume(
 
 
 def dry_run(
-    recipe: Base = None, *, name: str | None = None, launch: Launch = LOCAL, **settings: Any
+    recipe: Base = None,
+    *,
+    name: str | None = None,
+    progress: Progress | bool = False,
+    launch: Launch = LOCAL,
+    **settings: Any,
 ) -> RunPlan:
     """What a run would be, and the memory and disk it would need; nothing is left behind.
 
@@ -128,7 +133,7 @@ def dry_run(
     """
     asked = Asked(recipe, settings, name)
     with run_directory(asked.recipe, asked.name, is_dry=True) as directory:
-        return NewRun(Run(directory), asked, Teller(False), launch, Callbacks()).plan()
+        return NewRun(Run(directory), asked, Teller(progress), launch, Callbacks()).plan()
 
 
 def _done(work: Work) -> Run:

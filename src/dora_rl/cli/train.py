@@ -84,16 +84,16 @@ def _start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool
     began = monotonic()
     recipe, stem = resolve_recipe(name, assignments), Path(name).stem
     if is_dry:
-        _print_plan(api.dry_run(recipe, name=stem), as_json=as_json)
+        _print_plan(api.dry_run(recipe, name=stem, progress="terminal"), as_json=as_json)
         return
-    _finish(_ended(lambda: api.train(recipe, name=stem)), began, as_json=as_json)
+    _finish(_ended(lambda: api.train(recipe, name=stem, progress="terminal")), began, as_json=as_json)
 
 
 def _resume(root: Path, *, as_json: bool) -> None:
     """Go on with a run that was cut short."""
     from dora_rl import api
 
-    _finish(_ended(lambda: api.resume(root)), None, as_json=as_json)
+    _finish(_ended(lambda: api.resume(root, progress="terminal")), None, as_json=as_json)
 
 
 def _ended(work: "Callable[[], Run]") -> "Run":
