@@ -142,3 +142,22 @@ def test_importing_the_package_is_quick_and_loads_no_torch():
     code += "print(took < 0.3, 'torch' in sys.modules, 'numpy' in sys.modules, dora_rl.train.__name__)\n"
     code += "print('torch' in sys.modules)"
     assert run_python(["-c", code], Path()).split() == ["True", "False", "False", "train", "False"]
+
+
+@pytest.mark.timeout(120)
+def test_a_callback_that_raises_ends_the_run_in_order_and_is_raised(tmp_path):
+    code = SMALL + textwrap.dedent("""
+        from dora_rl import train
+
+        def third(row):
+            if row["step"] == 3:
+                raise ZeroDivisionError("enough")
+
+        try:
+            train(data=ROWS, rewards=["exact_match"], steps=500, on_step=third, **SMALL)
+        except ZeroDivisionError as error:
+            from dora_rl import Run
+            run = Run("runs/run-1")
+            print(error, run.state, run.checkpoint.name == f"step_{len(run.metrics):05}")
+    """)
+    assert run_python(["-c", code], tmp_path).split() == ["enough", "interrupted", "True"]

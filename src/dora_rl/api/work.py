@@ -112,9 +112,9 @@ class Work:
                 num_trajectories=recipe.run.log_completions,
                 decode=lambda: load_decode(layout.tokenizer),
             )
-            callers = CallersWatcher(self.run, _tail(layout), self._callbacks)
+            callers = CallersWatcher(self.run, _tail(layout), self._callbacks, self.interrupts)
             yield [*shown, completions.watch, trackers.watch, callers.watch]
-            callers.rest()
+            callers.finish()
 
 
 class NewRun(Work):
@@ -223,20 +223,33 @@ class ResumedRun(Work):
 
 
 class CallersWatcher:
-    """Passes rows of metrics on to the caller as they are written."""
+    """Passes rows of metrics on to the caller as they are written; a callback that raises stops the run."""
 
-    def __init__(self, run: Run, metrics: MetricsTail, callbacks: Callbacks) -> None:
+    def __init__(self, run: Run, metrics: MetricsTail, callbacks: Callbacks, interrupts: Interrupts) -> None:
         self._run = run
         self._metrics = metrics
         self._callbacks = callbacks
+        self._interrupts = interrupts
+        self._error: Exception | None = None
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         """In the form of a run's watcher."""
-        if isinstance(event, Published):
-            self.rest()
+        if isinstance(event, Published) and self._error is None:
+            try:
+                self._pass_on()
+            except (
+                Exception
+            ) as error:  # whatever a callback of the user's raises: the run ends in order first
+                self._error = error
+                self._interrupts.ask()
 
-    def rest(self) -> None:
-        """What was written since."""
+    def finish(self) -> None:
+        """Pass on what was written last; raise what a callback raised."""
+        if self._error is not None:
+            raise self._error
+        self._pass_on()
+
+    def _pass_on(self) -> None:
         for row in self._metrics.read():
             self._callbacks.written(row)
         self._run.tell_changed()
