@@ -33,7 +33,7 @@ _RENAMED = {
     "eval_dataset": "held_out",
     "processing_class": "tokenizer",
 }
-"""TRL's names of what may be an object."""
+"""TRL's names of arguments that may be objects, and ours for them."""
 
 _OBJECTS = (
     "model",
@@ -46,21 +46,21 @@ _OBJECTS = (
     "advantage",
     "peft_config",
 )
-"""What may be an object."""
+"""Arguments that may be objects instead of names."""
 
 
 class Asked:
-    """What a call asked for: a recipe, and what its names stand for."""
+    """What a call asked for: a recipe, and the objects that names in it stand for."""
 
     def __init__(self, base: Base, given: Mapping[str, Any], name: str | None = None) -> None:
         self.objects = UserObjects()
-        """Functions."""
+        """Functions that were given instead of named, by label."""
         self.tables: dict[str, Iterable[Any]] = {}
         """Rows, by the name that stands for them in the recipe."""
         self.model: LoadedModel | None = None
-        """A model that was given instead of a path."""
+        """A loaded model that was given instead of a path; None where a path or name was."""
         self.name = name or _name(base)
-        """What the run is called after."""
+        """The name that the run's directory is called after."""
         renamed = {_RENAMED.get(key, key): value for key, value in given.items()}
         # What may be an object is not given where it is None; of a key of the recipe, None is a value.
         settings = {key: value for key, value in renamed.items() if value is not None or key not in _OBJECTS}
@@ -79,7 +79,7 @@ class Asked:
         self.recipe = recipe_of(with_values(tree, values), directory, source)
 
     def _objects_named(self, settings: Mapping[str, Any], weights: Sequence[float] | None) -> Tree:
-        """Keys and plain values, with names in the place of objects."""
+        """The settings as plain values, with the name of each object in its place."""
         values: Tree = {}
         for name, value in settings.items():
             match name:
@@ -172,7 +172,7 @@ class Asked:
 
 
 def tree_of(base: Base) -> tuple[Tree, Path, str]:
-    """What a call starts from, where its paths start from, and what to call it in errors."""
+    """The recipe a call starts from as a tree, the directory its paths start from, its name in errors."""
     match base:
         case Recipe():
             return to_dict(base), Path(), "recipe"

@@ -14,7 +14,7 @@ _ELSEWHERE = "choose another directory: --set run.directory=..."
 
 @contextmanager
 def run_directory(recipe: Recipe, name: str, *, is_dry: bool = False) -> Iterator[Path]:
-    """The one that is asked for, else the next free `runs/NAME-1`, `-2`, ..., which is this run's alone."""
+    """The run directory asked for, else the next free `runs/NAME-1`, `-2`, ..., this run's alone."""
     place = Path("runs")
     if recipe.run.directory is not None:
         path = Path(recipe.run.directory)
@@ -39,7 +39,7 @@ def _check_free(path: Path) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse a place that cannot be written before anything is planned; writing may still fail."""
+    """Refuse a directory that cannot be written before anything is planned; writing may still fail."""
     nearest = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     if not nearest.is_dir():
         raise ConfigError(f"run directory {path} cannot be made: {nearest} is a file", hint=_ELSEWHERE)

@@ -25,12 +25,12 @@ class CallersRewards:
     """Starts reward workers as threads of this process, and every other worker as `launch` does."""
 
     def __init__(self, launch: Launch, given: Callable[[str], Any]) -> None:
-        """`given` is the object of a label."""
+        """`given` returns the object of a label; `launch` starts all other workers."""
         self._launch = launch
         self._given = given
 
     def start(self, worker: WorkerSpec, replies: Any) -> Handle:
-        """A worker, here or elsewhere. Speaks Launch."""
+        """Start a worker: one of rewards as a thread here, any other by `launch`. Implements Launch."""
         if worker.module != rewards.__name__:
             return self._launch.start(worker, replies)
         ours, theirs = socket.socketpair()
@@ -50,7 +50,7 @@ class CallersRewards:
 
 
 class ThreadHandle:
-    """A worker that is a thread of this process. Speaks Handle; `end` hangs up and waits for nobody."""
+    """A worker that is a thread of this process. Implements Handle; `end` hangs up and waits for nobody."""
 
     def __init__(self, pipe: socket.socket, replies: Any) -> None:
         self._selector = selectors.DefaultSelector()

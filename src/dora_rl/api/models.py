@@ -11,7 +11,7 @@ from dora_rl.core.loading import Tree
 from dora_rl.core.recipe.trainer import LORA_TARGETS
 
 _ONLY = {"lora_dropout": 0.0, "bias": "none", "use_dora": False, "use_rslora": False}
-"""What a LoRA may say of these."""
+"""Settings of a peft LoraConfig that must have this value, because a recipe cannot say another."""
 
 
 class LoadedModel:
@@ -30,13 +30,13 @@ class LoadedModel:
         self._tokenizer = tokenizer if tokenizer is not None else _tokenizer_of(model)
 
     def save(self, directory: Path) -> None:
-        """Write both in Hugging Face format."""
+        """Write model and tokenizer in Hugging Face format."""
         self._model.save_pretrained(directory)
         self._tokenizer.save_pretrained(directory)
 
 
 def _tokenizer_of(model: Any) -> Any:
-    """From where the model was loaded."""
+    """The tokenizer from where the model was loaded."""
     origin = getattr(model, "name_or_path", "") or ""
     if not origin:
         raise ModelError(

@@ -24,7 +24,7 @@ class UserObjects:
         self._given: dict[str, Any] = {}
 
     def add(self, given: Any, *, kind: str) -> str:
-        """Keep an object; the name that stands for it in the recipe."""
+        """Keep an object; returns the name that stands for it in the recipe."""
         label = _free(_label(given, kind), self._given)
         self._given[label] = given
         return f"{OBJECT}{label}"
@@ -49,7 +49,7 @@ class UserObjects:
         return sent, kept
 
     def of(self, label: str) -> Any:
-        """The object itself."""
+        """The object itself that a label stands for."""
         return self._given[label]
 
     def check_complete(self, recipe: Recipe) -> None:
@@ -82,7 +82,7 @@ def objects_named(given: Mapping[str, Any]) -> UserObjects:
 
 
 def _named_in(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Functions that a recipe names, and where."""
+    """The names of functions in a recipe, each with the key it stands under."""
     yield from ((reward.function, "rewards") for reward in recipe.rewards)
     for kind in ("loss", "advantage"):
         function = getattr(getattr(recipe.algorithm, kind), "function", None)

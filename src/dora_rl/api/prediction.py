@@ -1,4 +1,4 @@
-"""Runs that are only imagined: under virtual time, or as the best way to divide a cluster."""
+"""Runs that are only predicted: simulated in virtual time, or planned as the best way to divide a cluster."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ CHOSEN = {
     "cluster.elastic_gpus": 0,
     "cluster.tensor_parallel": None,
 }
-"""What a recipe says about these is for the planner to say, unless a call fixes it."""
+"""Keys of a recipe that the planner chooses, unless a call fixes them."""
 
 
 def simulate(recipe: Base = None, *, preset: str | None = None, **settings: Any) -> Result:

@@ -15,7 +15,7 @@ Progress = Literal["auto", "terminal", "notebook", "none"]
 
 
 class Teller:
-    """Where words and pictures of a run go."""
+    """Shows a run's messages and progress where the caller wants them: terminal, notebook or nowhere."""
 
     def __init__(self, progress: Progress | bool) -> None:
         if isinstance(progress, bool):
@@ -23,13 +23,13 @@ class Teller:
         self._kind = ("notebook" if in_notebook() else "terminal") if progress == "auto" else progress
 
     def say(self, text: str) -> None:
-        """A sentence for whoever waits."""
+        """Print a sentence for whoever waits, while no screen is drawn."""
         if self._kind != "none":
             say(text)
 
     @property
     def tell(self) -> Callable[[str], None]:
-        """The same while a screen may be drawn: it stands in for stderr and makes room."""
+        """A function that prints a sentence above the screen that may be drawn meanwhile."""
         return (lambda text: None) if self._kind == "none" else _print_to_stderr
 
     @contextmanager

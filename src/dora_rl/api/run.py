@@ -38,11 +38,11 @@ class Run:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory).absolute()
-        """Where everything about it is."""
+        """The run directory: everything about the run is in it."""
         self.summary: RunSummary | None = None
-        """How it ended; None while it goes on, or where another process ran it."""
+        """How the run ended; None while it goes on, or where another process ran it."""
         self.error: BaseException | None = None
-        """What ended it, if something did."""
+        """The error that ended the run; None where none did."""
         self._layout = LiveLayout(root=self.directory)
         self._interrupts: Interrupts | None = None
         self._thread: threading.Thread | None = None
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        """What was run, with everything filled in."""
+        """The recipe that was run, with everything filled in."""
         return self._layout.read_recipe()
 
     @property
@@ -72,18 +72,18 @@ class Run:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The newest one: a directory that `AutoModelForCausalLM.from_pretrained` opens."""
+        """The newest checkpoint, a directory that `AutoModelForCausalLM.from_pretrained` opens."""
         found = sorted(self._layout.checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]))
         return found[-1] if found else None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all steps are done and in a checkpoint."""
+        """Whether all train steps are done and in a checkpoint."""
         return self._layout.is_finished
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on, in this process or another."""
+        """Whether the run goes on, in this process or another."""
         return self._is_working or is_in_use(self._layout.lock)
 
     def report(self) -> Path:
@@ -107,7 +107,7 @@ class Run:
         self._raise()
 
     def wait(self, timeout_s: float | None = None) -> "Run":
-        """Until it is over, or for so long; raises what ended it. Ctrl-C stops it in order, twice at once."""
+        """Wait until the run is over, or for so long; raises what ended it. Ctrl-C stops the run in order."""
         thread = self._thread
         if thread is None:
             return self
@@ -129,12 +129,12 @@ class Run:
             self._interrupts.ask()
 
     def begin(self, thread: threading.Thread, interrupts: Interrupts) -> None:
-        """Let a thread do the work; whoever waits or stops speaks to it."""
+        """Start the thread that does the work; `wait` and `stop` speak to it."""
         self._thread, self._interrupts = thread, interrupts
         thread.start()
 
     def tell_changed(self) -> None:
-        """A step ended, or the run did: whoever iterates looks again."""
+        """Wake whoever iterates over the run: a step ended, or the run did."""
         with self._changed:
             self._changed.notify_all()
 
@@ -153,7 +153,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """In one word: running, complete, interrupted, failed or absent."""
+        """The state of the run in one word: running, complete, interrupted, failed or absent."""
         if self.is_running:
             return "running"
         if self.is_complete:

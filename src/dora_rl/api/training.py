@@ -137,7 +137,7 @@ def dry_run(
 
 
 def _done(work: Work) -> Run:
-    """Work where the caller stands, who gets every signal."""
+    """Do the work in the caller's thread, who gets every signal."""
     run = work.run
     try:
         run.summary = work()
@@ -149,7 +149,7 @@ def _done(work: Work) -> Run:
 
 
 def _started(work: Work) -> Run:
-    """Work in a thread; what ends it is kept for whoever waits."""
+    """Do the work in a thread; an error that ends it is kept for whoever waits."""
     run = work.run
 
     def do() -> None:

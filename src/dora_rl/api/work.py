@@ -43,7 +43,7 @@ from dora_rl.store.errors import RunError
 
 
 class Callbacks:
-    """The caller's functions that hear of the run."""
+    """The caller's functions that are told of the plan, of train steps and of evaluations."""
 
     def __init__(
         self,
@@ -56,26 +56,26 @@ class Callbacks:
         self._on_plan = on_plan
 
     def planned(self, plan: RunPlan) -> None:
-        """The recipe can be run, and how."""
+        """Tell the caller how the recipe will be run."""
         if self._on_plan is not None:
             self._on_plan(plan)
 
     def written(self, row: Metrics) -> None:
-        """A row of metrics is there."""
+        """Tell the caller of a row of metrics."""
         heard = self._on_evaluation if "eval/prompts" in row else self._on_step
         if heard is not None:
             heard(row)
 
 
 class Work:
-    """A run to do: called once, in whichever thread."""
+    """A run to be done: called once, in whichever thread."""
 
     def __init__(
         self, run: Run, objects: UserObjects, teller: Teller, launch: Launch, callbacks: Callbacks
     ) -> None:
         self.run = run
         self.interrupts = Interrupts()
-        """How often somebody asked it to stop."""
+        """Counts how often somebody asked the run to stop."""
         self._layout = LiveLayout(root=run.directory)
         self._teller = teller
         self._callbacks = callbacks
@@ -90,11 +90,11 @@ class Work:
 
     @abstractmethod
     def __call__(self) -> RunSummary:
-        """Do it, to the end or until interrupted."""
+        """Do the run, to its end or until interrupted."""
 
     @contextmanager
     def _watched(self, title: str, recipe: Recipe, past: History | None) -> Iterator[list[Watcher]]:
-        """Everyone who hears of what happens: screen, trackers, completions, the caller."""
+        """Everyone who is told what happens: screen, trackers, completions, the caller."""
         layout = self._layout
         if "tensorboard" in recipe.run.trackers and find_spec("tensorboard") is None:
             self._teller.say(
@@ -153,12 +153,12 @@ class NewRun(Work):
             )
 
     def plan(self) -> RunPlan:
-        """What the run would be; leaves nothing behind."""
+        """Plan the run without starting it; leaves nothing behind."""
         with ExitStack() as ending:
             return ending.enter_context(self._preparation(ending)).plan(self._teller.say)
 
     def _preparation(self, ending: ExitStack) -> Preparation:
-        """With what the caller has in memory written where a worker can read it, until all is over."""
+        """The preparation of the run; what the caller has in memory lies in files until `ending` closes."""
         recipe, asked = self._asked.recipe, self._asked
         if unused := unused_cluster_keys(recipe.cluster):
             self._teller.say(f"warning: {unused}")
@@ -210,7 +210,7 @@ class ResumedRun(Work):
 
     @staticmethod
     def _check(layout: LiveLayout) -> None:
-        """Said at once, before the past is read; whoever opens the run checks again."""
+        """Refuse a run that is finished or in use before its past is read; opening it checks again."""
         if layout.is_finished:
             raise RunError(
                 f"the run in {layout.root} is finished: there is nothing to resume",
@@ -233,7 +233,7 @@ class CallersWatcher:
         self._error: Exception | None = None
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
-        """In the form of a run's watcher."""
+        """Pass on new rows whenever a version is published. Has the form of a run's watcher."""
         if isinstance(event, Published) and self._error is None:
             try:
                 self._pass_on()

@@ -12,7 +12,7 @@ from dora_rl.launch.messages import Broken
 
 @contextmanager
 def telling_why(channel: Channel) -> Iterator[None]:
-    """Do the block; if it fails, end the process, and if that has words, say them before."""
+    """Run the block; if it fails, send the owner the reason where there is one, and end the process."""
     try:
         yield
     except Exception as error:
@@ -26,7 +26,7 @@ def telling_why(channel: Channel) -> Iterator[None]:
 
 
 def broken(error: BaseException) -> Broken:
-    """What the owner is told of a failure."""
+    """The Broken message that tells the owner of a failure."""
     message, hint = (error.message, error.hint) if isinstance(error, DoraError) else (str(error), None)
     if _is_disk_full(error):
         told = f"no space is left on a disk: {message}"
@@ -35,7 +35,7 @@ def broken(error: BaseException) -> Broken:
 
 
 def _is_disk_full(error: BaseException) -> bool:
-    """Whoever writes tensors has the system's error in its text only."""
+    """Whether an error means a full disk; writers of tensors have the system's error in their text only."""
     cause = error.__cause__ if isinstance(error, DoraError) else error
     return is_disk_full(error) or (_is_of_tensor_files(cause) and "(os error 28)" in str(cause))
 

@@ -28,7 +28,7 @@ _DIAL_S = 30.0
 
 
 class Channel:
-    """Messages from and to the owner."""
+    """The worker's end of its socket: commands from the owner, messages to the owner."""
 
     def __init__(self, pipe: socket.socket, commands: Any, *, is_thread: bool = False) -> None:
         """`is_thread`: the owner is this very process, which must not end with its worker."""
@@ -54,12 +54,12 @@ class Channel:
         return channel
 
     def send(self, message: Record) -> None:
-        """Tell the owner; waits until the socket has taken all of it."""
+        """Send a message to the owner; waits until the socket has taken all of it."""
         with self._sending:
             self._pipe.sendall(framed(message))
 
     def receive(self, timeout_s: float | None = None) -> Any:
-        """The next command; None if none came in time."""
+        """The next command of the owner; None if none came in time."""
         try:
             return (
                 self._received.get(timeout=timeout_s)
@@ -71,7 +71,7 @@ class Channel:
 
     @contextmanager
     def kept_alive(self, limit_s: float) -> Iterator[None]:
-        """Give signs of life while the block runs, but not for ever."""
+        """Send signs of life while the block runs, for a limited time."""
         is_over = threading.Event()
         until = time.monotonic() + limit_s
 
@@ -89,7 +89,7 @@ class Channel:
 
     @staticmethod
     def leave(code: int = 0) -> NoReturn:
-        """End in order, without waiting for libraries to take themselves apart."""
+        """End the process in order, without waiting for libraries to take themselves apart."""
         # Its log may be on a disk that is full.
         with suppress(OSError):
             sys.stdout.flush()

@@ -27,7 +27,7 @@ class Connection:
         self._frames, self._unsent = Frames(), bytearray()
         self._is_blocked = False
         self.has_hung_up = False
-        """Noticed by `receive`: the other end is closed, and everything that came through was given out."""
+        """Whether `receive` found the other end closed; everything that came before was given out."""
         selector.register(pipe, selectors.EVENT_READ)
 
     @property
@@ -35,12 +35,12 @@ class Connection:
         return not self._frames.is_between
 
     def send(self, message: Record) -> None:
-        """Send a message, or what the socket takes of it."""
+        """Send a message; what the socket does not take at once is kept for `flush`."""
         self._unsent += framed(message)
         self.flush()
 
     def flush(self) -> bool:
-        """Send what was kept; False while something is left."""
+        """Send what was kept; False while something is left to send."""
         try:
             while self._unsent:
                 del self._unsent[: self._pipe.send(self._unsent)]
@@ -53,7 +53,7 @@ class Connection:
         return True
 
     def receive(self) -> list[Any]:
-        """Everything that came since."""
+        """Every complete message that arrived since the last call."""
         words: list[Any] = []
         try:
             while received := self._pipe.recv(_RECEIVE_BYTES):
@@ -66,7 +66,7 @@ class Connection:
         return words
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket, and leave the selector."""
         self._selector.unregister(self._pipe)
         self._pipe.close()
 

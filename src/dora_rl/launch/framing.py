@@ -8,24 +8,24 @@ _LENGTH_BYTES = 4
 
 
 def framed(message: Record) -> bytes:
-    """The message as it is sent."""
+    """A message as the bytes that are sent: its length, then MessagePack."""
     payload = msgspec.msgpack.encode(message)
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
 
 
 class Frames:
-    """The payloads in a stream of bytes."""
+    """Cuts a stream of bytes into the payloads of its frames."""
 
     def __init__(self) -> None:
         self._part = bytearray()
 
     @property
     def is_between(self) -> bool:
-        """No message is half received."""
+        """Whether no message is half received."""
         return not self._part
 
     def feed(self, received: bytes) -> list[memoryview]:
-        """The payloads that are now complete."""
+        """Take in received bytes; returns the payloads that are now complete."""
         if self._part:
             self._part += received
             if len(self._part) < _first_frame_bytes(self._part):
@@ -41,7 +41,7 @@ class Frames:
 
 
 def _first_frame_bytes(stream: bytearray | memoryview) -> int:
-    """How many bytes the frame has that begins here, as far as is known."""
+    """The size in bytes of the frame that begins here; at least that of its length field."""
     if len(stream) < _LENGTH_BYTES:
         return _LENGTH_BYTES
     return _LENGTH_BYTES + int.from_bytes(stream[:_LENGTH_BYTES], "big")

@@ -17,12 +17,12 @@ _STDERR = 2
 
 
 class LocalLaunch:
-    """Starts Python processes. Speaks Launch."""
+    """Starts workers as Python processes of this machine. Implements Launch."""
 
     def __init__(self, *, in_own_group: bool = True) -> None:
-        """`in_own_group`: killed with all it started, and not by the terminal's interrupt.
+        """`in_own_group`: a worker is killed with all it started, and not by the terminal's interrupt.
 
-        Otherwise a worker is of its owner's group: whoever ends that ends both.
+        Otherwise a worker is of its owner's process group: whoever ends that ends both.
         """
         self._in_own_group = in_own_group
 
@@ -44,11 +44,11 @@ class LocalLaunch:
 
 
 LOCAL = LocalLaunch()
-"""Where nothing else is said."""
+"""The launch of everything that is given no other: processes of this machine, each in a group of its own."""
 
 
 class LocalHandle:
-    """A process of this machine. Speaks Handle.
+    """A worker that is a process of this machine. Implements Handle.
 
     Its end is seen by a descriptor of the process itself where the system has one, whether or not something
     it started still holds the socket.

@@ -11,21 +11,21 @@ class Message(Record, frozen=True, tag=True):
 
 
 class Stop(Message, frozen=True):
-    """Told: end in order."""
+    """Told to a worker: end in order."""
 
 
 class Alive(Message, frozen=True):
-    """Said: a sign of life while something takes long."""
+    """Said by a worker: a sign of life while something takes long."""
 
 
 class Broken(Message, frozen=True):
-    """Said: it cannot go on, and why, before it ends."""
+    """Said by a worker before it ends: it cannot go on, and why."""
 
     message: str
     is_users: bool = False
-    """Another try would end in the same way: the input is wrong."""
+    """Whether the input is wrong, so that another try would end in the same way."""
     is_disk_full: bool = False
-    """So would it here, until there is room."""
+    """Whether the disk is full, so that another try would fail until there is room."""
     hint: str | None = None
 
 

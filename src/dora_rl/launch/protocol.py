@@ -15,11 +15,11 @@ class Place(Record, frozen=True):
     """What a worker may use, and where."""
 
     cpus: int | None = 1
-    """Cores its threads may keep busy; None leaves that to it."""
+    """Cores the worker's threads may keep busy; None leaves that to the worker."""
     gpus: tuple[int, ...] = ()
-    """By their numbers on the node; the worker is told separately which device it computes on."""
+    """GPUs the worker may use, by their numbers on the node; which one it computes on is told separately."""
     node: str | None = None
-    """None is wherever the launch likes: of a local one, this machine."""
+    """The node to start the worker on; None leaves that to the launch: a local one takes this machine."""
 
     @classmethod
     def on(cls, *devices: str, cpus: int | None = 1) -> "Place":
@@ -39,49 +39,50 @@ class WorkerSpec(Record, frozen=True):
     """A worker to start: `python -m MODULE ADDRESS`."""
 
     name: str
-    """For people, as in "instance 0"."""
+    """The worker's name for people, as in "instance 0"."""
     module: str
     log: str | None = None
-    """The file that what it prints is appended to; None is the owner's stderr, for it is no result."""
+    """The file that the worker's output is appended to; None is the owner's stderr."""
     place: Place = Place()
     environment: dict[str, str] = field(default_factory=dict)
-    """On top of the owner's, and of the place's limits."""
+    """Environment variables on top of the owner's, and of the limits of the place."""
 
 
 class Handle(Protocol):
     """A worker as its owner sees it. Nothing blocks but `end`; for one thread at a time."""
 
     def send(self, message: Record) -> None:
-        """Tell it something; what it cannot take at once is kept. One that is gone is told nothing."""
+        """Send the worker a message, or keep what the socket does not take; a dead one is sent nothing."""
         ...
 
     def flush(self) -> bool:
-        """Send what was kept; False while something is left."""
+        """Send what was kept for the worker; False while something is left."""
         ...
 
     def receive(self) -> list[Any]:
-        """Everything it said since, in its order; also what it said before it died."""
+        """Everything the worker said since the last call, in order; also what it said before it died."""
         ...
 
     def fileno(self) -> int:
-        """A descriptor of this machine: readable when it said something, is gone, or takes what was kept."""
+        """A descriptor, readable when the worker said something, is gone, or takes what was kept for it."""
         ...
 
     @property
     def is_alive(self) -> bool:
-        """False as soon as `receive` noticed that it is gone: nothing more will come from it."""
+        """False as soon as `receive` noticed that the worker is gone: nothing more will come from it."""
         ...
 
     @property
     def is_mid_message(self) -> bool:
-        """Whether a part of a message came, and the rest is on its way."""
+        """Whether a part of a message arrived, and the rest is on its way."""
         ...
 
     def end(self, within_s: float) -> str:
-        """Wait so long for it to end, then kill it with all it started; say how it ended.
+        """Wait up to `within_s` seconds for the worker to end, then kill it with all it started; say how it
+        ended.
 
-        `exited with 3`, `killed by SIGKILL`, or `closed its socket` of one that hung up and went on. May be
-        called again, and says the same.
+        That is `exited with 3`, `killed by SIGKILL`, or `closed its socket` of one that hung up and went on.
+        May be called again, and says the same.
         """
         ...
 
@@ -90,8 +91,8 @@ class Launch(Protocol):
     """Starts workers: as processes of this machine, or elsewhere."""
 
     def start(self, worker: WorkerSpec, replies: Any) -> Handle:
-        """A worker that may not be up yet, and takes messages already; `replies` is the type of its words.
+        """Start a worker: it takes messages before it is up. `replies` is the type of what it says.
 
-        It ends, with all it started, when its owner is gone, however that ended.
+        The worker ends, with all it started, when its owner is gone, however that ended.
         """
         ...

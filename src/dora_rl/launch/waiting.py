@@ -1,4 +1,7 @@
-"""Waiting: for anyone to speak, for the next tick, for an interrupt; never longer than asked."""
+"""Waiting: for any worker to speak, for the next tick, for an interrupt; never longer than asked.
+
+Knows descriptors and signals, not who is behind them.
+"""
 
 import os
 import select
@@ -13,13 +16,15 @@ from dora_rl.launch.protocol import Handle
 
 
 class Readable(Protocol):
-    """Something with a descriptor."""
+    """Anything with a file descriptor that can be waited for."""
 
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        """The descriptor that is readable when there is something to do."""
+        ...
 
 
 class Interrupts:
-    """How often the user, or the system, asked the run to end."""
+    """Counts how often the user, or the system, asked the run to end."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -30,17 +35,17 @@ class Interrupts:
         return self._read
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """A signal came: in the form of a handler."""
+        """Count a signal; has the form of a signal handler."""
         self.ask()
 
     def ask(self) -> None:
-        """Ask the run to end; the second time at once. From any thread."""
+        """Ask the run to end in order, the second time at once; may be called from any thread."""
         self.count += 1
         if not self._is_closed:
             os.write(self._write, b"!")
 
     def close(self) -> None:
-        """Give the descriptors back; whoever asks now asks nobody."""
+        """Close the descriptors; asking has no effect from then on."""
         self._is_closed = True
         os.close(self._read)
         os.close(self._write)
@@ -53,7 +58,7 @@ class Interrupts:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Count SIGINT and SIGTERM instead of dying of them; elsewhere than in the main thread nothing."""
+        """Count SIGINT and SIGTERM while the block runs instead of dying of them; main thread only."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -68,7 +73,7 @@ class Interrupts:
 
 
 def wait_for(handles: Sequence[Handle], others: Sequence[Readable], timeout_s: float) -> None:
-    """Return when someone has something to say, or after so long; meanwhile send what waits to be sent."""
+    """Wait until someone has something to say, or for so long; meanwhile send what waits to be sent."""
     poll = select.poll()
     for handle in handles:
         handle.flush()

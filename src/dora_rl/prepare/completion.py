@@ -14,7 +14,7 @@ from dora_rl.run.setup import DeviceLayout
 
 
 def completed(recipe: Recipe, inputs: Inputs) -> Recipe:
-    """The recipe with what the rows and the algorithm say where it was silent."""
+    """The recipe, with what the rows and the algorithm say filled in where it was silent."""
     return replace(
         recipe,
         rewards=inputs.rewards,
@@ -26,7 +26,7 @@ def completed(recipe: Recipe, inputs: Inputs) -> Recipe:
 
 
 def placed(recipe: Recipe, devices: DeviceLayout) -> Recipe:
-    """The same with its devices as a cluster: so that the run can be simulated as it was."""
+    """The completed recipe with its devices as a cluster, so that the run can be simulated as it was."""
     cluster = replace(
         recipe.cluster,
         gpus=devices.instances + devices.trainer_ranks,
@@ -38,7 +38,7 @@ def placed(recipe: Recipe, devices: DeviceLayout) -> Recipe:
 
 
 def _trainer(recipe: Recipe) -> TrainerSettings:
-    """What an algorithm needs and nobody set."""
+    """The trainer's section, with what the algorithm needs and nobody set."""
     trainer, algorithm = recipe.trainer, recipe.algorithm
     if algorithm.correction is not None and not trainer.kept_versions:
         trainer = replace(trainer, kept_versions=recipe.control.max_staleness + 1)
@@ -63,7 +63,7 @@ def _evaluation(recipe: Recipe, inputs: Inputs) -> Evaluation:
 
 
 def _task(recipe: Recipe, inputs: Inputs) -> Task:
-    """What the simulator is told of the rows: how long responses usually are is the recipe's to say."""
+    """The rows as the simulator is told of them; how long responses usually are is the recipe's to say."""
     lengths = recipe.task.lengths
     if isinstance(lengths, Lognormal):
         lengths = replace(lengths, min_tokens=1, max_tokens=inputs.max_new_tokens)

@@ -1,4 +1,4 @@
-"""What a run will write, at most about: checkpoints, versions, the journal, the event log, records."""
+"""Disk space a run will need: an upper estimate of checkpoints, versions, journal, event log and records."""
 
 from collections.abc import Iterator
 from math import ceil
@@ -15,28 +15,28 @@ _MASTER_AND_MOMENTS = 12
 
 # Measured on runs of 500 to 67,000 trajectories, and rounded up.
 _EVENT_BYTES = 640
-"""Of a trajectory in the event log: its start, end and score; 480 to 500 where none moves."""
+"""Bytes of a trajectory in the event log (start, end and score); 480 to 500 measured where none moves."""
 _JOURNAL_BYTES = 640
-"""The same in the journal, where they stay; 410 to 480."""
+"""Bytes of a trajectory that stay in the journal; 410 to 480 measured."""
 _TOKEN_BYTES = 12
-"""A token's id, its log-probability, and what a database adds, until a checkpoint covers it; 10."""
+"""Bytes of a token in the journal until a checkpoint covers it: id, log-probability, overhead; 10."""
 _JOURNAL_LOG_BYTES = 8 * _MIB
-"""What SQLite writes ahead before it is taken into the journal, and the first pages of every table."""
+"""Bytes of SQLite's write-ahead log, and of the first pages of every table."""
 _STEP_BYTES = 8192
-"""Metrics of a step, in their own file and for TensorBoard; 6,200."""
+"""Bytes of a step's metrics, in their own file and for TensorBoard; 6,200 measured."""
 _COMPLETION_BYTES, _TEXT_BYTES = 200, 8
-"""A completion that is written down, and of each of its tokens."""
+"""Bytes of a completion that is written down, and of each of its tokens as text."""
 _ROW_BYTES = 256
-"""A row with its columns, beside its prompt's tokens."""
+"""Bytes of a row with its columns, beside the tokens of its prompt."""
 _REPORT_BYTES = _MIB
 _CHANGED = {"bfloat16": 0.25, "float32": 0.75}
-"""Size of a change of weights beside a whole version; 0.02 to 0.1, and 0.65."""
+"""Size of a stored change of weights relative to a whole version; 0.02 to 0.1 measured, and 0.65."""
 
 
 def disk_entries(
     model: ModelConfig, recipe: Recipe, sequence_tokens: int, num_rows: int
 ) -> Iterator[LedgerEntry]:
-    """The greatest parts of what a run of a completed recipe writes."""
+    """What a run of a completed recipe writes, in bytes: its greatest parts."""
     config = trainer_config(recipe)
     version = item_bytes(config) * num_parameters(model)
     num_checkpoints = -(-recipe.steps // recipe.checkpoints.every)
@@ -66,7 +66,7 @@ def _estimate(what: str, num_bytes: int) -> LedgerEntry:
 
 
 def _stored_versions(num_live: int, changed: float) -> float:
-    """Whole versions and changes that the store holds for a window, in sizes of one version."""
+    """Disk space the store needs for a window of versions, in sizes of one whole version."""
     policy = AnchorPolicy()
     chain = min(policy.every, ceil(policy.chain_share / changed))
     num_anchors = ceil((num_live + 1) / chain) + 1
@@ -74,7 +74,7 @@ def _stored_versions(num_live: int, changed: float) -> float:
 
 
 def _trajectories(recipe: Recipe) -> int:
-    """To be trained on and evaluated; as many again where groups are filtered out and replaced."""
+    """Trajectories to be trained on and evaluated; as many again where filtered groups are replaced."""
     groups = recipe.steps * (recipe.batch.groups + recipe.control.redundant_groups)
     num_trained = groups * recipe.batch.group_size * (2 if recipe.control.filter_zero_variance else 1)
     evaluation = recipe.evaluation
@@ -84,7 +84,7 @@ def _trajectories(recipe: Recipe) -> int:
 
 
 def _records(recipe: Recipe, sequence_tokens: int, num_rows: int) -> int:
-    """Metrics, completions, rows and the report."""
+    """Bytes of metrics, completions, rows and the report."""
     completions = recipe.run.log_completions * (_COMPLETION_BYTES + _TEXT_BYTES * sequence_tokens)
     rows = num_rows * (_ROW_BYTES + _TEXT_BYTES * (sequence_tokens - (recipe.response.max_new_tokens or 0)))
     return recipe.steps * (_STEP_BYTES + completions) + rows + _REPORT_BYTES

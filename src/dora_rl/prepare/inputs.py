@@ -22,20 +22,20 @@ from dora_rl.run.prompts import PromptTable
 
 
 class Inputs(Record, frozen=True):
-    """What the data say about the run."""
+    """The rows and reward functions of a run, read and checked."""
 
     rewards: tuple[RewardConfig, ...]
     max_new_tokens: int
     prompts: PromptTable
-    """Without rows whose prompts are too long."""
+    """The tokenized rows, without those whose prompts are too long."""
     tokenizer: str
-    """That made them, as the file that turns token ids into text."""
+    """The model's tokenizer, as the file that turns token ids into text."""
     longest_prompt_tokens: int
     mean_prompt_tokens: int
 
 
 def read_inputs(recipe: Recipe, model: Path, report: Report, given: Given) -> Inputs:
-    """Load, check and tokenize, once: the run goes on from what comes of it."""
+    """Load, check and tokenize the rows, once: the run goes on from what comes of it."""
     if recipe.data is None:
         raise ConfigError(
             "the recipe names no rows to train on",
@@ -67,7 +67,7 @@ def read_inputs(recipe: Recipe, model: Path, report: Report, given: Given) -> In
 
 
 def tokenize_data(data: Data, config: DataConfig, tokenizer: Any, model: Path) -> PromptTable:
-    """The rows as token ids, with what ends a completion of the model."""
+    """Tokenize the rows, and find the tokens that end a completion of the model."""
     train = tokenize_rows(data.train, tokenizer, config)
     # Apart: held-out rows that are all too long are an error as well.
     held_out = tokenize_rows(data.held_out, tokenizer, config) if data.held_out else None

@@ -15,9 +15,9 @@ _MEMORY_FILES = {
     "memory.max": ("memory.current", "memory.stat", ""),
     "memory/memory.limit_in_bytes": ("memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
 }
-"""Of a container, by the file of its limit: what is in use, of what kinds, and how their names begin."""
+"""Files of a container's memory, by its limit's: bytes in use, their kinds, and the prefix of those names."""
 _GIVEN_BACK = ("active_file", "inactive_file", "slab_reclaimable")
-"""Kinds of memory in use that the kernel gives up when it is asked for."""
+"""Kinds of memory in use that the kernel gives up when memory is asked for."""
 
 
 class Gpu(Record, frozen=True):
@@ -26,32 +26,32 @@ class Gpu(Record, frozen=True):
     name: str
     memory_bytes: int
     free_bytes: int | None = None
-    """What nobody uses; None where that is not known."""
+    """Bytes of device memory that nobody uses; None where that is not known."""
 
     @property
     def usable_bytes(self) -> int:
-        """What is free, as far as that is known."""
+        """Bytes a run may use: those that are free, or all where that is not known."""
         return self.memory_bytes if self.free_bytes is None else min(self.memory_bytes, self.free_bytes)
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """The number of cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_bytes(cgroup: Path = _CGROUP) -> int:
-    """Memory of the machine, or of the container where that is less."""
+    """Bytes of memory of the machine, or of the container where that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [text for file in _MEMORY_FILES if (text := _text(cgroup / file)).isdigit()]
     return min([physical, *map(int, limits)])
 
 
 def free_memory_bytes(cgroup: Path = _CGROUP, proc: Path = _PROC) -> int:
-    """What is not in use, by the machine or by the container; all of it where that cannot be known.
+    """Bytes of memory that machine and container have free; all of it where that cannot be known.
 
-    What this very process has is free: it asks before a run, and is gone by then.
+    What this very process has counts as free: it asks before a run, and is gone by then.
     """
     machine = _table(proc / "meminfo").get("MemAvailable:")
     frees = [machine * 1024] if machine is not None else []
@@ -66,7 +66,7 @@ def free_memory_bytes(cgroup: Path = _CGROUP, proc: Path = _PROC) -> int:
 
 
 def free_disk_bytes(path: Path) -> int:
-    """Room where `path` is, or would be."""
+    """Free bytes on the disk where `path` is, or would be."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
@@ -96,7 +96,7 @@ def _free_gpu_bytes(index: int) -> int | None:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Parse lines of a name and a number."""
     lines = (line.split() for line in _text(path).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 

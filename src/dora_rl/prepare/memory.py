@@ -39,16 +39,16 @@ class MemoryLedger:
 
     @property
     def sequence_tokens(self) -> int:
-        """Of the longest that may come."""
+        """Tokens of the longest sequence there may be: the longest prompt and a full response."""
         return self._longest_prompt_tokens + self._max_new_tokens
 
     def add_processes(self, process_bytes: int) -> None:
-        """Python and torch themselves."""
+        """Count the memory of Python and torch themselves, in every process."""
         count = self._devices.instances + self._devices.trainer_ranks
         self._add(self._host, f"{count} processes with torch", count * process_bytes, is_estimate=True)
 
     def add_trainer(self) -> None:
-        """Every rank on its device; a ConfigError where one has no room."""
+        """Count the memory of every trainer rank on its device; a ConfigError where one has no room."""
         ranks = self._devices.trainer_ranks
         for rank in range(ranks):
             self._add_rank(rank, "trainer" if ranks == 1 else f"trainer rank {rank}")
@@ -83,7 +83,7 @@ class MemoryLedger:
             )
 
     def add_engines(self) -> EngineSize:
-        """All alike, sized for the place with the least room."""
+        """Size the engines, all alike, for the device with the least room, and count their memory."""
         homes = [self._devices.instance_home(i) for i in range(self._devices.instances)]
         free, tightest = min((self._free(home) // homes.count(home), home) for home in homes)
         demand = EngineDemand(
@@ -108,7 +108,7 @@ class MemoryLedger:
         return sized
 
     def check_host(self) -> None:
-        """Beside GPUs; where the host is the device it was checked as that."""
+        """Refuse a run on GPUs that needs more host memory than there is."""
         if self._host == "host" and self._free("host") < 0:
             copies = sum(entry.num_bytes for entry in self.entries if entry.what.endswith(_COPY))
             place = self._limits["host"]

@@ -1,4 +1,4 @@
-"""What the preparing worker is told and says. Torch-free."""
+"""Messages to and from the preparing worker. Torch-free."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ from dora_rl.prepare.plan import RunPlan
 
 
 class Given(Record, frozen=True):
-    """What names of the form `object:LABEL` in a recipe stand for, as a caller in Python gave it."""
+    """Objects a caller in Python gave in place of names: what `object:LABEL` in the recipe stands for."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
-    """Functions by label, packed by cloudpickle; one that is missing stays with the caller, who checks it."""
+    """Functions packed by cloudpickle, by label; one that is missing stays with the caller, who checks it."""
     tables: dict[str, str] = field(default_factory=dict)
-    """Files with rows, by the whole name."""
+    """Files with rows, by the whole name `object:LABEL` that stands for them in the recipe."""
     model: str | None = None
-    """A Hugging Face directory that goes when the caller does."""
+    """The Hugging Face directory of a model given in memory, deleted when the caller is done; else None."""
 
 
 class PlanRun(Message, frozen=True):
@@ -43,14 +43,14 @@ PrepareCommand = PlanRun | WriteInputs | Stop
 
 
 class Doing(Message, frozen=True):
-    """A piece of the work begins, or is further than it was."""
+    """A piece of the preparation begins, or is further than it was."""
 
     what: str
-    """In words that go on from "while": "importing judge.py"."""
+    """The piece of work, in words that follow "while": "importing judge.py"."""
     limit: tuple[str, float] | None = None
-    """The recipe's name for how many seconds it may take until it ends or is further, and how many."""
+    """The recipe key and the seconds of the limit within which this piece must end or get further."""
     hint: str | None = None
-    """What to do if it does not end well, where it is the user's code."""
+    """What the user can do if this piece fails or hangs, where it runs the user's code."""
     done: int = 0
     total: int = 0
 
@@ -59,17 +59,17 @@ class Doing(Message, frozen=True):
 
 
 Report = Callable[[Doing], None]
-"""Told by whoever works what is being done."""
+"""A function that is told what is being done."""
 
 
 class Planned(Message, frozen=True):
-    """The recipe can be run, and how."""
+    """The recipe can be run, and the plan says how."""
 
     plan: RunPlan
 
 
 class InputsWritten(Message, frozen=True):
-    """Everything is where it was wanted."""
+    """Everything the planned run begins with is in the directory asked for."""
 
 
 PrepareWord = Broken | Alive | Doing | Planned | InputsWritten

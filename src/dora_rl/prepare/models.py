@@ -1,4 +1,4 @@
-"""What is trained, as a Hugging Face directory: the one that is named, a built-in one, or one of the hub."""
+"""The model to train, as a Hugging Face directory: one that is named, a built-in one, or one of the hub."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
 
 
 def model_directory(recipe: Recipe) -> Path:
-    """Where the model is; a built-in one is made once and kept in the user's cache."""
+    """The directory of a model; a built-in one is made once and kept in the user's cache."""
     name = recipe.model
     if name == "tiny":
         return _made(
@@ -36,14 +36,14 @@ def model_directory(recipe: Recipe) -> Path:
 
 
 def no_such_model(name: str) -> ModelError:
-    """The built-in name it resembles, or what could be given."""
+    """The error for an unknown model: names the built-in one it resembles, or what could be given."""
     near = get_close_matches(name, BUILT_IN_MODELS, n=1)
     known = f"give a directory in Hugging Face format, or {' or '.join(BUILT_IN_MODELS)}: --set model=..."
     return ModelError(f"there is no model '{name}'", hint=f"did you mean '{near[0]}'?" if near else known)
 
 
 def cache_directory() -> Path:
-    """Where built-in models are kept: $DORA_CACHE, else the user's cache."""
+    """The directory of built-in models: $DORA_CACHE, else the user's cache."""
     if found := os.environ.get("DORA_CACHE"):
         return Path(found)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -84,7 +84,7 @@ def _save_tiny(directory: Path, seed: int) -> None:
 
 
 def _tiny_digest() -> str:
-    """A model made by an earlier version of this package may have had another shape."""
+    """A digest of the built-in model's shape: an earlier version of this package may have made another."""
     from dora_rl.model.tiny import tiny_config
 
     return hashlib.sha256(msgspec.json.encode(tiny_config(1))).hexdigest()[:8]

@@ -21,11 +21,11 @@ _INSTEAD = {
     "elastic_gpus": "devices.elastic",
     "tensor_parallel": None,
 }
-"""What only the simulator and the planner read of `cluster`, and what says the like to a live run."""
+"""Keys of `cluster` that only simulator and planner read, and the keys that say the like to a live run."""
 
 
 def unused_cluster_keys(cluster: Cluster) -> str | None:
-    """A sentence about what was set and changes nothing here; None where nothing was."""
+    """A warning about keys of `cluster` that were set and change nothing here; None where none was."""
     asked = [key for key in _INSTEAD if getattr(cluster, key) != getattr(Cluster(), key)]
     if not asked:
         return None
@@ -39,9 +39,10 @@ def unused_cluster_keys(cluster: Cluster) -> str | None:
 def placements(
     recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_cores: int
 ) -> Iterator[DeviceLayout]:
-    """CPUs are divided; of GPUs the last ones train. What suits the recipe best comes first.
+    """Possible placements of the run, the one that suits the recipe best first.
 
-    The recipe says how long prompts and responses are.
+    CPUs are divided between instances and trainer; of GPUs the last ones train. The recipe says how long
+    prompts and responses are.
     """
     asked = recipe.devices
     if asked.kind == "cuda" and not gpus:
@@ -62,7 +63,7 @@ def placements(
 
 
 def _divisions(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu]) -> list[Division]:
-    """As the planner ranks them; where it knows nothing, the fewest train, apart if there are enough."""
+    """Divisions of the GPUs, the best first; where the planner knows nothing, the fewest GPUs train."""
     asked, known = recipe.devices, gpu_like(gpus[0].name)
     ranks = [asked.trainer_ranks] if asked.trainer_ranks else range(1, len(gpus) + 1)
     shared = [asked.elastic] if asked.elastic is not None else [False, True]

@@ -8,24 +8,24 @@ class LedgerEntry(Record, frozen=True):
     """What one thing takes of the memory of a device, or of the disk."""
 
     place: str
-    """A device, or the disk."""
+    """The device whose memory is used, or the disk."""
     what: str
     num_bytes: int
     is_estimate: bool = False
-    """Depends on what comes; the others are exact."""
+    """Whether the size depends on what the run meets; otherwise it is exact."""
 
 
 class MemoryLimit(Record, frozen=True):
-    """A device and how much of its memory may be used."""
+    """A device, and how many bytes of its memory the run may use."""
 
     name: str
     num_bytes: int
     note: str = ""
-    """That others use some of it."""
+    """Words for errors about others who use some of this memory; empty where nobody does."""
 
 
 class RunPlan(Record, frozen=True):
-    """Everything `--dry-run` shows and a run needs."""
+    """A planned run: everything `--dry-run` shows and a run needs."""
 
     setup: RunSetup
     num_parameters: int

@@ -34,7 +34,7 @@ from dora_rl.run.setup import DeviceLayout, RunSetup
 
 _GIB = 2**30
 _MOSTLY_FREE = 0.9
-"""Where less is free, whoever finds too little should know."""
+"""Share of free memory below which an error about too little memory says that others use some."""
 
 
 class Planner:
@@ -47,7 +47,7 @@ class Planner:
         report: Report = lambda doing: None,
         given: Given | None = None,
     ) -> None:
-        """Look at all that the recipe names, saying what is being done."""
+        """Look at all that the recipe names, reporting what is being done."""
         self._process_bytes = _own_bytes()
         report(Doing(what=f"looking for the model '{recipe.model}'"))
         self._run_directory = run_directory
@@ -59,7 +59,7 @@ class Planner:
         self._recipe = completed(recipe, self.inputs)
 
     def plan(self) -> RunPlan:
-        """On the best placement that has room; where none has, what is wrong with the best is said."""
+        """The plan on the best placement that has room; where none has, an error about the best one."""
         found = gpus() if self._recipe.devices.kind != "cpu" else []
         failure: ConfigError | None = None
         for devices in placements(self._recipe, self._model, found, num_cores()):
@@ -103,13 +103,13 @@ class Planner:
 
 
 def _own_bytes() -> int:
-    """What Python and torch take by themselves, measured on this very process before it works."""
+    """Bytes that Python and torch take by themselves, measured on this very process before it works."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _memory_limits(recipe: Recipe, devices: DeviceLayout) -> Iterator[MemoryLimit]:
-    """Devices in use, with the share of what is free of them that a run may have."""
+    """Devices in use, each with the share of its free memory that a run may have."""
     share, asked = recipe.cluster.memory_share, recipe.devices.memory_gib
     if devices.trainer_device == "cpu":
         yield _memory_limit("cpu", share, asked, memory_bytes(), free_memory_bytes())
@@ -123,7 +123,7 @@ def _memory_limits(recipe: Recipe, devices: DeviceLayout) -> Iterator[MemoryLimi
 def _memory_limit(
     name: str, share: float, asked_gib: float | None, total_bytes: int, free_bytes: int
 ) -> MemoryLimit:
-    """What was asked for is taken at its word."""
+    """The limit of one device: what the recipe asks for is taken at its word."""
     if asked_gib is not None:
         return MemoryLimit(name=name, num_bytes=int(share * asked_gib * _GIB))
     note = ""

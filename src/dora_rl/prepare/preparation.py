@@ -23,13 +23,13 @@ from dora_rl.prepare.plan import RunPlan
 from dora_rl.store.errors import DiskFull
 
 Tell = Callable[[str], None]
-"""Hears what somebody who waits wants to know."""
+"""A function that is told sentences for whoever waits."""
 
 T = TypeVar("T")
 
 _LOOK_EVERY_S = 0.2
 _TELL_EVERY_S = 10.0
-"""What takes longer is told, and again when it is further."""
+"""Seconds after which a piece of work is told of, and again when it is further."""
 _STOP_S = 5.0
 _MEMORY = "most often for want of memory: `dora doctor` says how much there is"
 
@@ -68,9 +68,9 @@ class Preparation:
             self._staging.cleanup()
 
     def plan(self, tell: Tell = lambda text: None) -> RunPlan:
-        """Everything about the run that can be known before it starts; `tell` hears of what takes long.
+        """The plan of the run: all that can be known before it starts; `tell` is told of what takes long.
 
-        A UserError: the recipe cannot be run.
+        Raises a UserError where the recipe cannot be run.
         """
         # Without a log: what it prints goes to stderr, as it is no result.
         spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
@@ -79,7 +79,7 @@ class Preparation:
         return _Waiting(self._worker, self._recipe, tell, self._interrupts).until(Planned).plan
 
     def finish(self, tell: Tell = lambda text: None) -> Path:
-        """Do the warm start where there is one; where everything lies that the planned run begins with."""
+        """Do the warm start if there is one; returns the directory of what the planned run begins with."""
         assert self._worker is not None, "a run is planned first"
         self._worker.send(WriteInputs(directory=self._staging.name))
         _Waiting(self._worker, self._recipe, tell, self._interrupts).until(InputsWritten)
@@ -90,7 +90,7 @@ class Preparation:
 
 
 class _Waiting:
-    """From a command to its answer."""
+    """Waits for the preparing worker, from a command to its answer."""
 
     def __init__(
         self, worker: Handle, recipe: Recipe, tell: Tell, interrupts: Interrupts | None = None
@@ -106,7 +106,7 @@ class _Waiting:
         self._told: str | None = None
 
     def until(self, answer: type[T]) -> T:
-        """The answer, or the error that was met instead."""
+        """Wait for the answer; raises the error that came instead."""
         while True:
             wait_for([self._worker], [], _LOOK_EVERY_S)
             if self._interrupts is not None and self._interrupts.count:
@@ -142,7 +142,7 @@ class _Waiting:
             self._tell(f"{doing} ...")
 
     def _gone(self) -> DoraError:
-        """In words, with what the user can do."""
+        """The error for a preparing worker that is gone, with what the user can do."""
         how = self._worker.end(within_s=1.0)
         killed = how.removeprefix("killed by ")
         said = f"was {how}" if killed != how else how.replace("exited with", "ended with exit code")

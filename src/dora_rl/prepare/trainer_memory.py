@@ -10,21 +10,21 @@ from dora_rl.model.layout import Piece, pieces
 
 _FLOAT, _MOMENTS = 4, 8
 _BLOCK_TOKENS = 8192
-"""Rows whose logits exist at a time."""
+"""Tokens whose logits are in memory at a time."""
 
 
 def num_parameters(model: ModelConfig) -> int:
-    """Of one version."""
+    """The number of parameters of the model."""
     return sum(prod(piece.shape) for piece in pieces(model))
 
 
 def item_bytes(config: TrainerConfig) -> int:
-    """Of one value of a version."""
+    """Bytes of one parameter of a published version."""
     return 2 if config.serving_dtype == "bfloat16" else _FLOAT
 
 
 def num_trained(model: ModelConfig, config: TrainerConfig) -> int:
-    """Values the optimizer changes."""
+    """The number of parameters that the optimizer changes."""
     if config.lora is None:
         return num_parameters(model)
     return sum(config.lora.rank * sum(piece.shape) for piece in _targets(model, config.lora))
@@ -33,7 +33,7 @@ def num_trained(model: ModelConfig, config: TrainerConfig) -> int:
 def trainer_bytes(
     model: ModelConfig, config: TrainerConfig, *, longest_tokens: int, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[str, int, bool]]:
-    """What a rank of it holds, how large that is, and whether the size is an estimate."""
+    """What a rank of the trainer holds: each part, its bytes, and whether that is an estimate."""
     is_sharded = ranks > 1 and config.lora is None
     yield from _sharded_bytes(model, config, ranks) if is_sharded else _own_bytes(model, config)
     version = item_bytes(config) * num_parameters(model)
@@ -49,13 +49,13 @@ def trainer_bytes(
 
 
 def checkpoint_bytes(model: ModelConfig, config: TrainerConfig) -> int:
-    """A checkpoint put together in host memory: masters, moments, what is served, kept versions."""
+    """Bytes of a checkpoint gathered in host memory: masters, moments, served weights, kept versions."""
     version = item_bytes(config) * num_parameters(model)
     return (_FLOAT + _MOMENTS) * num_trained(model, config) + (1 + config.kept_versions) * version
 
 
 def _own_bytes(model: ModelConfig, config: TrainerConfig) -> Iterator[tuple[str, int, bool]]:
-    """Weights, gradients and moments where every rank has all of them."""
+    """Bytes of weights, gradients and moments where every rank has all of them."""
     total, trained, item = num_parameters(model), num_trained(model, config), item_bytes(config)
     if config.lora is not None:
         bases = sum(prod(piece.shape) for piece in _targets(model, config.lora))
@@ -68,7 +68,7 @@ def _own_bytes(model: ModelConfig, config: TrainerConfig) -> Iterator[tuple[str,
 
 
 def _sharded_bytes(model: ModelConfig, config: TrainerConfig, ranks: int) -> Iterator[tuple[str, int, bool]]:
-    """The same of one rank; each has about as much, as every tensor is split by itself, by rows."""
+    """Bytes of weights, gradients and moments on one of several ranks: each tensor is split by rows."""
     total = num_parameters(model)
     own = -(-total // ranks)
     yield "master weights", _FLOAT * own, True
@@ -82,7 +82,7 @@ def _sharded_bytes(model: ModelConfig, config: TrainerConfig, ranks: int) -> Ite
 
 
 def _gathered_bytes(model: ModelConfig, config: TrainerConfig) -> int:
-    """What is whole at a time: embedding and head, a layer and the one fetched ahead; and their gradients."""
+    """Bytes of what is whole at a time: embedding, head, a layer and the one fetched ahead, and gradients."""
     units: Counter[str] = Counter()
     for piece in pieces(model):
         first, second, *_ = piece.parameter.split(".")
@@ -92,7 +92,7 @@ def _gathered_bytes(model: ModelConfig, config: TrainerConfig) -> int:
 
 
 def activation_bytes(model: ModelConfig, config: TrainerConfig, longest_tokens: int) -> int:
-    """Of one micro-batch: what layers keep for the backward pass, and a block of logits with its gradient."""
+    """Bytes of one micro-batch: what layers keep for backward, and a block of logits with its gradient."""
     tokens, item = max(config.micro_batch_tokens, longest_tokens), item_bytes(config)
     inner = (
         model.experts.num_active * model.experts.intermediate_size

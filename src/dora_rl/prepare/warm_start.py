@@ -19,7 +19,7 @@ from dora_rl.trainer.supervised import warm_started
 def write_initial_model(
     setup: RunSetup, prompts: PromptTable, target: Path, done: Callable[[int], None]
 ) -> None:
-    """Train a while on the rows' answers; `done` hears how many steps are."""
+    """Train on the rows' answers and write the model; `done` is told the number of steps done."""
     directory, recipe = Path(setup.model_directory), setup.recipe
     tokenizer = load_tokenizer(directory)
     shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in prompts.train]

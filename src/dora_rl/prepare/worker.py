@@ -32,7 +32,7 @@ from dora_rl.run.setup import RunSetup
 
 
 class Preparer:
-    """One recipe: planned, then made ready to run."""
+    """Does the work for one recipe: plans the run, then writes what it begins with."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -41,14 +41,14 @@ class Preparer:
         self._given_model: str | None = None
 
     def plan(self, command: PlanRun) -> RunPlan:
-        """Everything that can be known of the run before it starts."""
+        """Plan the run: everything that can be known before it starts."""
         planner = Planner(command.recipe, command.run_directory, self._report, command.given)
         plan = planner.plan()
         self._inputs, self._setup, self._given_model = planner.inputs, plan.setup, command.given.model
         return plan
 
     def write(self, command: WriteInputs) -> None:
-        """Prompts, the tokenizer and, after a warm start, the model."""
+        """Write prompts, the tokenizer and, after a warm start, the model."""
         assert self._inputs is not None, "a run is planned first"
         assert self._setup is not None, "a run is planned first"
         layout, recipe = LiveLayout(root=Path(command.directory)), self._setup.recipe
@@ -68,7 +68,7 @@ class Preparer:
 
 
 def main(address: str) -> None:
-    """Obey until told to stop."""
+    """Obey the owner's commands until told to stop."""
     channel = Channel.connect(address, PrepareCommand)
     preparer = Preparer(channel.send)
     with telling_why(channel):

@@ -86,7 +86,7 @@ class DecisionExecutor:
         }
 
     def carry_out(self, effects: Sequence[AnyEffect], decisions: Sequence[Decision]) -> None:
-        """All effects in order, then all decisions in order."""
+        """Carry out all effects in order, then all decisions in order."""
         for effect in effects:
             self._effects[type(effect)](effect)
         for decision in decisions:
@@ -134,7 +134,7 @@ class DecisionExecutor:
         )
 
     def _abort(self, abort: do.Abort) -> None:
-        """Wherever it is: on its way it has left one place and may not have reached the other."""
+        """Abort a trajectory's request, at both ends of its move if it is on one: either may hold it."""
         placed = self._requests.of(abort.trajectory)
         if placed is not None and placed.instance == abort.instance:
             self._moves.forget_request(abort.trajectory)

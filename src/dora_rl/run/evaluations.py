@@ -47,11 +47,11 @@ class EvaluationTracker:
 
     @property
     def num_missing(self) -> int:
-        """Trajectories that evaluations still wait for."""
+        """How many evaluation trajectories are asked for and not complete yet."""
         return sum(each.num_missing for each in self._rounds.values())
 
     def due(self, version: int, at: float) -> list[EvaluationAsked]:
-        """What to ask for now that a version is published."""
+        """The evaluation to ask control for now that a version is published; none where it is not due."""
         if not self._prompts or version % self._every:
             return []
         return [EvaluationAsked(at=at, prompts=self._prompts)]

@@ -57,7 +57,7 @@ class InstanceInbox:
     # --- instances ------------------------------------------------------------------------------
 
     def serve_store(self) -> None:
-        """The store holds the newest version: whoever waits for it may load it."""
+        """Note that the store holds the newest version, and let every instance that waits for it load it."""
         self._has_store = True
         for process in self._instances.processes.values():
             if process.phase is InstancePhase.STARTING and process.spec is not None:
@@ -126,7 +126,7 @@ class InstanceInbox:
     # --- requests -------------------------------------------------------------------------------
 
     def _grow(self, process: InstanceProcess, drawn: DrawnTokens, received: Received) -> PlacedRequest | None:
-        """Take in tokens of a request; None if the instance no longer has it."""
+        """Append the tokens a request drew to its trajectory; None if the instance no longer has it."""
         placed = self._requests.find(drawn.request, process.number)
         if placed is None:
             return None

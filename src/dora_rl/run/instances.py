@@ -21,7 +21,7 @@ from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 
 
 class InstancePhase(Enum):
-    """How far the process of an instance is: what it is waited for."""
+    """How far the process of an instance has come; the value says what it is waited for to do."""
 
     STARTING = "to open its engine"
     LOADING = "to load its first version"
@@ -34,12 +34,12 @@ class InstanceProcess(Struct, kw_only=True):
     number: int
     handle: Handle
     since: float
-    """When its phase began."""
+    """When the current phase began, in seconds of the monotonic clock."""
     heard_at: float
     phase: InstancePhase = InstancePhase.STARTING
     spec: InstanceSpec | None = None
     report: say.Report | None = None
-    """The last one."""
+    """The last report this instance sent; None before the first."""
     last_words: str | None = None
 
     @property
@@ -100,14 +100,14 @@ class InstancePool:
         self.processes[number] = InstanceProcess(number=number, handle=handle, since=now, heard_at=now)
 
     def close(self) -> None:
-        """End what is left, at once."""
+        """Kill every instance process that is left, without waiting."""
         for process in self.processes.values():
             process.handle.end(within_s=0.0)
 
     # --- talking --------------------------------------------------------------------------------
 
     def send(self, number: int, message: say.Message) -> None:
-        """Tell an instance that has joined; anyone else is told nothing."""
+        """Send a command to an instance that has joined; one that has not joined is sent nothing."""
         process = self.processes[number]
         if process.phase is InstancePhase.JOINED:
             process.handle.send(message)
@@ -116,7 +116,7 @@ class InstancePool:
         return self.processes[number].phase is InstancePhase.JOINED
 
     def messages(self) -> Iterator[tuple[InstanceProcess, Any]]:
-        """What instances said, in each one's order."""
+        """Messages that arrived from instances, in the order each instance sent them."""
         for process in self.processes.values():
             for message in process.handle.receive():
                 process.heard_at = time.monotonic()
@@ -127,23 +127,23 @@ class InstancePool:
                     yield process, message
 
     def serve(self, process: InstanceProcess, version: int) -> None:
-        """Its engine is open: let it load its first version."""
+        """Let an instance whose engine is open load its first version."""
         process.enter(InstancePhase.LOADING)
         process.handle.send(say.LoadVersion(version=version))
 
     # --- deaths ---------------------------------------------------------------------------------
 
     def replace_lost(self) -> list[LostInstance]:
-        """Start those again that died or took too long to start; which they were."""
+        """Start every instance again that died or took too long to start; returns which those were."""
         troubled = [(process, self._trouble(process)) for process in self.processes.values()]
         return [self._replace(process, reason) for process, reason in troubled if reason is not None]
 
     def restart(self, number: int, reason: str) -> None:
-        """Start an instance again that control gave up."""
+        """Start an instance again because control gave it up."""
         self._replace(self.processes[number], reason)
 
     def _trouble(self, process: InstanceProcess) -> str | None:
-        """Why it has to be started again; of one that has joined, silence is judged by control."""
+        """Why an instance must be started again, or None; silence of a joined one is control's to judge."""
         if not process.handle.is_alive:
             return how_it_ended(
                 process.handle.end(within_s=1.0), process.last_words, self._log(process.number)

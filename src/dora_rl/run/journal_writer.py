@@ -1,4 +1,7 @@
-"""What is decided is written down before it is acted on: journal first, then the event log, then watchers."""
+"""Inputs and decisions are made durable before anything is done about them.
+
+The order is journal, event log, watchers. Owns no decision of its own, and carries none out.
+"""
 
 from collections.abc import Sequence
 
@@ -38,7 +41,7 @@ class JournalWriter:
         """Evaluation groups whose prompt is journalled."""
 
     def decide(self, inputs: Sequence[Input], payloads: Sequence[AnyPayload] = ()) -> list[Decision]:
-        """What to do about these inputs, in order; durable when this returns."""
+        """Let control decide about these inputs, in order; both are durable when this returns."""
         events: list[Event] = [(told, self._plane.handle(told)) for told in inputs]
         decided = [decision for _, decisions in events for decision in decisions]
         if events or payloads:

@@ -1,4 +1,4 @@
-"""Where a live run keeps what only it has, beside what every run directory holds."""
+"""File names of a live run: what only it keeps, beside what every run directory holds."""
 
 from pathlib import Path
 
@@ -6,39 +6,39 @@ from dora_rl.store.run_directory import RunLayout
 
 
 class LiveLayout(RunLayout, frozen=True):
-    """The names of what a live run leaves behind."""
+    """Paths of the files and directories in a live run's directory."""
 
     @property
     def setup(self) -> Path:
-        """The resolved set-up."""
+        """The file with the run's resolved set-up, as JSON."""
         return self.root / "setup.json"
 
     @property
     def prompts(self) -> Path:
-        """Rows and their token ids: the run does not depend on where they came from any more."""
+        """The file with all rows and their token ids: the run no longer depends on where they came from."""
         return self.root / "prompts.msgpack"
 
     @property
     def tokenizer(self) -> Path:
-        """What turns token ids into the text that is scored."""
+        """The tokenizer file that turns token ids into the text that is scored."""
         return self.root / "tokenizer.json"
 
     @property
     def metrics_log(self) -> Path:
-        """One JSON line a step."""
+        """The metrics file: one JSON line a train step."""
         return self.root / "metrics.jsonl"
 
     @property
     def rewards_log(self) -> Path:
-        """What reward functions printed, and how they failed."""
+        """The log of what reward functions printed, and of how they failed."""
         return self.logs / "rewards.log"
 
     @property
     def rendezvous(self) -> Path:
-        """Where the ranks of a trainer find each other."""
+        """The file through which the ranks of a trainer find each other."""
         return self.root / "rendezvous"
 
     @property
     def initial_model(self) -> Path:
-        """Version 0, where a warm start made it."""
+        """The directory of version 0 where a warm start made it."""
         return self.root / "initial_model"

@@ -22,17 +22,17 @@ from dora_rl.trainer.records import TrainGroup
 
 
 class Begin(Message, frozen=True):
-    """The first message."""
+    """The first message to an instance or to a rank of the trainer: the whole set-up of its run."""
 
     setup: RunSetup
     store: str
     """The directory of published versions."""
     number: int = 0
-    """Of this instance, or of this rank of the trainer."""
+    """The number of the instance, or of the trainer's rank, that is told to begin."""
     stop_tokens: tuple[int, ...] = ()
-    """That end a completion: told, because whoever reads them from a model directory takes seconds."""
+    """Token ids that end a completion; sent because reading them from a model directory takes seconds."""
     objects: dict[str, bytes] = field(default_factory=dict)
-    """What `object:LABEL` stands for in the recipe, by label: objects of the user's that no file has."""
+    """The user's own objects for the names `object:LABEL` in the recipe: cloudpickle bytes by label."""
 
 
 # --- told to an instance ------------------------------------------------------------------------
@@ -58,6 +58,8 @@ class LoadVersion(Message, frozen=True):
 
 
 class DropVersion(Message, frozen=True):
+    """Free the weights of a resident version."""
+
     version: int
 
 
@@ -86,7 +88,7 @@ class LendDevice(Message, frozen=True):
 
 
 class ReturnDevice(Message, frozen=True):
-    """Nobody trains on the device any more: generate again."""
+    """Generate again: nobody trains on the device any more."""
 
 
 InstanceCommand = (
@@ -107,30 +109,32 @@ InstanceCommand = (
 
 
 class HandGroup(Message, frozen=True):
-    """This group belongs to the step of `batch`, whose other groups may come later."""
+    """Take in one group of the step of `batch`; the step's other groups may come later."""
 
     batch: int
     group: TrainGroup
 
 
 class AbandonStep(Message, frozen=True):
-    """Forget the groups that were added since the last step."""
+    """Forget the groups that were taken in since the last step."""
 
 
 class TrainStep(Message, frozen=True):
-    """Train on these groups, in this order, beside those that were added; then publish."""
+    """Train on these groups, in this order, beside those taken in already; then publish the new version."""
 
     batch: int
     groups: tuple[TrainGroup, ...]
     is_replay: bool = False
-    """The version this gives is public already: train again, publish nothing."""
+    """Whether the version this step gives is public already: train again, publish nothing."""
 
 
 class WriteCheckpoint(Message, frozen=True):
-    """Write what the last step gave, unless it is written."""
+    """Write a checkpoint of the last step's version, unless it is written."""
 
 
 class RetireVersion(Message, frozen=True):
+    """Delete a version from the store: nobody needs it any more."""
+
     version: int
 
 
@@ -140,30 +144,32 @@ TrainerCommand = Begin | Stop | HandGroup | AbandonStep | TrainStep | WriteCheck
 
 
 class InstanceReady(Message, frozen=True):
-    """The engine is there; no version is resident yet."""
+    """An instance's engine is open; no version is resident yet."""
 
     spec: InstanceSpec
     pid: int
 
 
 class VersionLoaded(Message, frozen=True):
+    """A version is resident, and generates; `load_s` is how long loading took."""
+
     version: int
     load_s: float
 
 
 class Report(Message, frozen=True):
-    """What it carries, and what was drawn since the last report."""
+    """An instance's load, and the tokens drawn since its last report."""
 
     clock: float
     kv_tokens: int
     step_s: float
     is_pressed: bool = False
-    """The KV is nearly full."""
+    """Whether the KV cache is nearly full."""
     drawn: tuple[DrawnTokens, ...] = ()
 
 
 class RequestEnded(Message, frozen=True):
-    """The last tokens of a request."""
+    """A request is complete: its last tokens, and the instance's load after it."""
 
     drawn: DrawnTokens
     clock: float
@@ -179,18 +185,20 @@ class RequestRefused(Message, frozen=True):
 
 
 class RequestExported(Message, frozen=True):
-    """It left, with its last tokens from here."""
+    """A request left its instance: the last tokens drawn there, and the bytes of KV in its file."""
 
     drawn: DrawnTokens
     kv_bytes: int
 
 
 class RequestImported(Message, frozen=True):
+    """A request that moved here with its KV is taken in and goes on."""
+
     request: int
 
 
 class DeviceLent(Message, frozen=True):
-    """The instance decodes nothing, and its device may be trained on."""
+    """The instance decodes nothing now, and its device may be trained on."""
 
 
 class DeviceReturned(Message, frozen=True):
@@ -215,7 +223,7 @@ InstanceWord = (
 
 
 class TrainerReady(Message, frozen=True):
-    """It holds the weights of `version`, which are in the store."""
+    """The trainer holds the weights of `version`, which are in the store."""
 
     version: int
     pid: int
@@ -233,7 +241,7 @@ class StepPublished(Message, frozen=True):
     batch: int
     train_s: float
     publish_s: float
-    """From the end of training until the version was durable."""
+    """Seconds from the end of training until the version was durable."""
     metrics: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -242,10 +250,12 @@ class StepReplayed(Message, frozen=True):
 
     batch: int
     num_different: int | None = None
-    """Values that differ from those that were published; None where those are retired."""
+    """Weights that differ from the published ones; None where that version is retired."""
 
 
 class CheckpointWritten(Message, frozen=True):
+    """A checkpoint of `version` is durable in `directory`."""
+
     version: int
     directory: str
 
@@ -260,13 +270,13 @@ RankWord = Broken | Alive
 
 
 class RowsOffered(Message, frozen=True):
-    """Told: these rows will be started, in this order."""
+    """Tell a prompt source that these rows will be started, in this order."""
 
     rows: tuple[int, ...]
 
 
 class GroupScored(Message, frozen=True):
-    """Told: what came of a group."""
+    """Tell a prompt source what came of a group."""
 
     score: GroupScore
 
@@ -275,7 +285,7 @@ SourceTold = RowsOffered | GroupScored
 
 
 class OpenSource(Message, frozen=True):
-    """Told first: which source, over which rows, and everything it was told before."""
+    """The first message to a prompt source: which one, over which rows, and everything told to it before."""
 
     order: OrderConfig
     prompts: str
@@ -283,11 +293,11 @@ class OpenSource(Message, frozen=True):
     seed: int
     told: tuple[SourceTold, ...] = ()
     objects: dict[str, bytes] = field(default_factory=dict)
-    """What `object:LABEL` stands for."""
+    """The user's own objects for the names `object:LABEL` in the recipe: cloudpickle bytes by label."""
 
 
 class ChooseRows(Message, frozen=True):
-    """Told: choose up to so many rows."""
+    """Ask a prompt source to choose up to this many rows."""
 
     count: int
 
@@ -296,11 +306,11 @@ SourceCommand = OpenSource | ChooseRows | RowsOffered | GroupScored | Stop
 
 
 class SourceReady(Message, frozen=True):
-    """Said once it is imported and knows what it was told before."""
+    """The prompt source is imported and has been told everything that happened before."""
 
 
 class RowsChosen(Message, frozen=True):
-    """Said: the rows it chose; none for now, or None: never any again."""
+    """The rows a prompt source chose: empty for none at the moment, None for never any again."""
 
     rows: tuple[int, ...] | None
 

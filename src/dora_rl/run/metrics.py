@@ -1,4 +1,4 @@
-"""One line a step: what the trainer measured, and what the asynchronous run was like meanwhile."""
+"""Metrics of a run: one line a step, of what the trainer measured and how asynchronous the run was."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,14 +29,14 @@ class MetricsWriter:
         self._last_at = max((line["at"] for line in lines if "step_time" in line), default=0.0)
         self._evaluated = {line["step"] for line in lines if "eval/prompts" in line}
         self._taken: dict[int, Values] = {}
-        """By batch: the next one may be taken before the last is published."""
+        """Metrics of each batch taken and not published yet, by batch: the next may be taken before that."""
         self._num_failures = 0
         self._logged: dict[str, list[float]] = {}
-        """By reward functions, since the last step."""
+        """Values that reward functions logged since the last step, by name."""
         self.last: Values = {}
 
     def judged(self, judgement: Judgement) -> None:
-        """A trajectory was: its failures count, and what was logged about it unless it is an evaluation's."""
+        """Count a judged trajectory's failures, and what was logged about it unless it was evaluated."""
         self._num_failures += len(judgement.failures)
         group = self._plane.ledger.group_of(judgement.trajectory)
         if group is None or not group.is_evaluation:
@@ -44,7 +44,7 @@ class MetricsWriter:
                 self._logged.setdefault(metric.name, []).append(metric.value)
 
     def took(self, take: Take, groups: Sequence[FinishedGroup]) -> None:
-        """A batch was taken: what its rewards and its age were."""
+        """Note the rewards and the staleness of a batch that was taken."""
         named: dict[str, list[float]] = {}
         for group in groups:
             for member in group.members:
@@ -57,7 +57,7 @@ class MetricsWriter:
         self._taken[take.batch] = values
 
     def published(self, message: StepPublished, at: float) -> None:
-        """A step was published: told before it is written down, and cut off again if it is not."""
+        """Write the line of a published step, before the journal has it; a resumed run cuts off the rest."""
         counters = self._counters()
         since = {name: value - self._marks[name] for name, value in counters.items()}
         window = self._plane.window
@@ -84,7 +84,7 @@ class MetricsWriter:
         self.write({"step": message.batch + 1, "at": at, **values}, step=message.batch + 1)
 
     def evaluated(self, version: int, at: float, rewards: list[float], lengths: list[int]) -> None:
-        """All evaluations of a version are scored; one that was told before a crash is not told again."""
+        """Write the line of a complete evaluation, unless it was written before a crash."""
         if version in self._evaluated:
             return
         self._evaluated.add(version)
@@ -123,7 +123,7 @@ class MetricsWriter:
 
 
 def _cut(path: Path, newest_version: int) -> list[dict[str, Any]]:
-    """Leave out what a crash tore off, and steps that are not published; what is left."""
+    """Remove lines that a crash tore and steps that are not published; returns the lines that are left."""
     if not path.exists():
         return []
     kept: dict[bytes, dict[str, Any]] = {}

@@ -24,17 +24,17 @@ from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
 
 _LOAD_S, _MOVE_S, _STEP_S = 1.0, 0.1, 0.02
-"""What is believed before anything was seen."""
+"""Seconds that loading a version, moving a request and a decode step are taken for until measured."""
 
 
 class ResumePoint(Struct, kw_only=True):
-    """What happened before this process began, and others than control need to go on."""
+    """What happened before this process began, as far as parts other than control need it to go on."""
 
     evaluations: list[Event] = field(default_factory=list)
-    """Everything that speaks of one."""
+    """Every journalled event that speaks of an evaluation, in order."""
     at: float = 0.0
     starts: dict[int, Start] = field(default_factory=dict)
-    """The last of each trajectory that was not heard to end."""
+    """The last Start of each trajectory that is not known to have ended, by trajectory."""
     handed: list[Hand] = field(default_factory=list)
     retired: list[int] = field(default_factory=list)
     is_resumed: bool = False
@@ -59,7 +59,7 @@ class OpenRun(Struct, kw_only=True):
 
 
 def open_new(setup: RunSetup, inputs: Path) -> OpenRun:
-    """A new run out of what was prepared for it; nothing is left behind if it does not suit."""
+    """Open a new run out of what was prepared for it; nothing is left behind if the set-up does not fit."""
     root, made = Path(setup.run_directory), LiveLayout(root=inputs)
     check_lengths(PromptTable.read(made.prompts), setup)
     with ExitStack() as closing:
@@ -72,7 +72,7 @@ def open_new(setup: RunSetup, inputs: Path) -> OpenRun:
 
 
 def _fill(layout: LiveLayout, setup: RunSetup, made: LiveLayout) -> None:
-    """What a live run is resumed from, beside its journal."""
+    """Write what a live run is resumed from, beside its journal."""
     for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
         shutil.copyfile(source, target)
     if made.initial_model.exists():
@@ -81,7 +81,7 @@ def _fill(layout: LiveLayout, setup: RunSetup, made: LiveLayout) -> None:
 
 
 def open_again(run_directory: Path) -> OpenRun:
-    """A run that was cut short: its log reconciled, its control plane as it was."""
+    """Open a run that was cut short: its event log reconciled, its control plane as it was."""
     with ExitStack() as closing:
         directory = closing.enter_context(RunDirectory.resume(run_directory))
         setup = _at_home(read_setup(LiveLayout(root=run_directory).setup), run_directory)
@@ -89,7 +89,7 @@ def open_again(run_directory: Path) -> OpenRun:
 
 
 def _at_home(setup: RunSetup, root: Path) -> RunSetup:
-    """The set-up with its places as they are now: a run may have been moved."""
+    """The set-up with its paths as they are now: the run directory may have been moved."""
     initial_model = LiveLayout(root=root).initial_model
     model = str(initial_model) if initial_model.exists() else setup.model_directory
     return msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
@@ -120,7 +120,7 @@ def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: 
 
 
 def _decide_again(plane: ControlPlane, journal: Journal, past: ResumePoint, feed: PromptFeed) -> None:
-    """Bring the control plane, and the source of prompts, to where they were."""
+    """Bring the control plane and the prompt source to where they were, by telling them the journal again."""
     difference = replay(plane, _remembered(journal, past, feed)).difference
     if difference is not None:
         raise DoraError(
@@ -130,7 +130,7 @@ def _decide_again(plane: ControlPlane, journal: Journal, past: ResumePoint, feed
 
 
 def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterator[Event]:
-    """The journal's events, with what others than control need of them kept in `past`."""
+    """The journal's events, one by one; what parts other than control need of them is kept in `past`."""
     evaluated: set[int] = set()
     for told, decisions in journal.events():
         past.at = told.at
@@ -160,7 +160,7 @@ def _remember(decision: Decision, past: ResumePoint) -> None:
 
 
 def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set[int]) -> bool:
-    """`evaluated` are the trajectories of evaluations so far."""
+    """Whether an event concerns an evaluation; `evaluated` are the evaluation trajectories so far."""
     starts = {d.trajectory for d in decisions if isinstance(d, Start) and d.evaluation}
     closes = {key for d in decisions if isinstance(d, Close) for key in d.members}
     evaluated |= starts

@@ -166,7 +166,7 @@ class Orchestrator:
             raise
 
     def _read_messages(self) -> Received:
-        """What happened since the last turn: prompts, instances, rewards, the trainer, deaths, the tick."""
+        """What happened since the last turn: prompts, instances, rewards, trainer, deaths, the tick."""
         at = self.now
         received = Received(inputs=[*self._offers(at)])
         received += self._instance_inbox.read(at)
@@ -198,7 +198,7 @@ class Orchestrator:
     # --- waiting --------------------------------------------------------------------------------
 
     def _await_rewards(self) -> None:
-        """Until the reward functions are imported, or somebody has seen enough."""
+        """Wait until the reward functions are imported, or the user interrupts."""
         pool = self.rewards.pool
         while not (pool.is_ready or self.interrupts.count):
             pool_s = pool.wait_s()
@@ -237,7 +237,7 @@ class Orchestrator:
             self.rewards.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
 
     def _heed_interrupts(self) -> None:
-        """Leave when somebody wants it, or when no prompts are left to go on with."""
+        """End the run when the user wants it, or when no prompts are left to go on with."""
         self.interrupts.drain()
         if (self.interrupts.count or self._run.plane.is_stranded) and not self._is_leaving:
             self._is_leaving = True
@@ -258,7 +258,7 @@ class Orchestrator:
         return is_written and not self._evaluations.num_missing
 
     def _check_progress(self) -> None:
-        """A stuck run is an error, not a hang."""
+        """Raise if nothing has ended for too long: a stuck run is an error, not a hang."""
         plane = self._run.plane
         w = plane.window
         progress = (w.taken, w.newest, w.num_active, w.num_finished, self._evaluations.num_missing)
@@ -277,7 +277,7 @@ class Orchestrator:
             )
 
     def stop(self) -> None:
-        """Let every worker end in order; a second interrupt, or one that takes too long, ends that."""
+        """Let every worker end in order; a second interrupt, or taking too long, kills the rest."""
         handles = [*(process.handle for process in self._instances.processes.values()), self.trainer.handle]
         for handle in handles:
             handle.send(say.Stop())

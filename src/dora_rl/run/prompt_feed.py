@@ -22,7 +22,7 @@ from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 
 _NAME = "the source of prompts"
 _ASK_AGAIN_S = 0.2
-"""After so long a source that had nothing is asked again."""
+"""Seconds after which a source that had no rows is asked again."""
 
 
 class PromptFeed:
@@ -47,11 +47,11 @@ class PromptFeed:
 
     @property
     def handles(self) -> list[Handle]:
-        """Whom to wait for."""
+        """Handles of processes whose messages the loop waits for."""
         return [self._worker.handle] if self._worker is not None else []
 
     def watch(self, told: Input, decisions: Sequence[Decision]) -> None:
-        """Hear of an event that is durable, whenever it happened."""
+        """Tell the source of a durable event, whether it happened now or before a restart."""
         if isinstance(told, PromptsOffered):
             self._offers.recall(told)
             self._is_exhausted |= told.is_last
@@ -70,7 +70,7 @@ class PromptFeed:
             self._worker.handle.send(message)
 
     def offers(self, num_queued: int, most_at_once: int, at: float) -> list[PromptsOffered]:
-        """What to tell control now; a process that is asked answers at a later look."""
+        """Rows to offer to control now; a source in a process answers at a later turn."""
         low_water = self._setup.data.order.low_water(most_at_once, self._setup.recipe.batch.groups)
         wanted = 2 * low_water - num_queued if num_queued < low_water and not self._is_exhausted else 0
         if self._worker is not None:
@@ -127,7 +127,7 @@ class SourceProcess:
         return handle
 
     def answers(self, wanted: int) -> list[tuple[int, ...] | None]:
-        """Choices that came since, None where no more will; and ask for `wanted` rows if it is time."""
+        """Choices that arrived, None where no more will come; asks for `wanted` rows if it is time."""
         answers: list[tuple[int, ...] | None] = []
         for word in self.handle.receive():
             answers += self._hear(word)

@@ -23,11 +23,11 @@ class PromptTable(Record, frozen=True):
     train: tuple[TokenizedPrompt, ...]
     held_out: tuple[TokenizedPrompt, ...]
     stop_tokens: tuple[int, ...]
-    """That end a completion of this model."""
+    """Token ids that end a completion of this model."""
     num_overlong: int = 0
     """Rows to train on that were left out because their prompts are too long."""
     num_overlong_held_out: int = 0
-    """Held-out rows that were."""
+    """Held-out rows that were left out because their prompts are too long."""
 
     def __getitem__(self, row: int) -> TokenizedPrompt:
         num_train = len(self.train)
@@ -58,12 +58,12 @@ class PromptCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: Path) -> "PromptCounts":
-        """Of the table in a file."""
+        """Read the counts from the file of a prompt table."""
         return msgspec.msgpack.decode(path.read_bytes(), type=cls)
 
 
 class PromptLengths(Sequence[int]):
-    """Tokens of each prompt. As long as there are rows to train on; held-out rows come behind its end."""
+    """The length of each training prompt in tokens, by row; held-out rows come behind its end."""
 
     def __init__(self, table: PromptTable) -> None:
         self._num_train = len(table.train)

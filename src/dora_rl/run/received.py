@@ -15,7 +15,7 @@ from dora_rl.store.records import AnyPayload
 
 
 class Effect(Record, frozen=True):
-    """Something that has to be done because of a message."""
+    """Something to be done because of a message, without a decision of control."""
 
 
 class ScoreTrajectory(Effect, frozen=True):

@@ -27,7 +27,7 @@ class PartialTrajectory(Struct, kw_only=True):
     """What exists of a trajectory that is being generated."""
 
     start: Start
-    """Its newest: what names its prompt and its random stream."""
+    """The newest Start of the trajectory, which names its prompt and its random stream."""
     tokens: list[int] = field(default_factory=list)
 
     @property
@@ -49,13 +49,13 @@ class RequestTable:
     def __init__(self, unfinished: Iterable[PartialTrajectory] = ()) -> None:
         """`unfinished`: trajectories that were cut short together with the run."""
         self.partial = {each.start.trajectory: each for each in unfinished}
-        """By trajectory, until it ends or is closed."""
+        """Trajectories in progress, by trajectory, until they end or are closed."""
         self._placed: dict[int, PlacedRequest] = {}
         self._of_trajectory: dict[int, PlacedRequest] = {}
         self._next = 0
 
     def place(self, trajectory: int, instance: int) -> PlacedRequest:
-        """Give a trajectory a request on an instance; an earlier one is forgotten."""
+        """Give a trajectory a request on an instance; an earlier request is forgotten."""
         self.forget(trajectory)
         placed = PlacedRequest(number=self._next, trajectory=trajectory, instance=instance)
         self._next += 1
@@ -63,26 +63,26 @@ class RequestTable:
         return placed
 
     def find(self, number: int, instance: int) -> PlacedRequest | None:
-        """The request an instance speaks of, if it is still there."""
+        """The request an instance speaks of, or None if it is no longer there."""
         placed = self._placed.get(number)
         return placed if placed is not None and placed.instance == instance else None
 
     def of(self, trajectory: int) -> PlacedRequest | None:
-        """The request of a trajectory, if it has one."""
+        """The request of a trajectory, or None if it has none."""
         return self._of_trajectory.get(trajectory)
 
     def on(self, instance: int) -> Iterator[PlacedRequest]:
-        """The requests of an instance; they may be forgotten meanwhile."""
+        """The requests on an instance, as a copy: they may be forgotten while it is read."""
         return (placed for placed in list(self._placed.values()) if placed.instance == instance)
 
     def forget(self, trajectory: int) -> None:
-        """A trajectory has no request any more."""
+        """Forget the request of a trajectory; what exists of the trajectory stays."""
         placed = self._of_trajectory.pop(trajectory, None)
         if placed is not None:
             del self._placed[placed.number]
 
     def begin(self, start: Start) -> PartialTrajectory:
-        """What exists of a trajectory that starts: nothing, if this is another attempt."""
+        """Note that a trajectory starts; of an earlier attempt nothing is kept."""
         partial = self.partial.get(start.trajectory)
         if partial is None or partial.attempt != start.attempt:
             partial = self.partial[start.trajectory] = PartialTrajectory(start=start)
@@ -91,11 +91,11 @@ class RequestTable:
 
 
 class MoveInProgress(Struct, kw_only=True):
-    """A decided move that has not arrived."""
+    """A decided move whose request has not arrived yet."""
 
     decision: Move
     path: Path | None
-    """Where its KV goes through; None for a move without."""
+    """The file that the request's KV travels through; None for a move without KV."""
     kv_bytes: int = 0
 
 
@@ -114,7 +114,7 @@ class RequestMoves:
         self._directory.mkdir(mode=0o700)
 
     def begin(self, decision: Move) -> None:
-        """Ask the source for a request, unless it ended or was lost meanwhile."""
+        """Ask the source instance to export a request, unless it ended or was lost meanwhile."""
         placed = self._requests.of(decision.trajectory)
         if placed is None or placed.instance != decision.source:
             return
@@ -124,7 +124,7 @@ class RequestMoves:
         self._instances.send(decision.source, command)
 
     def left(self, placed: PlacedRequest, kv_bytes: int, at: float) -> Received:
-        """A request is out of its source, and all its tokens are known: send it on to its target."""
+        """Send a request on to its target: it is out of its source, and all its tokens are known."""
         key = placed.trajectory
         move = self._in_progress.get(key)
         if move is None:
@@ -142,7 +142,7 @@ class RequestMoves:
         return Received(inputs=self.arrived(arriving, at), effects=[go_on])
 
     def arrived(self, placed: PlacedRequest, at: float) -> list[told.Input]:
-        """The target has the request."""
+        """Note that the target instance has the request."""
         move = self.forget(placed.trajectory)
         if move is None:
             return []
@@ -158,22 +158,22 @@ class RequestMoves:
         ]
 
     def forget(self, trajectory: int) -> MoveInProgress | None:
-        """Nothing more comes of a move, if there is one."""
+        """Drop the move of a trajectory, if there is one, with its file."""
         move = self._in_progress.pop(trajectory, None)
         if move is not None and move.path is not None:
             move.path.unlink(missing_ok=True)
         return move
 
     def forget_request(self, trajectory: int) -> None:
-        """A trajectory has no request any more, wherever that was or was going to."""
+        """Drop the request of a trajectory, wherever it was or was going to."""
         self._requests.forget(trajectory)
         self.forget(trajectory)
 
     def forget_instance(self, instance: int) -> None:
-        """All requests of an instance are gone; what is journalled of them is not."""
+        """Drop all requests of an instance that is gone; what is journalled of them stays."""
         for placed in self._requests.on(instance):
             self.forget_request(placed.trajectory)
 
     def close(self) -> None:
-        """Remove the files of moves."""
+        """Remove the files that KV of moving requests travels through."""
         shutil.rmtree(self._directory, ignore_errors=True)

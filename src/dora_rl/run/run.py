@@ -67,7 +67,7 @@ def resume_live(
 
 @contextmanager
 def resumable(root: Path) -> Iterator[None]:
-    """What ends a run and is not the user's mistake is said with the way back, once there is one."""
+    """Add how to resume to errors that end a run and are no mistake of the user's, once it can be."""
     try:
         with full_disk_named(root):
             yield

@@ -18,7 +18,7 @@ from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.requests import Sampling
 
 _FORMAT = 2
-"""Of setup.json. Raised whenever a run could not go on from what an earlier version wrote."""
+"""The format number of setup.json, raised when a run could not go on from what an earlier version wrote."""
 
 
 class DeviceLayout(Record, frozen=True):
@@ -26,19 +26,19 @@ class DeviceLayout(Record, frozen=True):
 
     instances: Positive = 1
     is_elastic: bool = False
-    """An instance that shares a device with the trainer pauses while it trains."""
+    """Whether an instance that shares a device with the trainer pauses while it trains."""
     instance_device: str = "cpu"
     """`cpu`, `cuda`, or `cuda:i`; instances are dealt out over the GPUs where it is `cuda`."""
     num_gpus: Count = 0
-    """Over which instances are dealt out."""
+    """How many GPUs instances are dealt out over."""
     trainer_device: str = "cpu"
-    """Like `instance_device`; of the first rank where there are several."""
+    """The device of the trainer's first rank: `cpu`, `cuda`, or `cuda:i`."""
     trainer_ranks: Positive = 1
-    """Processes that train together. On GPUs each has its own: the first one's and those after it."""
+    """Processes that train together. On GPUs each rank has its own: the first rank's and those after it."""
     instance_threads: Positive = 1
-    """Threads of torch in each instance."""
+    """Torch threads of each instance."""
     trainer_threads: Positive = 1
-    """Threads of torch in each rank of the trainer."""
+    """Torch threads of each rank of the trainer."""
 
     def __post_init__(self) -> None:
         if self.instance_device == "cuda" and not self.num_gpus:
@@ -47,17 +47,17 @@ class DeviceLayout(Record, frozen=True):
             )
 
     def instance_home(self, number: int) -> str:
-        """Where an instance generates."""
+        """The device an instance generates on."""
         dealt_out = self.instance_device == "cuda"
         return f"cuda:{number % self.num_gpus}" if dealt_out else self.instance_device
 
     def pauses(self, number: int) -> bool:
-        """Whether an instance stands still while the trainer trains."""
+        """Whether an instance generates nothing while the trainer trains."""
         ranks = map(self.rank_device, range(self.trainer_ranks))
         return self.is_elastic and self.instance_home(number) in ranks
 
     def rank_device(self, rank: int) -> str:
-        """Where a rank of the trainer computes."""
+        """The device a rank of the trainer computes on."""
         kind, _, first = self.trainer_device.partition(":")
         return kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}"
 
@@ -66,12 +66,11 @@ class RunSetup(Record, frozen=True):
     """Everything a run needs. Plain data; nothing in it is loaded yet."""
 
     recipe: Recipe
-    """Completed: rewards, the length of responses and the rows of an evaluation are said, whoever left them
-    out. Journal and event log begin with it."""
+    """The completed recipe, nothing left out of it. Journal and event log begin with it."""
     run_directory: str
-    """Where the run leaves everything; must not exist, or be empty."""
+    """The directory of the run; a new run's must not exist, or be empty."""
     model_directory: str
-    """A Hugging Face directory: the initial weights, and the tokenizer."""
+    """The Hugging Face directory with the initial weights and the tokenizer."""
     engine: EngineConfig
     devices: DeviceLayout
 
@@ -96,30 +95,30 @@ class RunSetup(Record, frozen=True):
 
     @property
     def data(self) -> DataConfig:
-        """The rows; a recipe that is completed names them."""
+        """The recipe's section about rows, which a completed recipe has."""
         assert self.recipe.data is not None, "a completed recipe names its rows"
         return self.recipe.data
 
     @property
     def max_new_tokens(self) -> int:
-        """A response ends there, at the latest."""
+        """The most tokens a response may have."""
         found = self.recipe.response.max_new_tokens
         assert found is not None, "a completed recipe says how long a response may be"
         return found
 
     @property
     def scoring(self) -> ScoringConfig:
-        """Rewards and the processes they run in."""
+        """The recipe's reward functions, and the processes they run in."""
         return ScoringConfig(rewards=self.recipe.rewards, **_fields(self.recipe.scoring))
 
     @property
     def trainer(self) -> TrainerConfig:
-        """Every setting of the trainer."""
+        """Every setting of the trainer, from all sections that have one."""
         return trainer_config(self.recipe)
 
     @property
     def evaluation_sampling(self) -> Sampling:
-        """How tokens of held-out rows are drawn."""
+        """How tokens of held-out rows are sampled."""
         return Sampling(temperature=0.0) if self.recipe.evaluation.greedy else self.recipe.sampling
 
 
@@ -135,13 +134,13 @@ def trainer_config(recipe: Recipe) -> TrainerConfig:
 
 
 def write_setup(setup: RunSetup, path: Path) -> None:
-    """As JSON, for people to read."""
+    """Write the set-up as JSON, for people to read."""
     whole = {"format": _FORMAT, **msgspec.to_builtins(setup)}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(whole)) + b"\n")
 
 
 def read_setup(path: Path) -> RunSetup:
-    """What `write_setup` wrote; a sentence about what another version wrote."""
+    """Read what `write_setup` wrote; a ConfigError explains a file that another version wrote."""
     try:
         whole = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         written = whole.pop("format", 1)

@@ -4,27 +4,27 @@ from dora_rl.core.record import Record
 
 
 class RunSummary(Record, frozen=True):
-    """A run, once it is over or was interrupted."""
+    """How a run ended, once it is over or was interrupted."""
 
     run_directory: str
     is_complete: bool
-    """All steps are done and in a checkpoint; otherwise it was interrupted and can be resumed."""
+    """Whether all steps are done and in a checkpoint; if not, the run was interrupted and can be resumed."""
     steps: int
-    """Versions published, of this run and of what it resumed."""
+    """Train steps published, including those before the run was resumed."""
     elapsed_s: float
-    """Of the run's own clock, which stands still between an interruption and a resumption."""
+    """Seconds on the run's own clock, which stands still between an interruption and a resumption."""
     trained_trajectories: int
     closed_trajectories: dict[str, int]
-    """By the name of the outcome."""
+    """Trajectories that were not trained on, by the name of their outcome."""
     staleness_mean: float
     staleness_max: int
     starved_s: float
     window_stall_s: float
     worker_deaths: dict[str, int]
-    """By the name of the worker, since this process began."""
+    """Deaths of workers since this process began, by the worker's name."""
     reward_failures: dict[str, int]
-    """Trajectories without a reward by the name of the failure, since this process began."""
+    """Trajectories without a reward since this process began, by the name of the failure."""
     checkpoint: str | None
-    """The newest one: a Hugging Face directory."""
+    """The newest checkpoint, a Hugging Face directory."""
     last_metrics: dict[str, float | None]
-    """Of the last step."""
+    """The metrics of the last train step."""

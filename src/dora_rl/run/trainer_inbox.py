@@ -1,4 +1,8 @@
-"""Messages of the trainer become control's inputs and effects."""
+"""Messages of the trainer become control's inputs and effects.
+
+Knows what each message means for others; when the trainer is started or sent something is its process's
+business.
+"""
 
 from dora_rl.core import inputs as told
 from dora_rl.run import messages as say
@@ -28,7 +32,7 @@ class TrainerInbox:
         self._deaths = deaths
 
     def read(self, at: float) -> Received:
-        """Everything the trainer said."""
+        """Everything the trainer said since the last turn, as inputs and effects."""
         received = Received()
         for message in self._trainer.messages():
             match message:

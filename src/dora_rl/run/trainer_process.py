@@ -55,27 +55,27 @@ class TrainerProcess:
         self._launch = launch
         self._objects = dict(objects or {})
         self._handed = list(handed)
-        """Groups of the batch that is not taken yet."""
+        """Groups handed over in advance, of the batch that is not taken yet."""
         self._retired = list(retired)
-        """Versions that nobody needs; one that starts is told again, because the last may not have heard."""
+        """Versions to delete from the store: a trainer that starts is told all of them again."""
         self.checkpoint: str | None = None
-        """The last one this process has seen written."""
+        """The last checkpoint directory this process has seen written; None before the first."""
         self._is_open = True
         """Whether further steps may begin."""
         self._wants_checkpoint = False
-        """The trainer has not been told yet."""
+        """Whether a checkpoint is wanted that the trainer has not been told to write."""
         self._is_writing = False
-        """It was told, and may train further steps meanwhile."""
+        """Whether the trainer is writing a checkpoint; it may train further steps meanwhile."""
         self.is_ready = False
         self.is_training = False
-        """A step was sent, and that it was published is not journalled yet."""
+        """Whether a step was sent whose publication is not journalled yet."""
         self._start()
 
     def _start(self) -> None:
         self.is_ready = self.is_training = False
         self._num_busy = 0
         self._has_part = False
-        """It was sent groups of a step that was not."""
+        """Whether the trainer has groups of a step that was not sent yet."""
         self._wants_checkpoint |= self._is_writing
         self._is_writing = False
         self._last_words: str | None = None
@@ -100,13 +100,13 @@ class TrainerProcess:
         return self._layout.logs / "trainer.log"
 
     def close(self) -> None:
-        """End it, if it is left, at once."""
+        """Kill the trainer's process if it is left, without waiting."""
         self.handle.end(within_s=0.0)
 
     # --- telling --------------------------------------------------------------------------------
 
     def take(self, take: Take) -> None:
-        """Train on a batch; one that is not ready will find it in the journal."""
+        """Send a taken batch to the trainer; one that is not ready gets it from the journal when it is."""
         finished = [self._journal.group(group) for group in take.groups]
         self._metrics.took(take, finished)
         has_some = {hand.group for hand in self._handed}
@@ -116,18 +116,18 @@ class TrainerProcess:
             self._train(say.TrainStep(batch=take.batch, groups=groups))
 
     def hand(self, hand: Hand) -> None:
-        """Begin to train on a group of a batch to come."""
+        """Send a group of a batch to come, so that training on it begins."""
         self._handed.append(hand)
         if self.is_ready and self._is_open:
             self._add(hand)
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """A checkpoint is wanted, or being written."""
+        """Whether a checkpoint is wanted or being written."""
         return self._wants_checkpoint or self._is_writing
 
     def write_checkpoint(self) -> None:
-        """Have the last version written, now or once that can be: one at a time."""
+        """Have the last version written as a checkpoint, now or as soon as the one in progress is done."""
         self._wants_checkpoint = True
         # A checkpoint ahead of the journal would hold a step that the journal still waits for.
         # A step that began with some of its groups cannot be written.
@@ -150,7 +150,7 @@ class TrainerProcess:
         return True
 
     def leave(self, *, with_checkpoint: bool) -> None:
-        """Begin no further step; write what there is, or do without a checkpoint that was not begun."""
+        """Begin no further step; have a last checkpoint written, or give up one that was not begun."""
         self._is_open = False
         if with_checkpoint:
             self.write_checkpoint()
@@ -158,7 +158,7 @@ class TrainerProcess:
             self._wants_checkpoint = False
 
     def step_recorded(self, effect: RecordStep) -> None:
-        """The journal has the version of the step in progress: it may be written, if that is due."""
+        """Note that the journal has the version of the step in progress; write a checkpoint if due."""
         self.is_training = False
         self._wants_checkpoint |= effect.is_checkpoint_due
         if self._wants_checkpoint:
@@ -192,7 +192,7 @@ class TrainerProcess:
     # --- listening ------------------------------------------------------------------------------
 
     def messages(self) -> list[TrainerMessage]:
-        """What the trainer said that concerns others."""
+        """Messages of the trainer that concern others."""
         messages: list[TrainerMessage] = []
         for message in self.handle.receive():
             self._heard_at = time.monotonic()
@@ -222,7 +222,7 @@ class TrainerProcess:
         self._since = time.monotonic()
 
     def _catch_up(self, ready: say.TrainerReady) -> None:
-        """Send everything that was taken after the version it holds."""
+        """Send every batch that was taken after the version the trainer holds."""
         self.is_ready = True
         for version in self._retired:
             self.handle.send(say.RetireVersion(version=version))
@@ -244,7 +244,7 @@ class TrainerProcess:
     # --- deaths ---------------------------------------------------------------------------------
 
     def restart_if_gone(self) -> str | None:
-        """Start it again if it died, hangs or takes too long; say why."""
+        """Start the trainer again if it died, hangs or takes too long to start; returns why."""
         reason = self._trouble()
         if reason is not None:
             self.handle.end(within_s=0.0)
@@ -266,7 +266,7 @@ class TrainerProcess:
 
 
 def _take_of(batch: TakenBatch) -> Take:
-    """As control decided it."""
+    """The Take decision of a journalled batch."""
     return Take(
         batch=batch.number,
         groups=tuple(group.group for group in batch.groups),

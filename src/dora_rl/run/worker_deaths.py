@@ -10,15 +10,15 @@ from dora_rl.launch.messages import Broken
 from dora_rl.store.errors import DiskFull
 
 _BY_ITSELF = ("exited with", "killed by SIGABRT")
-"""A process that was killed from outside said nothing of it: its last line is about something else."""
+"""Exits whose reason is in the log: a process killed from outside wrote nothing about it."""
 
 
 class WorkerDied(DoraError):
-    """A worker dies again and again."""
+    """A worker dies again and again, so the run cannot go on."""
 
 
 class WorkerDeaths:
-    """Who died how often, in all and since the last version was published."""
+    """How often each worker died, in all and since the last version was published."""
 
     def __init__(self, max_deaths: int, log: Path) -> None:
         self._max_deaths = max_deaths
@@ -28,7 +28,7 @@ class WorkerDeaths:
         self._untold: list[tuple[str, str, bool]] = []
 
     def count(self, worker: str, reason: str, log: Path) -> None:
-        """A worker died; WorkerDied if that was once too often."""
+        """Count a death of a worker; raises WorkerDied if it was one too many in a row."""
         self._in_a_row[worker] += 1
         is_over = self._in_a_row[worker] >= self._max_deaths
         self.note(worker, reason, is_restarted=not is_over)
@@ -40,14 +40,14 @@ class WorkerDeaths:
             )
 
     def note(self, worker: str, reason: str, *, is_restarted: bool = True) -> None:
-        """A worker died whose deaths others judge."""
+        """Write a death down without counting it in a row: whoever owns the worker judges that."""
         with self._log.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {worker} {reason}\n")
         self.total[worker] += 1
         self._untold.append((worker, reason, is_restarted))
 
     def faults(self, at: float) -> list[Fault]:
-        """Deaths that the event log does not have yet."""
+        """Deaths that the event log does not have yet, as its records."""
         untold, self._untold = self._untold, []
         return [
             Fault(at=at, worker=worker, reason=reason, is_restarted=is_restarted)
@@ -55,12 +55,12 @@ class WorkerDeaths:
         ]
 
     def forgive(self) -> None:
-        """A version was published: whoever died did not keep the run from going on."""
+        """Begin counting deaths in a row anew: a version was published, so the run goes on."""
         self._in_a_row.clear()
 
 
 def how_it_ended(exit_reason: str, last_words: str | None, log: Path) -> str:
-    """In words: what it said itself, else what it left in its log if it ended by itself with an error."""
+    """Why a worker ended, in words: its last words, else the last line of its log if it failed by itself."""
     is_error = exit_reason.startswith(_BY_ITSELF) and exit_reason != "exited with 0"
     said = last_words or (_last_line(log) if is_error else None)
     return f"{exit_reason}: {said}" if said else exit_reason
@@ -72,7 +72,7 @@ def _last_line(log: Path) -> str | None:
 
 
 def end_if_final(broken: Broken) -> None:
-    """What would break again in the same way ends the run at once."""
+    """Raise if a worker broke in a way that would only repeat itself, and so ends the run at once."""
     if broken.is_users:
         raise UserError(broken.message, hint=broken.hint)
     if broken.is_disk_full:

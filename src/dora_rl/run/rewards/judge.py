@@ -15,24 +15,24 @@ from dora_rl.envs.scoring.messages import Item, Metric, Per, RewardFailure, Scor
 from dora_rl.run.rewards.pool import ScorerPool
 
 NO_REWARD = "no reward: no function applied"
-"""The label of a trajectory to which every function said None."""
+"""The label of a trajectory for which every reward function returned None."""
 
 
 class Judgement(Record, frozen=True):
-    """All that was said about one trajectory."""
+    """Everything the reward functions said about one trajectory."""
 
     trajectory: int
     reward: float | None
-    """The weighted sum; None where no function applied, or one failed."""
+    """The weighted sum of the functions' values; None where no function applied, or one failed."""
     values: dict[str, float | None]
-    """Each function's own value, without its weight."""
+    """Each reward function's own value, without its weight."""
     failures: tuple[RewardFailure, ...]
     metrics: tuple[Metric, ...]
-    """What functions logged; of a group's functions, with its first member only."""
+    """Values that functions logged; those of a group's functions stand with its first member only."""
 
     @property
     def label(self) -> str | None:
-        """What a trajectory without a reward is counted under."""
+        """The label under which a trajectory without a reward is counted."""
         if self.failures:
             return self.failures[0].label
         return NO_REWARD if self.reward is None else None
@@ -50,7 +50,7 @@ class _Case(Struct, kw_only=True):
 
 
 class Judge:
-    """The rewards of a run."""
+    """Collects what reward functions say until each trajectory's judgement is complete."""
 
     def __init__(self, pool: ScorerPool, rewards: Sequence[RewardConfig]) -> None:
         self._pool = pool
@@ -67,14 +67,14 @@ class Judge:
             self._ask("trajectory", [case])
 
     def group_ended(self, group: int) -> None:
-        """No further member of this group will come."""
+        """Note that no further member of this group will come, so the group's functions can be called."""
         cases = self._groups.pop(group, [])
         if "group" in self._kinds and cases:
             # By number, so that the order in which they ended is nothing a reward can depend on.
             self._ask("group", sorted(cases, key=lambda case: case.trajectory))
 
     def poll(self, timeout_s: float = 0.0) -> list[Judgement]:
-        """The trajectories that are now judged."""
+        """Judgements that became complete since the last call."""
         judged = [case for result in self._pool.poll(timeout_s) for case in self._heard(result)]
         return [self._judgement(case) for case in judged]
 
@@ -104,7 +104,7 @@ class Judge:
 
 
 def weighted_sum(values: dict[str, float | None], weights: dict[str, float]) -> float | None:
-    """The sum over the functions that apply; None where none does."""
+    """The weighted sum of the functions that apply; None where none does."""
     # In the order of the weights, whatever order they answered in: floating-point sums depend on it.
     terms = [weight * value for name, weight in weights.items() if (value := values.get(name)) is not None]
     return sum(terms) if terms else None

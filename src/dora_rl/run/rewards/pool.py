@@ -35,7 +35,7 @@ from dora_rl.run.rewards.pool_worker import PoolWorker, ScoreTask
 
 _MAX_FAILED_STARTS = 3
 _EXIT_S = 1.0
-"""A socket closes a moment before its process can be waited for."""
+"""Seconds to wait for a process whose socket has closed: that happens a moment before it has ended."""
 
 
 class ScorerPool:
@@ -51,7 +51,7 @@ class ScorerPool:
         replaced: Callable[[str], None] = lambda reason: None,
         log: Path | None = None,
     ) -> None:
-        """`replaced` hears why a process was; what functions print goes to the log, else to stderr."""
+        """`replaced` is told why a process was replaced; without a log, functions print to stderr."""
         self._config = config
         self._launch = launch
         self._objects = objects or {}
@@ -64,7 +64,7 @@ class ScorerPool:
         self._num_failed_starts = 0
         self._needs: tuple[Needs, ...] = ()
         self.num_restarts = 0
-        """Processes replaced because they died or hung."""
+        """Reward processes replaced because they died or hung."""
         self._workers: list[PoolWorker] = []
         for _ in range(config.processes):
             self._start()
@@ -84,13 +84,13 @@ class ScorerPool:
         return None if due_at == float("inf") else max(0.0, due_at - self._clock())
 
     def submit(self, request: ScoreRequest) -> None:
-        """Have it scored; the result comes out of `poll`."""
+        """Have a request scored; its result comes out of `poll`."""
         assert request.items, f"request {request.request} has nothing to score"
         self._queue.append(ScoreTask(request=request))
         self._dispatch()
 
     def poll(self, timeout_s: float = 0.0) -> list[ScoreResult]:
-        """What was finished since; waits up to `timeout_s` for something to be."""
+        """Results since the last call; waits up to `timeout_s` seconds for the first."""
         until = self._clock() + timeout_s
         while True:
             self._step(min(max(0.0, until - self._clock()), self._wait_limit_s()))
@@ -100,18 +100,18 @@ class ScorerPool:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a process has imported the functions."""
+        """Whether at least one process has imported the reward functions."""
         return any(worker.is_ready for worker in self._workers)
 
     def wait_ready(self, columns: Iterable[str] | None = None) -> None:
-        """Wait until the functions are imported; given the rows' columns, check that they are enough."""
+        """Wait until the reward functions are imported; check that `columns` has all they need."""
         while not self.is_ready:
             self._step(self._wait_limit_s())
         if columns is not None:
             check_columns(self._needs, columns)
 
     def close(self) -> None:
-        """End every process; what is pending is forgotten."""
+        """End every process; pending requests are forgotten."""
         for worker in self._workers:
             worker.handle.end(within_s=0.0)
         self._workers.clear()
@@ -162,7 +162,7 @@ class ScorerPool:
                 raise UserError(message.message, hint=message.hint)
 
     def _bury(self, worker: PoolWorker) -> None:
-        """Its last words are read; what it was working on gets another chance."""
+        """Read the last words of a dead process, and give the requests it worked on another chance."""
         reason = worker.handle.end(within_s=_EXIT_S)
         for task in reversed(list(worker.tasks.values())):
             task.num_deaths += task.call is not None

@@ -11,25 +11,25 @@ from dora_rl.envs.scoring.messages import Began, ScoreRequest, SetUp
 from dora_rl.launch.protocol import Handle
 
 _GRACE_S = 2.0
-"""What an asynchronous call gets beyond its limit, which its own process enforces."""
+"""Seconds an asynchronous call gets beyond its limit, which its own process enforces."""
 _QUICK_S = 0.02
-"""A call that takes no longer is over before its answer is read: the next should lie there already."""
+"""Seconds up to which a call is over before its answer is read: the next request should lie there already."""
 _BEGIN_LIMIT_S = 10.0
-"""For a process that works on nothing to begin with what it was given."""
+"""Seconds within which an idle process must begin with what it was given."""
 
 
 class ScoreTask(Struct, kw_only=True, eq=False):
-    """A request on its way, and how it fared so far."""
+    """A score request on its way, and how it fared so far."""
 
     request: ScoreRequest
     num_deaths: int = 0
-    """How many processes died while they worked on it."""
+    """How many processes died while they worked on this request."""
     call: Began | None = None
-    """The function that is being called; None before the first."""
+    """The reward function that is being called; None before the first."""
     called_at: float = 0.0
 
     def due_at(self, time_limit_s: float) -> float:
-        """When the call in progress has had its time."""
+        """When the call in progress has used up its time limit."""
         if self.call is None:
             return math.inf
         return self.called_at + time_limit_s + (_GRACE_S if self.call.is_async else 0.0)
@@ -43,7 +43,7 @@ class PoolWorker:
         self._heard_at = now
         self.handle = handle
         self.descriptor = handle.fileno()
-        """As it was registered with whoever waits: after its end the handle has none."""
+        """The descriptor registered with the selector, kept because the handle has none after its end."""
         handle.send(
             SetUp(
                 rewards=config.rewards,
@@ -66,7 +66,7 @@ class PoolWorker:
 
     @property
     def due_at(self) -> float:
-        """When it will have been silent for too long."""
+        """When this worker will have been silent for too long."""
         if not self.is_ready or self._has_not_begun:
             return self._heard_at + self.silence_limit_s
         limit_s = self._config.time_limit_s
@@ -74,7 +74,7 @@ class PoolWorker:
 
     @property
     def silence_limit_s(self) -> float:
-        """What it may take before it says that it is ready, or that it has begun."""
+        """Seconds this worker may take before it says that it is ready, or that it has begun."""
         return _BEGIN_LIMIT_S if self.is_ready else self._config.start_limit_s
 
     @property
@@ -82,11 +82,11 @@ class PoolWorker:
         return bool(self.tasks) and all(task.call is None for task in self.tasks.values())
 
     def heard(self, now: float) -> None:
-        """It said something."""
+        """Note that the worker gave a sign of life."""
         self._heard_at = now
 
     def open(self, *, is_concurrent: bool) -> None:
-        """The functions are imported."""
+        """Accept requests from now on: the reward functions are imported."""
         self._is_concurrent = is_concurrent
         self.capacity = self._config.max_concurrent if is_concurrent else 1
 
@@ -102,7 +102,7 @@ class PoolWorker:
         task.call, task.called_at = call, now
 
     def end(self, request: int, now: float) -> None:
-        """It has answered. Who is quick gets more in advance; who is not keeps nobody waiting behind him."""
+        """Take an answered request off; a quick worker gets more in advance, a slow one fewer."""
         task = self.tasks.pop(request)
         if not self._is_concurrent:
             is_quick = now - task.called_at <= _QUICK_S
@@ -110,7 +110,7 @@ class PoolWorker:
             self.capacity = max(1, min(wanted, self._config.max_concurrent))
 
     def overdue(self, now: float) -> ScoreTask | None:
-        """The call that holds this process up, if one does."""
+        """The request whose call has exceeded its time limit and holds this process up, or None."""
         if self.handle.is_mid_message:
             return None
         limit_s = self._config.time_limit_s

@@ -34,9 +34,9 @@ from dora_rl.store.records import Rewarded
 _UNANSWERED = ("process died", "time limit")
 _MAX_UNANSWERED = 8
 _UNANSWERED_LIMITS = 3
-"""Time limits that calls without an answer last at least, from the beginning of the first on."""
+"""How many time limits a row of unanswered calls must last, from the start of the first, to end the run."""
 _WRITTEN = 100
-"""Failures of a kind whose traceback is written down."""
+"""How many failures of a kind are logged with their traceback."""
 _NAME = "a reward worker"
 
 
@@ -56,7 +56,7 @@ class RewardQueue:
         objects: Objects | None = None,
         max_failed: int,
     ) -> None:
-        """`max_failed` trajectories in a row that failed end the run."""
+        """`max_failed` failed trajectories in a row end the run."""
         self.pool = ScorerPool(
             config,
             launch=launch,
@@ -73,31 +73,31 @@ class RewardQueue:
         self._tokenizer = Tokenizer.from_file(str(layout.tokenizer))
         self._plane = plane
         self._attempts: dict[int, int] = {}
-        """Of the trajectories that are being judged."""
+        """The attempt of each trajectory that is being judged."""
 
     def check(self) -> None:
         """Wait for the functions to be imported; refuse rows that lack a column they need."""
         self.pool.wait_ready(self._prompts[0].row.columns)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """A response as reward functions see it."""
+        """The text of a response as reward functions see it."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def ask(self, trajectory: int, group: int, row: int, attempt: int, tokens: Sequence[int]) -> None:
-        """Have a trajectory judged, and its group if it is the last of it."""
+        """Have a trajectory judged, and its group too if this was the last member."""
         self._attempts[trajectory] = attempt
         item = Item(row=self._prompts[row].row, text=self.text(tokens), token_ids=tuple(tokens))
         self._judge.trajectory_ended(trajectory, group, item)
         self.look_at(trajectory, group)
 
     def look_at(self, trajectory: int, group: int) -> None:
-        """A member ended or was closed: if nothing more comes of its group, that can be judged."""
+        """Have a group judged if nothing more comes of it, now that a member ended or was closed."""
         found = self._plane.ledger.group_of(trajectory)
         if found is None or all(member.phase >= Phase.ENDED for member in found.members):
             self._judge.group_ended(group)
 
     def read(self, at: float) -> Received:
-        """Judgements that came since the last turn of the loop."""
+        """Judgements since the last turn of the loop, as inputs for control and payloads for the journal."""
         received = Received()
         for judgement in self._judge.poll():
             self.failures.judged(judgement.failures)
@@ -135,11 +135,11 @@ def _scored(judgement: Judgement, at: float) -> Scored:
 
 
 class RewardsFailed(DoraError):
-    """Reward functions fail over everything."""
+    """Reward functions fail on everything, so the run cannot go on."""
 
 
 class RewardFailures:
-    """The failures of a run, since this process began."""
+    """Counts the failures of reward functions since this process began, and ends the run when all fail."""
 
     def __init__(
         self,
@@ -154,17 +154,17 @@ class RewardFailures:
         self._patience_s = (_UNANSWERED_LIMITS - 1) * time_limit_s
         self._clock = clock
         self.total: Counter[str] = Counter()
-        """Trajectories, by the label of the failure."""
+        """Trajectories without a reward, by the label of the failure."""
         self._calls: Counter[str] = Counter()
         self._latest: RewardFailure | None = None
         self._last: dict[str, RewardFailure] = {}
-        """Of each label: all members of a group share the failure of one call."""
+        """The last failure of each label: all members of a group share the failure of one call."""
         self._in_a_row = 0
         self._unanswered: list[float] = []
-        """When calls in a row were given up."""
+        """When each of the calls in a row that gave no answer was given up."""
 
     def judged(self, failures: Sequence[RewardFailure]) -> None:
-        """Take in that a trajectory was judged, with these failures or with none."""
+        """Note that a trajectory was judged, with these failures or with none."""
         self._in_a_row = self._in_a_row + 1 if failures else 0
         if not any(failure.reason in _UNANSWERED for failure in failures):
             self._unanswered.clear()
@@ -175,7 +175,7 @@ class RewardFailures:
                 self._called(failure)
 
     def check(self) -> None:
-        """RewardsFailed if there is nothing but failures any more."""
+        """Raise RewardsFailed if there is nothing but failures any more."""
         lasted_s = self._clock() - self._unanswered[0] if self._unanswered else 0.0
         if len(self._unanswered) >= _MAX_UNANSWERED and lasted_s >= self._patience_s:
             raise self._end(f"{len(self._unanswered)} calls of reward functions in a row gave no answer")
@@ -183,7 +183,7 @@ class RewardFailures:
             raise self._end(f"rewards failed for {self._in_a_row} trajectories in a row")
 
     def close(self) -> None:
-        """Say how many there were of what was not written down."""
+        """Log how many failures of each kind were not written down one by one."""
         for label, number in self._calls.items():
             if number > _WRITTEN:
                 self._write(f"{label}: {number:,} times, of which the first {_WRITTEN} are above\n")

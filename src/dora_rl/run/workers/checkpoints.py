@@ -21,16 +21,16 @@ _NAME = re.compile(r"step_(\d{5,})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCheckpoint:
-    """A checkpoint that was taken, to be written."""
+    """A checkpoint that was taken from the trainer and is to be written."""
 
     version: int
     directory: Path
     contents: TrainerCheckpoint | None
-    """None where it is written already."""
+    """The tensors and state to write; None where the checkpoint is written already."""
 
     @property
     def is_apart(self) -> bool:
-        """Whether training may go on while it is written."""
+        """Whether training may go on while this checkpoint is written."""
         return self.contents is not None and self.contents.is_apart
 
 
@@ -47,7 +47,7 @@ def take_checkpoint(trainer: PolicyTrainer, root: Path) -> PendingCheckpoint | N
 
 
 def write_checkpoint(pending: PendingCheckpoint, *, model: Path, kept_states: int) -> Path:
-    """Write it, unless it is there, and drop states that are too many."""
+    """Write a checkpoint unless it exists, and delete trainer states beyond `kept_states`."""
     directory, root = pending.directory, pending.directory.parent
     partial = directory.with_name(f".{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -66,14 +66,14 @@ def write_checkpoint(pending: PendingCheckpoint, *, model: Path, kept_states: in
 
 
 def load_newest(trainer: PolicyTrainer, root: Path) -> None:
-    """Go on from the newest checkpoint, if there is one."""
+    """Load the trainer from the newest checkpoint, if there is one."""
     found = with_state(root)
     if found:
         trainer.load_checkpoint(found[-1] / STATE)
 
 
 def with_state(root: Path) -> list[Path]:
-    """Checkpoints that training can go on from, oldest first."""
+    """Checkpoints with trainer state, which training can go on from, oldest first."""
     named = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.exists() else []
     return sorted((path for path in named if (path / STATE).exists()), key=lambda path: int(path.name[5:]))
 

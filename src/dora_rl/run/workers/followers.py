@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 0.2
 
 
 class Followers:
-    """The other ranks, from their start to their end; none where the trainer is one process."""
+    """The trainer's ranks 1 to N-1, from their start to their end; none where the trainer is one process."""
 
     def __init__(self, channel: Channel, begin: say.Begin, launch: Launch) -> None:
         devices = begin.setup.devices
@@ -50,7 +50,7 @@ class Followers:
         self._watcher.start()
 
     def tell(self, command: say.Message) -> None:
-        """Have every rank do what this one is about to do; returns when all have it."""
+        """Have every other rank do what this one is about to do; returns when all have the command."""
         handles = [each.handle for each in self._followers]
         with self._using:
             for handle in handles:
@@ -96,7 +96,7 @@ class Followers:
                         self._end(each, trouble)
 
     def _end(self, lost: "_Follower", trouble: say.Broken) -> None:
-        """In place of the main thread, which may be waiting for the lost rank."""
+        """End the process from the watching thread: the main one may be waiting for the lost rank."""
         message = f"rank {lost.rank} of {self._size} {trouble.message}"
         print(message, file=sys.stderr)
         self._channel.send(msgspec.structs.replace(trouble, message=message))
@@ -105,7 +105,7 @@ class Followers:
 
 
 class _Follower:
-    """Another rank: its handle, and when it was last heard."""
+    """One of the trainer's other ranks: its handle, and when it was last heard."""
 
     def __init__(self, rank: int, handle: Handle) -> None:
         self.rank = rank
@@ -113,7 +113,7 @@ class _Follower:
         self._heard_at = time.monotonic()
 
     def trouble(self, silence_s: float) -> say.Broken | None:
-        """Take in what it said; what is wrong, if it said so, is gone, or has been silent for so long."""
+        """What is wrong with this rank (broken, gone, silent for too long), or None; reads its messages."""
         words = self.handle.receive()
         broken = next((word for word in words if isinstance(word, say.Broken)), None)
         if broken is not None:

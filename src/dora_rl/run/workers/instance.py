@@ -26,12 +26,12 @@ from dora_rl.run.layout import LiveLayout
 from dora_rl.run.workers.stored_versions import StoredVersions
 
 _PRESSURE = 0.97
-"""Share of the KV in use at which it asks for help."""
+"""Share of the KV cache in use at which an instance reports pressure."""
 _IDLE_S = 0.05
 
 
 class InstanceWorker:
-    """One engine, obeying."""
+    """One engine, its loop, and the commands it obeys."""
 
     def __init__(self, channel: Channel, begin: say.Begin, engine: Engine) -> None:
         self._channel = channel
@@ -39,7 +39,7 @@ class InstanceWorker:
         self._number = begin.number
         self._engine = engine
         self._told: dict[int, int] = {}
-        """Requests that are here, with how many of their drawn tokens were told."""
+        """Requests on this instance, with how many of their drawn tokens were sent."""
         self._loading: VersionLoad | None = None
         self._began_loading_at = 0.0
         self._is_paused = False
@@ -63,7 +63,7 @@ class InstanceWorker:
         return self._engine.abilities.instance_spec(self._setup.engine.limits, is_elastic=is_elastic)
 
     def run(self) -> None:
-        """Until told to stop."""
+        """Obey commands and run engine steps until told to stop."""
         is_idle = False
         while True:
             command = self._channel.receive(_IDLE_S if is_idle else 0.0)
@@ -95,7 +95,7 @@ class InstanceWorker:
             self._engine.abort(command.request)
 
     def _ended(self, event: Event) -> None:
-        """Also what was aborted comes this way, and is not spoken of any more."""
+        """Send the end of a request; one that was aborted comes this way too, and nothing is sent of it."""
         if event.id not in self._told:
             return
         if isinstance(event, Failed):
@@ -114,7 +114,7 @@ class InstanceWorker:
         del self._told[event.id]
 
     def _untold(self, id: int) -> DrawnTokens:
-        """What it drew since it was last spoken of; from now on that is told."""
+        """The tokens a request drew since it was last reported; counts them as reported."""
         drawn = self._engine.drawn(id, self._told[id])
         assert drawn is not None, f"request {id} ended and was not told"
         self._told[id] += len(drawn.tokens)
@@ -179,7 +179,7 @@ class InstanceWorker:
             self._engine.drop_version(command.version)
 
     def _interrupt(self, command: say.InterruptAll) -> None:
-        """Everything leaves with what it has and enters again under the other version."""
+        """Take every request out with its tokens, and start it again under the other version."""
         for event in self._engine.finished():
             self._ended(event)
         self._report()
@@ -213,14 +213,14 @@ class InstanceWorker:
 
 
 def _goes_beside(command: object, loading: VersionLoad) -> bool:
-    """Whether a command does not wait for a version on its way."""
+    """Whether a command may be obeyed while a version is still being loaded."""
     if isinstance(command, say.StartRequest):
         return command.request.version != loading.version
     return isinstance(command, say.AbortRequest | say.LendDevice | say.ReturnDevice)
 
 
 def continued(request: Request, tokens: tuple[int, ...]) -> Request:
-    """The same request behind these tokens, which count against its length."""
+    """The same request continued behind these tokens, which count against its length."""
     stopping = request.stopping
     return msgspec.structs.replace(
         request,
@@ -230,7 +230,7 @@ def continued(request: Request, tokens: tuple[int, ...]) -> Request:
 
 
 def _open(begin: say.Begin) -> Engine:
-    """The engine of an instance, on its device, without a version."""
+    """Open the engine of an instance on its device; no version is resident yet."""
     setup = begin.setup
     tokenizer = (
         LiveLayout(root=Path(setup.run_directory)).tokenizer if setup.recipe.response.stop_strings else None
@@ -249,7 +249,7 @@ def _open(begin: say.Begin) -> Engine:
 
 
 def main(address: str) -> None:
-    """Open the engine, say so, and obey."""
+    """Open the engine of this instance, say that it is ready, and obey commands until told to stop."""
     channel = Channel.connect(address, say.InstanceCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"

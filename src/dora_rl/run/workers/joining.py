@@ -16,7 +16,7 @@ _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def join(devices: DeviceLayout, rank: int, *, rendezvous: Path, timeout_s: float) -> Ranks:
-    """Become one of the ranks; returns when all are there. No collective waits longer than `timeout_s`."""
+    """Become one of the trainer's ranks; returns when all are. No collective waits beyond `timeout_s`."""
     size = devices.trainer_ranks
     if size == 1:
         return Alone()

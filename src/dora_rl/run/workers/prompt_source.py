@@ -22,7 +22,7 @@ from dora_rl.run.prompts import PromptTable
 
 
 class SourceWorker:
-    """Calls a source as it is told."""
+    """Calls the user's prompt source as it is told."""
 
     def __init__(self, opened: say.OpenSource) -> None:
         self._name = opened.order.name
@@ -36,7 +36,7 @@ class SourceWorker:
             self.tell(message)
 
     def tell(self, message: say.SourceTold) -> None:
-        """Let the source know what became of its choices."""
+        """Tell the source what became of the rows it chose."""
         with self._named_failure():
             match message:
                 case say.RowsOffered():
@@ -45,14 +45,14 @@ class SourceWorker:
                     self._source.scored(message.score)
 
     def choose(self, count: int) -> tuple[int, ...] | None:
-        """The rows it chooses, as plain numbers."""
+        """The rows the source chooses, as plain numbers."""
         with self._named_failure():
             rows = self._source.choose(count)
             return None if rows is None else tuple(map(operator.index, rows))
 
     @contextmanager
     def _named_failure(self) -> Iterator[None]:
-        """Whatever the user's code raises ends the run with a sentence that says where."""
+        """Turn whatever the user's code raises into an error that says where it was."""
         try:
             yield
         except DoraError:
@@ -67,7 +67,7 @@ class SourceWorker:
 
 
 def main(address: str) -> NoReturn:
-    """Open the source, and serve until told to stop or the owner is gone."""
+    """Open the prompt source, and serve until told to stop or the owner is gone."""
     channel = Channel.connect(address, say.SourceCommand)
     with telling_why(channel):
         worker = SourceWorker(channel.receive())

@@ -16,7 +16,7 @@ from dora_rl.run.workers.followers import SETTLING_S
 
 
 def main(address: str) -> None:
-    """Open this rank's part of the trainer, and follow."""
+    """Open this rank's part of the trainer, and follow rank 0's commands."""
     channel = Channel.connect(address, say.TrainerCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"

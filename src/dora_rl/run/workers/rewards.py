@@ -39,7 +39,7 @@ class RewardWorker:
         self._loop = asyncio.new_event_loop()
 
     def run(self) -> None:
-        """Serve until the owner is gone: that ends a process, and a thread hears of it as Stop."""
+        """Serve until the owner is gone: a process then ends at once, a thread is told to stop."""
         threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
         while not isinstance(request := self._channel.receive(), Stop):
             assert isinstance(request, ScoreRequest), f"after the first message only requests come: {request}"
@@ -62,7 +62,7 @@ class RewardWorker:
 
 
 def main(address: str) -> None:
-    """Import the functions, say so, and serve."""
+    """Import the reward functions, say that they are ready, and serve as this process."""
     # It ends by being killed: what was printed into a file has to be there by then.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -75,7 +75,7 @@ def main(address: str) -> None:
 
 
 def serve(channel: Channel, set_up: SetUp, load: Callable[[RewardConfig], RewardFunction]) -> None:
-    """Load the functions, say so, and answer until the owner is gone."""
+    """Import the reward functions, say that they are ready, and answer until the owner is gone."""
     try:
         functions = [load(reward) for reward in set_up.rewards]
     except UserError as error:

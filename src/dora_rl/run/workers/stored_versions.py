@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 class StoredVersions:
-    """Versions of one run, read from the directory they are published in. Speaks VersionReader."""
+    """Versions of one run, read from the directory they are published in. Implements VersionReader."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def fetch(self, version: int, device: str | None = None) -> Mapping[str, Any]:
-        """Every tensor of a version."""
+        """Every tensor of a version, by name."""
         return self._store.fetch(version, device)
 
     def fetch_delta(self, version: int, base: int, tensors: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The change; None where the store put all of a version in place of the changes up to it."""
+        """The change from version `base` to `version`; None where the store holds only a whole version."""
         from dora_rl.weights.errors import MissingFile
         from dora_rl.weights.protocol import Resident
 

@@ -17,7 +17,7 @@ from dora_rl.run.workers.followers import Followers
 
 
 def main(address: str) -> None:
-    """Open the trainer where it left off, say so, and obey."""
+    """Open the trainer where it left off, say that it is ready, and obey commands."""
     channel = Channel.connect(address, say.TrainerCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"

@@ -42,16 +42,16 @@ class Steps:
         self._trainer = trainer
         self._layout = LiveLayout(root=Path(setup.run_directory))
         self._added: set[int] = set()
-        """Groups of the step in progress."""
+        """Ids of groups taken in for the step in progress."""
         self._busy_s = 0.0
 
     @property
     def version(self) -> int:
-        """That the next step trains."""
+        """The version that the next step trains."""
         return self._trainer.version
 
     def add(self, command: say.HandGroup) -> None:
-        """Take in one group of a step."""
+        """Take in one group of a step to come."""
         began = time.monotonic()
         self._begin(command.batch)
         self._added.add(command.group.id)
@@ -59,20 +59,20 @@ class Steps:
         self._busy_s += time.monotonic() - began
 
     def abandon(self, command: say.AbandonStep) -> None:
-        """Be as before the first group of a step."""
+        """Undo what was taken in since the last step, as if its first group had not come."""
         if self._added:
             self._trainer.abandon_step()
         self._added, self._busy_s = set(), 0.0
 
     def train(self, command: say.TrainStep) -> None:
-        """Take in the rest of a step: then its updates are made, or on their way on the device."""
+        """Take in the rest of a step's groups: its updates are then made, or queued on the device."""
         began = time.monotonic()
         self._begin(command.batch)
         self._trainer.add([group for group in command.groups if group.id not in self._added])
         self._busy_s += time.monotonic() - began
 
     def finish(self) -> tuple[Metrics, float]:
-        """End the step: its metrics, and the seconds it took in all."""
+        """End the step; returns its metrics and the seconds it took in all."""
         began = time.monotonic()
         metrics = self._trainer.finish_step()
         train_s = time.monotonic() - began + self._busy_s
@@ -80,15 +80,15 @@ class Steps:
         return metrics, train_s
 
     def served(self) -> Mapping[str, Tensor]:
-        """The version as it is published; all ranks put each tensor together, and the first keeps it."""
+        """The weights as they are published; all ranks gather each tensor, and rank 0 keeps it."""
         return self._trainer.served_tensors()
 
     def prepare_checkpoints(self) -> None:
-        """What the first checkpoint would wait for; beside the first step."""
+        """Do beside the first step what the first checkpoint would wait for."""
         self._trainer.prepare_checkpoints()
 
     def take_checkpoint(self) -> PendingCheckpoint | None:
-        """The last version, for rank 0 to write."""
+        """Take a checkpoint of the last version, for rank 0 to write."""
         return take_checkpoint(self._trainer, self._layout.checkpoints)
 
     def _begin(self, batch: int) -> None:
@@ -98,7 +98,7 @@ class Steps:
 
 
 class TrainerWorker:
-    """Rank 0: obeys, has the others follow, publishes and speaks."""
+    """Rank 0 of the trainer: obeys, has the other ranks follow, publishes and speaks."""
 
     def __init__(
         self, channel: Channel, setup: RunSetup, steps: Steps, store: VersionStore, followers: Followers
@@ -119,7 +119,7 @@ class TrainerWorker:
         }
 
     def ready(self) -> say.TrainerReady:
-        """The initial version is published like every other."""
+        """Publish the initial version if it is not, and say that the trainer is ready."""
         if not self._steps.version:
             initial = self._steps.served()
             if not self._store.versions:
@@ -127,7 +127,7 @@ class TrainerWorker:
         return say.TrainerReady(version=self._steps.version, pid=os.getpid())
 
     def run(self) -> None:
-        """Until told to stop."""
+        """Obey commands until told to stop."""
         while not isinstance(command := self._channel.receive(), say.Stop):
             with self._channel.kept_alive(self._setup.recipe.patience.step_s):
                 if isinstance(command, say.WriteCheckpoint):
@@ -157,7 +157,7 @@ class TrainerWorker:
         )
 
     def _publish(self) -> int | None:
-        """Make the version durable; one that is already is final, and what differs is counted."""
+        """Make the new version durable; one published before is final, and values that differ are counted."""
         version, tensors = self._steps.version, self._steps.served()
         newest = max(self._store.versions, default=-1)
         if version > newest:
@@ -178,7 +178,7 @@ class TrainerWorker:
             self._write(pending)
 
     def _write(self, pending: PendingCheckpoint) -> None:
-        """Beside the next steps where it can be; what fails ends the process, in whichever thread."""
+        """Write a checkpoint, beside the next steps where possible; a failure ends the process."""
         setup, channel = self._setup, self._channel
         with telling_why(channel), channel.kept_alive(setup.recipe.patience.step_s):
             model, kept_states = Path(setup.model_directory), setup.recipe.checkpoints.keep
@@ -191,7 +191,7 @@ class TrainerWorker:
 
 
 def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
-    """Be rank 0: open the trainer where it left off, say so, and obey."""
+    """Be rank 0: open the trainer where it left off, say that it is ready, and obey."""
     setup = begin.setup
     with Store(Path(begin.store)) as store:
         with channel.kept_alive(setup.recipe.patience.start_s):
@@ -201,7 +201,7 @@ def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
 
 
 def follow(channel: Channel, begin: say.Begin) -> None:
-    """Be another rank: do the same until told to stop, and let rank 0 speak."""
+    """Be another rank: obey the same commands until told to stop, and let rank 0 speak."""
     steps = _opened(begin)
     if not steps.version:
         steps.served()
