@@ -11,7 +11,7 @@ from dora_rl.algorithms.aggregation import BatchCounts, token_weights
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.algorithms.tokens import LossTokens
 from dora_rl.core.recipe.algorithm import AggregationConfig
-from dora_rl.core.recipe.losses import (
+from dora_rl.core.recipe.loss_configs import (
     AnyLossConfig,
     CispoConfig,
     DecoupledPpoConfig,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from dora_rl.core.recipe import losses as c
+from dora_rl.core.recipe import loss_configs as c
 from dora_rl.core.recipe.algorithm import AdvantageConfig, AggregationConfig
 
 from .batches import Trajectory

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dora_rl.algorithms.aggregation import BatchCounts, token_weights
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.core.recipe.algorithm import AggregationConfig
-from dora_rl.core.recipe.losses import AnyLossConfig
+from dora_rl.core.recipe.loss_configs import AnyLossConfig
 
 from .batches import AGGREGATIONS, LOSS_CONFIGS, Trajectory, batches, counts_of, loss_and_gradients, pack
 from .references import batch_loss

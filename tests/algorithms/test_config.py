@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.loading import build, override, to_dict
 from dora_rl.core.recipe.algorithm import (
     AdvantageConfig,
     AggregationConfig,
@@ -17,8 +16,9 @@ from dora_rl.core.recipe.algorithm import (
     GaeConfig,
     KlConfig,
 )
-from dora_rl.core.recipe.losses import CispoConfig, Kimi15Config
+from dora_rl.core.recipe.loss_configs import CispoConfig, Kimi15Config
 from dora_rl.core.recipe.presets import PRESETS, preset
+from dora_rl.core.struct_loader import build, override, to_dict
 
 NAMES = [
     "grpo",

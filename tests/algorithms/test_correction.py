@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dora_rl.algorithms.correction import corrected, correction
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.core.recipe.algorithm import CorrectionConfig
-from dora_rl.core.recipe.losses import AnyLossConfig, TisConfig
+from dora_rl.core.recipe.loss_configs import AnyLossConfig, TisConfig
 
 from .batches import LOSS_CONFIGS, Trajectory, batches, pack
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dora_rl.algorithms.losses import LOSSES, loss_of
 from dora_rl.algorithms.tokens import LossTokens
-from dora_rl.core.recipe.losses import (
+from dora_rl.core.recipe.loss_configs import (
     AnyLossConfig,
     CispoConfig,
     DecoupledPpoConfig,

@@ -8,7 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dora_rl.bench.control import (
+from dora_rl.bench.control_speed import (
     QUICK,
     ControlReport,
     FleetScope,

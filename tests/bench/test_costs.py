@@ -11,8 +11,8 @@ from dora_rl.bench.schedules.spans import read_facts
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import UserError
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import Event
+from dora_rl.core.instance_spec import InstanceSpec
 
 ROUND_S, ROW_S, START_S = 0.01, 0.002, 0.05
 FIXED_S, TOKEN_S, PUBLISH_S, LOAD_S, SCORE_S = 0.3, 0.001, 0.125, 0.25, 0.0625

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dora_rl.bench.engine.device_speed import DeviceSpeed, least_time_s
+from dora_rl.bench.engine.engine_bench import make_setup
 from dora_rl.bench.engine.features import SHARES, _dealt
-from dora_rl.bench.engine.hardware import DeviceSpeed, least_time_s
 from dora_rl.bench.engine.reference import references
-from dora_rl.bench.engine.setup import make_setup
 from dora_rl.bench.engine.suite import SECTIONS, run_sections
 from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of
 from dora_rl.bench.figures import Figures
 from dora_rl.cli.bench import app
 from dora_rl.core.errors import ConfigError
-from dora_rl.model.shapes import QWEN3_06B
+from dora_rl.model.random_models import QWEN3_06B
 from dora_rl.model.tiny import save_tiny
 
 

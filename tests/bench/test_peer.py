@@ -6,10 +6,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dora_rl.bench.peer import comparison as peers
+from dora_rl.bench.peer import peer_comparison as peers
 from dora_rl.bench.peer.trl import arguments
 from dora_rl.core.errors import ConfigError, UserError
-from dora_rl.run.setup import DeviceLayout, RunSetup
+from dora_rl.run.run_setup import DeviceLayout, RunSetup
 
 
 def test_batch_and_optimizer_are_ours(make_setup: Callable[..., RunSetup]) -> None:

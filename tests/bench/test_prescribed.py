@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from dora_rl.bench.schedules.costs import measured_costs
-from dora_rl.bench.schedules.prediction import predicted_step_s
+from dora_rl.bench.schedules.forecast import predicted_step_s
 from dora_rl.bench.schedules.prescribed import prescribed, run_prescribed
 from dora_rl.bench.schedules.spans import read_facts
 from dora_rl.core.history import History
 from dora_rl.engines.requests import Request, Stopping, StreamKey
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
 
 from ..run.conftest import staged
 

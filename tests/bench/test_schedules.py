@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from msgspec.structs import fields, replace
 
-from dora_rl.bench.schedules import comparison as schedules
-from dora_rl.bench.schedules.comparison import (
+from dora_rl.bench.schedules import schedule_comparison as schedules
+from dora_rl.bench.schedules.costs import MeasuredCosts
+from dora_rl.bench.schedules.options import ScheduleOptions, make_scope
+from dora_rl.bench.schedules.schedule_comparison import (
     SCHEDULES,
     ScheduleComparison,
     ScheduleRun,
     length_of,
     reward_gaps,
 )
-from dora_rl.bench.schedules.costs import MeasuredCosts
-from dora_rl.bench.schedules.options import ScheduleOptions, make_scope
 from dora_rl.bench.schedules.spans import LogFacts
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal
 from dora_rl.engines.requests import StreamKey
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_setup import RunSetup
 
 
 def run(

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from dora_rl.bench.studies import ablation, paper, scale, staleness
 from dora_rl.core.recipe import Recipe
-from dora_rl.sim.run import simulate
-from dora_rl.sim.setup import PRESETS, Preset
+from dora_rl.sim.simulated_run import simulate
+from dora_rl.sim.simulation_setup import PRESETS, Preset
 from dora_rl.sim.sweep import sweep
 
 TINY = {

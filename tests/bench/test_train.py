@@ -6,9 +6,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dora_rl.bench.lengths import SequenceLengths
-from dora_rl.bench.train.batches import SHAPES, train_flops
-from dora_rl.bench.train.run import TrainBench, run_bench
+from dora_rl.bench.sequence_lengths import SequenceLengths
+from dora_rl.bench.train.train_batches import SHAPES, train_flops
+from dora_rl.bench.train.train_bench import TrainBench, run_bench
 from dora_rl.cli.main import app
 from dora_rl.core.errors import ConfigError
 

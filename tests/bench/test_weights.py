@@ -7,10 +7,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dora_rl.bench import weights as measure
-from dora_rl.bench.weights import AdvancingModel
+from dora_rl.bench import delta_figures as measure
+from dora_rl.bench.delta_figures import AdvancingModel
 from dora_rl.cli.bench import app
-from dora_rl.model.shapes import QWEN3_06B
+from dora_rl.model.random_models import QWEN3_06B
 from dora_rl.model.tiny import tiny_config
 from dora_rl.weights.bits import patterns
 

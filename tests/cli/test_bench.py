@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from dora_rl.bench.control import FleetScope, bench_control
+from dora_rl.bench.control_speed import FleetScope, bench_control
 
 Dora = Callable[..., Any]
 

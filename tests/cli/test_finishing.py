@@ -2,9 +2,9 @@
 
 import pytest
 
-from dora_rl.observe.live.metrics import Metrics
-from dora_rl.observe.run_plan import summary_lines
-from dora_rl.run.summary import RunSummary
+from dora_rl.observe.live.metrics_tail import Metrics
+from dora_rl.observe.run_plan_view import summary_lines
+from dora_rl.run.run_summary import RunSummary
 
 SUMMARY = RunSummary(
     run_directory="run", is_complete=True, steps=40, elapsed_s=6.4, trained_trajectories=96,

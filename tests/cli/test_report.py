@@ -11,10 +11,10 @@ import pytest
 from dora_rl.cli import checking
 from dora_rl.core.history import encode_event
 from dora_rl.core.inputs import Fault, Replayed, RewardFault, Scored
-from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.envs.data.rows import Row
-from dora_rl.envs.prompts import TokenizedPrompt
-from dora_rl.run.prompts import PromptTable
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt
+from dora_rl.run.prompt_table import PromptTable
 
 Dora = Callable[..., Any]
 

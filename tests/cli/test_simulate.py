@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dora_rl.core.loading import load_yaml
-from dora_rl.sim.run import Result
-from dora_rl.sim.setup import PRESETS
+from dora_rl.core.struct_loader import load_yaml
+from dora_rl.sim.simulated_run import Result
+from dora_rl.sim.simulation_setup import PRESETS
 
 Dora = Callable[..., Any]
 

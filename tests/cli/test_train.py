@@ -17,17 +17,17 @@ from rich.console import Console
 from dora_rl.api import work
 from dora_rl.control.fleet import Fleet, Instance
 from dora_rl.core.errors import ConfigError, UserError
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import HistoryWriter
-from dora_rl.core.loading import to_yaml
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Lognormal, Recipe
-from dora_rl.core.recipe.resolving import resolve_recipe
+from dora_rl.core.recipe.resolution import resolve_recipe
+from dora_rl.core.struct_loader import to_yaml
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.model.hub_config import read_config
-from dora_rl.observe.run_plan import show_plan
+from dora_rl.observe.run_plan_view import show_plan
 from dora_rl.prepare import planner
 from dora_rl.prepare.machine import Gpu
-from dora_rl.prepare.plan import RunPlan
+from dora_rl.prepare.run_plan import RunPlan
 
 Dora = Callable[..., Any]
 

@@ -6,8 +6,8 @@ from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision, Interrupt, Load, Start
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Batch, Control
 from dora_rl.envs.prompt_offers import PromptOffers
 from dora_rl.envs.prompt_source import ShuffledRows

@@ -12,8 +12,8 @@ from random import Random
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input
+from dora_rl.core.instance_spec import InstanceSpec
 
 ENV_TOKENS = 3
 """Tokens every environment appends."""

@@ -13,8 +13,8 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Admit, Take
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input, PromptsOffered, QueuedPrompt
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Batch, Control
 from dora_rl.envs.prompt_offers import PromptOffers
 from dora_rl.sim.audit import Audit

@@ -9,7 +9,7 @@ from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.fleet import Cohort, Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.placement import Planner, Situation
-from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.instance_spec import InstanceSpec
 
 _FULL = 0.93
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dora_rl.control.prompts import PromptQueue
+from dora_rl.control.prompt_queue import PromptQueue
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.inputs import PromptsOffered, QueuedPrompt

@@ -10,9 +10,9 @@ from dora_rl.core.errors import UserError
 from dora_rl.core.history import History, HistoryWriter
 from dora_rl.core.inputs import InstanceLost, StepLost
 from dora_rl.core.recipe import Recipe
-from dora_rl.sim.recording import replay_history
-from dora_rl.sim.run import simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.history_replay import replay_history
+from dora_rl.sim.simulated_run import simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 
 SMALL = (
     "batch.groups=12",

@@ -8,8 +8,8 @@ from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import UserError
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import Event, History, HistoryWriter
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Batch, Recipe
 
 RECIPE = Recipe(batch=Batch(groups=3, group_size=2), steps=5)

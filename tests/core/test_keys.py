@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.keys import SectionKeys, reference, sections
+from dora_rl.core.recipe.key_reference import SectionKeys, reference, sections
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 EVERY = list(sections(Recipe))

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.backend import Backend
-from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.executor import CPU
+from dora_rl.engines.native.cpu_executor import CPU
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.save import save_decoder

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 
 NUM_NEW = 24

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dora_rl.engines.config import EngineConfig, Limits
-from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.experts import TiledExperts
+from dora_rl.engines.native.engine_memory import serving_dtype
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import serving_dtype
+from dora_rl.engines.native.tiled_experts import TiledExperts
 from dora_rl.engines.requests import Event, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import Experts
 from dora_rl.model.experts import ExpertMlp

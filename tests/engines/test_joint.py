@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dora_rl.engines.native.backend import Backend
-from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.executor import CpuExecutor, Done
-from dora_rl.engines.native.scheduling.plan import Plan
+from dora_rl.engines.native.cpu_executor import CpuExecutor, Done
+from dora_rl.engines.native.native_engine import NativeEngine
+from dora_rl.engines.native.scheduling.step_plan import Plan
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 
 MakeEngine = Callable[..., NativeEngine]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from safetensors.torch import save
 
 from dora_rl.engines.errors import RequestError
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.transfer import HEADER_KEY, Exported
 from dora_rl.engines.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
 

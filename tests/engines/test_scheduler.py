@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dora_rl.core.errors import ConfigError
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
-from dora_rl.engines.native.scheduling.plan import CopyBlock, Discard, Park, Plan, Row, Sampled, Unpark
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
+from dora_rl.engines.native.scheduling.step_plan import CopyBlock, Discard, Park, Plan, Row, Sampled, Unpark
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.scheduling.turns import VersionTurns
 from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey

@@ -8,9 +8,9 @@ import torch
 
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.errors import EngineError, OutOfMemory, VersionError
-from dora_rl.engines.memory import MemoryLedger
-from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.opening import open_engine
+from dora_rl.engines.memory_ledger import MemoryLedger
+from dora_rl.engines.native.engine_factory import open_engine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.requests import Failed, Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.decoder import Decoder

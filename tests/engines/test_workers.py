@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.passes import SPLIT_TOKENS, split_rows
-from dora_rl.engines.native.scheduling.plan import Row
+from dora_rl.engines.native.scheduling.step_plan import Row
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 
 MakeEngine = Callable[..., NativeEngine]
@@ -76,7 +76,7 @@ def test_an_engine_does_without_packed_products(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = ended(make_engine())
-    monkeypatch.setattr("dora_rl.engines.native.packed._packs_well", lambda: False)
+    monkeypatch.setattr("dora_rl.engines.native.packed_linear._packs_well", lambda: False)
     plain = ended(make_engine())
     assert {number: each.tokens for number, each in plain.items()} == {
         number: each.tokens for number, each in packed.items()

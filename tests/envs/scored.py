@@ -5,7 +5,7 @@ from typing import Any
 
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import Prompt, Row
-from dora_rl.envs.scoring.messages import Item, Per, ScoreRequest
+from dora_rl.envs.scoring.reward_messages import Item, Per, ScoreRequest
 
 USER = Path(__file__).with_name("user_rewards.py")
 

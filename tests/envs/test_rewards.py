@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dora_rl.envs.rewards.accuracy import accuracy_reward
 from dora_rl.envs.rewards.formats import format_reward, think_format_reward
-from dora_rl.envs.rewards.lengths import overlong_penalty
+from dora_rl.envs.rewards.length_penalty import overlong_penalty
 from dora_rl.envs.rewards.match import exact_match
 from dora_rl.envs.rewards.numbers import as_number, last_boxed
 from dora_rl.envs.rewards.repetition import repetition_penalty

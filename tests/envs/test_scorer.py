@@ -8,8 +8,8 @@ import pytest
 from dora_rl.core.errors import UserError
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.scoring.functions import check_columns, load_function
-from dora_rl.envs.scoring.messages import Item, Metric, Needs, Per, RewardFailure, ScoreResult
-from dora_rl.envs.scoring.scorer import Scorer
+from dora_rl.envs.scoring.reward_messages import Item, Metric, Needs, Per, RewardFailure, ScoreResult
+from dora_rl.envs.scoring.reward_scorer import Scorer
 
 from .scored import USER, asked, item, user
 

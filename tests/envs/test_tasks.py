@@ -15,13 +15,13 @@ from dora_rl.core.errors import UserError
 from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data
-from dora_rl.envs.prompts import tokenize_rows
 from dora_rl.envs.scoring.functions import check_columns, load_function
-from dora_rl.envs.scoring.messages import Item, Needs
-from dora_rl.envs.scoring.scorer import Scorer
+from dora_rl.envs.scoring.reward_messages import Item, Needs
+from dora_rl.envs.scoring.reward_scorer import Scorer
 from dora_rl.envs.tasks import TASKS, Task, load_task
 from dora_rl.envs.tasks.count import SYMBOLS, count_reward
-from dora_rl.envs.tasks.packing import packed, unpacked
+from dora_rl.envs.tasks.plain_values import packed, unpacked
+from dora_rl.envs.tokenized_prompts import tokenize_rows
 from dora_rl.model.characters import character_tokenizer
 
 from .scored import asked

@@ -8,7 +8,7 @@ from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.head_loss import head_loss
 from dora_rl.model.logprobs import token_logprobs
-from dora_rl.model.packing import pack
+from dora_rl.model.packed_sequences import pack
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.model.varlen import attention_over
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.load import load_decoder
-from dora_rl.model.packing import Packed, pack
+from dora_rl.model.packed_sequences import Packed, pack
 from dora_rl.model.rope import inverse_frequencies
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.hub_config import from_published
-from dora_rl.model.layout import pieces
+from dora_rl.model.parameter_layout import pieces
 from dora_rl.model.shards import published_tensors
 
 

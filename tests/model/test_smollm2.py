@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from dora_rl.core.errors import UserError
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.load import load_decoder
-from dora_rl.model.packing import pack
+from dora_rl.model.packed_sequences import pack
 from dora_rl.model.smollm2 import find_package, save_smollm2
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 

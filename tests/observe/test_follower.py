@@ -11,18 +11,18 @@ from rich.console import Console
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input, QueuedPrompt
-from dora_rl.core.loading import build
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.resolving import resolve_recipe
-from dora_rl.observe.live.facts import FailureFacts, FaultFacts, StepFacts
+from dora_rl.core.recipe.resolution import resolve_recipe
+from dora_rl.core.struct_loader import build
+from dora_rl.observe.live.dead_run_warnings import Warner, dead_run_warnings, num_compared
+from dora_rl.observe.live.event_facts import FailureFacts, FaultFacts, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.screen import curve
+from dora_rl.observe.live.step_words import by_version, duration, left_s, step_line, tokens_per_s
 from dora_rl.observe.live.view import RunView
-from dora_rl.observe.live.warnings import Warner, dead_run_warnings, num_compared
-from dora_rl.observe.live.words import by_version, duration, left_s, step_line, tokens_per_s
-from dora_rl.sim.run import Result, simulate
+from dora_rl.sim.simulated_run import Result, simulate
 
 RECIPE = build(
     Recipe,

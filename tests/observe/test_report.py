@@ -12,21 +12,21 @@ from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import UserError
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import HistoryWriter
 from dora_rl.core.inputs import Input
-from dora_rl.core.loading import build
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.struct_loader import build
 from dora_rl.observe.live.completions import CompletionLog, read_completions
-from dora_rl.observe.live.facts import EvaluationFacts
-from dora_rl.observe.live.metrics import MetricsTail
+from dora_rl.observe.live.event_facts import EvaluationFacts
+from dora_rl.observe.live.metrics_tail import MetricsTail
 from dora_rl.observe.report.page import write_page
 from dora_rl.observe.report.plots import plots
-from dora_rl.observe.report.reading import read_run
+from dora_rl.observe.report.run_reader import read_run
 from dora_rl.observe.report.text import lines
-from dora_rl.sim.run import Result, simulate
+from dora_rl.sim.simulated_run import Result, simulate
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import Completed, Progress, PromptTokens, Rewarded
+from dora_rl.store.journal_records import Completed, Progress, PromptTokens, Rewarded
 
 RECIPE = build(
     Recipe,

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from dora_rl.core.history import History, HistoryWriter
 from dora_rl.observe.pictures.look import save
-from dora_rl.observe.pictures.timeline import Panel, draw_timelines
+from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
 from dora_rl.observe.timeline import Timeline, TimelineSpan, Tracker
-from dora_rl.sim.run import Result, simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.simulated_run import Result, simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 
 SMALL = ("batch.groups=8", "group_size=4", "gpus=12", "tensor_parallel=1", "slots=16", "rows=100", "steps=5",
          "decode_floor_s=0.1")  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.inputs import Published, Tick
 from dora_rl.core.recipe import Recipe, RunSettings
-from dora_rl.observe.live.metrics import MetricsTail
+from dora_rl.observe.live.metrics_tail import MetricsTail
 from dora_rl.observe.live.trackers import Trackers
 
 

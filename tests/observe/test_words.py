@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dora_rl.observe.result_words import all_clear, bottleneck
 from dora_rl.observe.tables import write_csv
-from dora_rl.observe.words import all_clear, bottleneck
-from dora_rl.sim.run import Result, simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.simulated_run import Result, simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Batch, Lognormal, Recipe, Task
 from dora_rl.core.recipe.live import Devices
 from dora_rl.costs.hardware import gpu_like
-from dora_rl.model.shapes import SHAPES
+from dora_rl.model.random_models import SHAPES
+from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.machine import Gpu
-from dora_rl.prepare.placement import placements
-from dora_rl.run.setup import DeviceLayout
+from dora_rl.run.run_setup import DeviceLayout
 
 QWEN = SHAPES["qwen3-0.6b"]
 SHORT = Lognormal(median_tokens=100, sigma=0.5, max_tokens=512)

@@ -15,13 +15,13 @@ from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Launch, WorkerSpec
-from dora_rl.prepare import inputs, preparation
+from dora_rl.prepare import preparation, run_inputs
 from dora_rl.prepare.messages import PlanRun, WriteInputs
 from dora_rl.prepare.preparation import Preparation, Tell
 from dora_rl.prepare.worker import Preparer
-from dora_rl.run.layout import LiveLayout
 from dora_rl.run.open_run import open_new
-from dora_rl.run.prompts import PromptTable
+from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.run_layout import LiveLayout
 
 from ..run.conftest import MakeSetup
 
@@ -62,13 +62,13 @@ def test_rows_are_read_once_for_the_plan_and_the_run(
 def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, tokenize_rows = list[int](), inputs.tokenize_rows
+    counted, tokenize_rows = list[int](), run_inputs.tokenize_rows
 
     def counting(rows: Any, *others: Any) -> Any:
         counted.append(len(rows))
         return tokenize_rows(rows, *others)
 
-    monkeypatch.setattr(inputs, "tokenize_rows", counting)
+    monkeypatch.setattr(run_inputs, "tokenize_rows", counting)
     recipe = make_setup(warm_start=WarmStart(steps=1)).recipe
     preparer, target = Preparer(lambda doing: None), tmp_path / "inputs"
     target.mkdir()

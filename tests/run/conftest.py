@@ -8,17 +8,17 @@ import msgspec
 import pytest
 import torch
 
-from dora_rl.core.loading import build
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.struct_loader import build
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
 from dora_rl.envs.data.sources import load_data
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
 from dora_rl.model.tokenizer import load_tokenizer
-from dora_rl.prepare.inputs import tokenize_data
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import DeviceLayout, RunSetup
+from dora_rl.prepare.run_inputs import tokenize_data
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store
 
 EVEN_REWARD = f"{Path(__file__).with_name('rewards.py')}:even_reward"

@@ -19,10 +19,10 @@ from typing import Any
 
 from dora_rl.core.decisions import Admit
 from dora_rl.core.inputs import Published
-from dora_rl.run.layout import LiveLayout
 from dora_rl.run.open_run import replay_live
-from dora_rl.run.prompts import PromptTable
-from dora_rl.run.setup import read_setup
+from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import read_setup
 from dora_rl.store.journal import Journal
 
 from .conftest import EVEN_REWARD

@@ -21,11 +21,11 @@ from dora_rl.core.recipe import Checkpoints, Control, Evaluation, Patience
 from dora_rl.core.recipe.data import ScoringSettings
 from dora_rl.core.recipe.generation import ResponseSettings
 from dora_rl.envs.config import DataConfig, RewardConfig, SourceConfig
-from dora_rl.run.layout import LiveLayout
+from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
 from dora_rl.run.rewards.queue import RewardsFailed
-from dora_rl.run.run import run_live
-from dora_rl.run.setup import DeviceLayout, RunSetup, write_setup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import DeviceLayout, RunSetup, write_setup
 from dora_rl.run.worker_deaths import WorkerDied
 
 from .conftest import MakeSetup, staged

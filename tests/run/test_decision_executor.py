@@ -9,7 +9,7 @@ from dora_rl.core.decisions import AnyDecision, Decision
 from dora_rl.run import received as follow
 from dora_rl.run.decision_executor import RECORDS_ONLY, DecisionExecutor, UnknownDecision
 from dora_rl.run.received import AnyEffect
-from dora_rl.run.requests import RequestTable
+from dora_rl.run.request_table import RequestTable
 
 from .conftest import MakeSetup
 

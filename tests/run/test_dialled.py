@@ -9,9 +9,9 @@ import pytest
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.prepare.preparation import Preparation
+from dora_rl.run.live_run import resume_live, run_live
 from dora_rl.run.open_run import replay_live
-from dora_rl.run.run import resume_live, run_live
-from dora_rl.run.setup import DeviceLayout
+from dora_rl.run.run_setup import DeviceLayout
 
 from ..launch.dialled import DialledLaunch
 from .conftest import MakeSetup

@@ -13,9 +13,9 @@ from dora_rl.core.inputs import Input, InstanceJoined, InstanceLost, Published
 from dora_rl.core.recipe import Checkpoints
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings
 from dora_rl.engines.config import EngineConfig, Limits
+from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
-from dora_rl.run.run import run_live
-from dora_rl.run.setup import DeviceLayout
+from dora_rl.run.run_setup import DeviceLayout
 
 from .conftest import MakeSetup, staged
 from .verdict import check_journal

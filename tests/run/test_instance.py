@@ -26,7 +26,9 @@ def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) ->
     def make() -> Talk:
         worker = LOCAL.start(
             WorkerSpec(
-                name="worker", module="dora_rl.run.workers.instance", log=str(directory / "instance.log")
+                name="worker",
+                module="dora_rl.run.workers.instance_worker",
+                log=str(directory / "instance.log"),
             ),
             say.InstanceWord,
         )

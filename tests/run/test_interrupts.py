@@ -93,7 +93,7 @@ def test_ctrl_c_while_rewards_are_imported_ends_the_run_and_says_how_to_go_on(
     slow = tmp_path / "slow.py"
     slow.write_text(
         "import sys, time\n"
-        "if 'dora_rl.run.workers.rewards' in sys.orig_argv:\n"
+        "if 'dora_rl.run.workers.reward_worker' in sys.orig_argv:\n"
         "    time.sleep(100)\n"
         "def judge(completions, **columns):\n"
         "    return [1.0 for _ in completions]\n"

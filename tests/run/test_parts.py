@@ -18,12 +18,12 @@ from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.native.transfer import write_exported
 from dora_rl.engines.requests import Sampling
 from dora_rl.envs.data.rows import Row
-from dora_rl.envs.prompts import TokenizedPrompt
-from dora_rl.envs.scoring.messages import Metric, Reason, RewardFailure
+from dora_rl.envs.scoring.reward_messages import Metric, Reason, RewardFailure
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.launch.breaking import broken
 from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run.instances import InstancePool
-from dora_rl.run.layout import LiveLayout
+from dora_rl.run.live_run import resumable
 from dora_rl.run.messages import (
     AbandonStep,
     Begin,
@@ -35,20 +35,20 @@ from dora_rl.run.messages import (
     TrainStep,
     WriteCheckpoint,
 )
-from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.open_run import make_plane
-from dora_rl.run.prompts import PromptLengths, PromptTable
+from dora_rl.run.prompt_table import PromptLengths, PromptTable
 from dora_rl.run.received import RecordStep
-from dora_rl.run.requests import RequestTable
+from dora_rl.run.request_table import RequestTable
 from dora_rl.run.rewards.judge import Judgement
 from dora_rl.run.rewards.queue import RewardFailures, RewardsFailed
-from dora_rl.run.run import resumable
-from dora_rl.run.setup import read_setup, write_setup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import read_setup, write_setup
 from dora_rl.run.trainer_process import TrainerProcess, group_of
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied, end_if_final, how_it_ended
 from dora_rl.store.errors import DiskFull
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import FinishedGroup, Response, Stretch, WholeTrajectory
+from dora_rl.store.journal_records import FinishedGroup, Response, Stretch, WholeTrajectory
 from dora_rl.trainer.checkpoint import CheckpointError
 
 from .conftest import MakeSetup

@@ -219,7 +219,7 @@ PARENT = """
 import sys
 from dora_rl.envs.config import RewardConfig, ScoringConfig
 from dora_rl.envs.data.rows import Row
-from dora_rl.envs.scoring.messages import Item, ScoreRequest
+from dora_rl.envs.scoring.reward_messages import Item, ScoreRequest
 from dora_rl.run.rewards.pool import ScorerPool
 pool = ScorerPool(ScoringConfig(rewards=(RewardConfig(function=sys.argv[1]),), processes=1))
 pool.wait_ready()

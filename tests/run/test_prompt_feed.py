@@ -12,9 +12,9 @@ from dora_rl.core.recipe.data import DataConfig, OrderConfig, SourceConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompt_offers import GroupScores, PromptOffers
 from dora_rl.envs.prompt_source import GroupScore, PromptSource, ShuffledRows
+from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
-from dora_rl.run.run import run_live
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDied
 from dora_rl.store.journal import Journal
 

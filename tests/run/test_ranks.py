@@ -14,9 +14,9 @@ from dora_rl.core.recipe import Control
 from dora_rl.launch.local import LOCAL, LocalHandle
 from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
+from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
-from dora_rl.run.run import run_live
-from dora_rl.run.setup import DeviceLayout, RunSetup
+from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store
 
 from .conftest import MakeSetup, run_setup, staged
@@ -43,7 +43,7 @@ def start(model: Path, tmp_path: Path) -> Iterator[Start]:
         setup: RunSetup = run_setup(model, root, layout=devices, **changes)
         worker = LOCAL.start(
             WorkerSpec(
-                name="worker", module="dora_rl.run.workers.trainer", log=str(tmp_path / "trainer.log")
+                name="worker", module="dora_rl.run.workers.trainer_main", log=str(tmp_path / "trainer.log")
             ),
             say.TrainerWord,
         )

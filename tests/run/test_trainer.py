@@ -9,7 +9,7 @@ import torch
 from dora_rl.launch.local import LOCAL, LocalHandle
 from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.trainer.records import TrainGroup, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
 from dora_rl.weights.store import Store
 
 from .conftest import run_setup
@@ -46,7 +46,7 @@ def start(model: Path, tmp_path: Path) -> Iterator[Callable[[str], Talk]]:
         (root / "checkpoints").mkdir(parents=True, exist_ok=True)
         worker = LOCAL.start(
             WorkerSpec(
-                name="worker", module="dora_rl.run.workers.trainer", log=str(tmp_path / "trainer.log")
+                name="worker", module="dora_rl.run.workers.trainer_main", log=str(tmp_path / "trainer.log")
             ),
             say.TrainerWord,
         )

@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 from dora_rl.control.schedules import make_schedule
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import read_setup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import read_setup
 from dora_rl.sim.audit import Audit
 from dora_rl.store.journal import Journal
 

@@ -21,10 +21,10 @@ import msgspec
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
-from dora_rl.run.run import resume_live, run_live
-from dora_rl.run.setup import read_setup
+from dora_rl.run.live_run import resume_live, run_live
+from dora_rl.run.run_setup import read_setup
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import AnyPayload
+from dora_rl.store.journal_records import AnyPayload
 
 Plan = list[tuple[int | str, str, str]]
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Costs
 from dora_rl.costs.hardware import find_gpu
+from dora_rl.costs.model_shapes import find_shape
 from dora_rl.costs.rollout import RolloutCost
-from dora_rl.costs.shapes import find_shape
-from dora_rl.sim.engine import SimulatedEngine, SimulatedRequest
+from dora_rl.sim.simulated_engine import SimulatedEngine, SimulatedRequest
 
 
 def make_cost(*, floor_s: float = 0.0, model: str = "Qwen2.5-7B") -> RolloutCost:

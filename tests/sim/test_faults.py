@@ -8,8 +8,8 @@ from dora_rl.core.decisions import Restart, Take
 from dora_rl.core.inputs import InstanceJoined, InstanceLost, StepLost
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.faults import FaultInjector
-from dora_rl.sim.run import build_world, simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.simulated_run import build_world, simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 from dora_rl.sim.world import World
 
 from .recipes import small

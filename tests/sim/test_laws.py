@@ -9,7 +9,7 @@ from dora_rl.core.inputs import Input, Published, StepLost
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.audit import Audit
 from dora_rl.sim.faults import FaultInjector
-from dora_rl.sim.run import Result, build_world, make_schedule, simulate, summarize
+from dora_rl.sim.simulated_run import Result, build_world, make_schedule, simulate, summarize
 
 from .recipes import SCHEDULES, random_recipe, small
 

@@ -3,13 +3,13 @@
 from msgspec.structs import replace
 
 from dora_rl.core.recipe import Recipe
+from dora_rl.costs.gpu_memory import fewest_training_gpus, memory
 from dora_rl.costs.limit import in_turn, limit, split_times
-from dora_rl.costs.memory import fewest_training_gpus, memory
 from dora_rl.sim.plan.predict import predict
 from dora_rl.sim.plan.refine import make_plan, num_parts
 from dora_rl.sim.plan.search import candidates, decide
-from dora_rl.sim.run import simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.simulated_run import simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 
 
 def small(*assignments: str) -> Recipe:

@@ -10,7 +10,7 @@ import pytest
 
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input, InstanceLost, Published
-from dora_rl.sim.run import build_world, simulate
+from dora_rl.sim.simulated_run import build_world, simulate
 
 from .recipes import SCHEDULES, small
 
@@ -26,7 +26,7 @@ def test_the_result_does_not_depend_on_the_order_of_sets() -> None:
     """The same run in processes that hash differently."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import msgspec;"
-        "from sim.recipes import random_recipe; from dora_rl.sim.run import simulate;"
+        "from sim.recipes import random_recipe; from dora_rl.sim.simulated_run import simulate;"
         "print([msgspec.json.encode(simulate(random_recipe(seed))) for seed in range(8)])"
     )
     tests = os.path.dirname(os.path.dirname(__file__))

@@ -7,7 +7,7 @@ import pytest
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import ScheduleName
-from dora_rl.sim.setup import PRESETS, complete, resolve
+from dora_rl.sim.simulation_setup import PRESETS, complete, resolve
 
 
 @pytest.mark.parametrize("schedule", get_args(ScheduleName))

@@ -9,7 +9,7 @@ from dora_rl.core.history import Event
 from dora_rl.core.inputs import Tick
 from dora_rl.core.recipe import Batch, Recipe
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import AnyPayload, Completed, Progress, PromptTokens
+from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens
 
 RECIPE = Recipe(batch=Batch(groups=1, group_size=2), seed=5)
 

@@ -19,8 +19,8 @@ from dora_rl.core.history import Event
 from dora_rl.core.inputs import LoadReport, Published
 from dora_rl.core.recipe import Batch, Recipe
 from dora_rl.store.journal import Journal
+from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens, Rewarded
 from dora_rl.store.reconcile import reconcile
-from dora_rl.store.records import AnyPayload, Completed, Progress, PromptTokens, Rewarded
 
 GROUP_SIZE = 8
 PROMPT_TOKENS = 128

@@ -18,7 +18,7 @@ from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
+from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
 
 
 class Member:

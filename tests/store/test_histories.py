@@ -10,9 +10,9 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.control.replay import replay
 from dora_rl.core.inputs import InstanceLost, StepLost
 from dora_rl.core.recipe import Recipe
-from dora_rl.sim.run import build_world, run_world
-from dora_rl.sim.setup import complete, resolve
-from dora_rl.store.records import Response
+from dora_rl.sim.simulated_run import build_world, run_world
+from dora_rl.sim.simulation_setup import complete, resolve
+from dora_rl.store.journal_records import Response
 
 from ..control.history import History
 from .scribe import Member, Scribe, logprob_of

@@ -15,7 +15,7 @@ from dora_rl.core.inputs import Published, Scored, StepLost, Tick
 from dora_rl.core.recipe import Control, Recipe
 from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import AnyPayload, Completed, Progress, Rewarded, Rewound, Stretch
+from dora_rl.store.journal_records import AnyPayload, Completed, Progress, Rewarded, Rewound, Stretch
 
 from .appends import RECIPE, admission, check, progress, prompt, start, write
 

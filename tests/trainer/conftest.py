@@ -9,7 +9,7 @@ import torch
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder, tiny_config
-from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
 
 VOCAB_SIZE = 61
 

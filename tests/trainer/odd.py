@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 
 SILENT = GapConfig(max_mean=1e3, max_growth=1e6)
 

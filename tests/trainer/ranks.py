@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from dora_rl.core.recipe.trainer import TrainerConfig
+from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
-from dora_rl.trainer.exporting import export
-from dora_rl.trainer.opening import trainer_of
+from dora_rl.trainer.export import export
 from dora_rl.trainer.ranks import Together
-from dora_rl.trainer.records import TrainBatch
+from dora_rl.trainer.train_batch import TrainBatch
+from dora_rl.trainer.trainer_factory import trainer_of
 
 
 def main(rank: int, size: int, directory: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig
 from dora_rl.core.recipe.presets import PRESETS
-from dora_rl.core.recipe.trainer import (
+from dora_rl.core.recipe.trainer_config import (
     CriticConfig,
     LoraConfig,
     OptimizerConfig,
@@ -20,11 +20,11 @@ from dora_rl.model.config import ModelConfig
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from dora_rl.trainer.exporting import export
-from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import TrainBatch
+from dora_rl.trainer.export import export
 from dora_rl.trainer.step import StepError
+from dora_rl.trainer.train_batch import TrainBatch
 from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 
 MakeBatch = Callable[..., TrainBatch]
 

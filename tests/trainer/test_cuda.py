@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig, KlConfig
-from dora_rl.core.recipe.losses import AnyLossConfig, GspoConfig, Kimi15Config, PpoConfig, ToprConfig
-from dora_rl.core.recipe.trainer import CriticConfig, GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.core.recipe.loss_configs import AnyLossConfig, GspoConfig, Kimi15Config, PpoConfig, ToprConfig
+from dora_rl.core.recipe.trainer_config import CriticConfig, GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.config import DefaultRope, ModelConfig
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.checkpoint import (
@@ -20,10 +20,10 @@ from dora_rl.trainer.checkpoint import (
     take_snapshot,
     write_snapshot,
 )
-from dora_rl.trainer.exporting import prepare_serving, served_on_host
+from dora_rl.trainer.export import prepare_serving, served_on_host
 from dora_rl.trainer.host_memory import HostMemory
-from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import TrainBatch
+from dora_rl.trainer.train_batch import TrainBatch
+from dora_rl.trainer.trainer_factory import trainer_of
 
 pytestmark = [
     pytest.mark.gpu,

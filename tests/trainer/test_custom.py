@@ -12,13 +12,13 @@ from dora_rl.algorithms.custom import load_advantage, load_loss
 from dora_rl.algorithms.tokens import LossTokens
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig, CustomAdvantageConfig
-from dora_rl.core.recipe.losses import AnyLossConfig, CustomLossConfig, DecoupledPpoConfig
+from dora_rl.core.recipe.loss_configs import AnyLossConfig, CustomLossConfig, DecoupledPpoConfig
 from dora_rl.core.recipe.presets import preset
-from dora_rl.core.recipe.trainer import OptimizerConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import OptimizerConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 
 from .conftest import MakeBatch
 

@@ -8,10 +8,10 @@ import pytest
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, KlConfig, OverlongConfig
 from dora_rl.core.recipe.presets import PRESETS
-from dora_rl.core.recipe.trainer import CriticConfig
+from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.model.config import ModelConfig
-from dora_rl.trainer.records import TrainBatch, TrainGroup, TrajectoryError
 from dora_rl.trainer.step import StepError
+from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrajectoryError
 
 from .odd import batch_of, make_trainer, member, same, weights_of
 

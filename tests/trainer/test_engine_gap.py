@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import GapConfig, OptimizerConfig, TrainerConfig
 from dora_rl.engines.config import EngineConfig, Limits
-from dora_rl.engines.native.opening import open_engine
+from dora_rl.engines.native.engine_factory import open_engine
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.tiny import save_tiny
-from dora_rl.trainer.exporting import export
-from dora_rl.trainer.opening import open_trainer
-from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
+from dora_rl.trainer.export import export
+from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
+from dora_rl.trainer.trainer_factory import open_trainer
 
 LIMITS = Limits(num_blocks=200, block_size=8, max_running=32, step_tokens=128, max_positions=128)
 

@@ -7,7 +7,7 @@ import pytest
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig
-from dora_rl.core.recipe.trainer import GapConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import GapConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 
 from .odd import batch_of, make_trainer, member, recorded

@@ -16,17 +16,17 @@ from dora_rl.core.recipe.algorithm import (
     GaeConfig,
     KlConfig,
 )
-from dora_rl.core.recipe.losses import DecoupledPpoConfig, GspoConfig
+from dora_rl.core.recipe.loss_configs import DecoupledPpoConfig, GspoConfig
 from dora_rl.core.recipe.presets import PRESETS
-from dora_rl.core.recipe.trainer import CriticConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import CriticConfig, TrainerConfig
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.optimizer import Update
-from dora_rl.trainer.records import TrainBatch, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainBatch, TrainTrajectory
 from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 
 MakeBatch = Callable[..., TrainBatch]
 TIGHT = {"rtol": 2e-4, "atol": 2e-7}

@@ -12,18 +12,18 @@ from statistics import fmean
 import pytest
 
 from dora_rl.core.recipe.algorithm import AdvantageConfig, AlgorithmConfig
-from dora_rl.core.recipe.losses import PolicyGradientConfig, PpoConfig
-from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from dora_rl.core.recipe.loss_configs import PolicyGradientConfig, PpoConfig
+from dora_rl.core.recipe.trainer_config import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.engines.config import EngineConfig, Limits
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.tiny import seeded_decoder, tiny_config
-from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 
 TOKENIZER = character_tokenizer("0123456789:")
 EOS: int = TOKENIZER.eos_token_id

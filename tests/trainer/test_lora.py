@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dora_rl.core.recipe.trainer import LoraConfig, OptimizerConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.layout import pieces
-from dora_rl.model.packing import pack
+from dora_rl.model.packed_sequences import pack
+from dora_rl.model.parameter_layout import pieces
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.exporting import export
+from dora_rl.trainer.export import export
 from dora_rl.trainer.lora import LoraWeights
-from dora_rl.trainer.opening import trainer_of
 from dora_rl.trainer.policy import Policy
-from dora_rl.trainer.records import TrainBatch
+from dora_rl.trainer.train_batch import TrainBatch
 from dora_rl.trainer.trainer import Trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 
 from .adapters import save_adapter
 

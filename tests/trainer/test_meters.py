@@ -4,8 +4,8 @@ import torch
 
 from dora_rl.algorithms.losses import loss_of
 from dora_rl.algorithms.tokens import LossTokens
-from dora_rl.core.recipe.losses import PpoConfig
-from dora_rl.trainer.meters import LossMeters, Totals
+from dora_rl.core.recipe.loss_configs import PpoConfig
+from dora_rl.trainer.loss_meters import LossMeters, Totals
 from dora_rl.trainer.ranks import Alone
 from dora_rl.trainer.tensors import MAX_STALENESS, PolicyTokens
 

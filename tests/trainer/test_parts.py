@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.trainer import LoraConfig, OptimizerConfig, ScheduleConfig
+from dora_rl.core.recipe.trainer_config import LoraConfig, OptimizerConfig, ScheduleConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.microbatch import packed_into
@@ -16,7 +16,7 @@ from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Alone
 from dora_rl.trainer.schedule import share_of_peak
-from dora_rl.trainer.weights import FullWeights
+from dora_rl.trainer.trained_weights import FullWeights
 
 
 @given(

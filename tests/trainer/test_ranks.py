@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig, KlConfig
-from dora_rl.core.recipe.losses import CustomLossConfig
+from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import PRESETS
-from dora_rl.core.recipe.trainer import CriticConfig, LoraConfig, OptimizerConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import CriticConfig, LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import seeded_decoder
-from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import TrainBatch
+from dora_rl.trainer.train_batch import TrainBatch
+from dora_rl.trainer.trainer_factory import trainer_of
 
 MakeBatch = Callable[..., TrainBatch]
 

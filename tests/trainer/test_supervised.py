@@ -5,7 +5,7 @@ import torch
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.model.attention import PackedAttention
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.packing import pack
+from dora_rl.model.packed_sequences import pack
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.trainer.supervised import Shown, warm_started
 

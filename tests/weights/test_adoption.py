@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dora_rl.engines.config import EngineConfig, Limits
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.engine_memory import serving_dtype
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config

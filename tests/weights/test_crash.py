@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from dora_rl.weights.atomic_files import Files
 from dora_rl.weights.chain import AnchorPolicy
 from dora_rl.weights.errors import CannotWrite
-from dora_rl.weights.files import Files
-from dora_rl.weights.packed import Data
+from dora_rl.weights.packed_sections import Data
 from dora_rl.weights.store import Store
 
 from .versions import history, same_bits

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dora_rl.weights.packed import Strategy, pack_all, unpack
+from dora_rl.weights.packed_sections import Strategy, pack_all, unpack
 
 PIECE = 1 << 18
 

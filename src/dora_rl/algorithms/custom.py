@@ -27,7 +27,7 @@ from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
 from dora_rl.core.named import Objects, load_named
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
-from dora_rl.core.recipe.losses import CustomLossConfig
+from dora_rl.core.recipe.loss_configs import CustomLossConfig
 
 LOSS_KEYWORDS = (
     "logprobs",

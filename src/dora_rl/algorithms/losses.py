@@ -23,7 +23,7 @@ from dora_rl.algorithms.tokens import (
     sums_T,
 )
 from dora_rl.core.named import Objects
-from dora_rl.core.recipe.losses import (
+from dora_rl.core.recipe.loss_configs import (
     AnyLossConfig,
     CispoConfig,
     CustomLossConfig,

@@ -7,11 +7,11 @@ models     a loaded model, a peft configuration               in_process  reward
 directory  where a run leaves everything                      progress    what it says meanwhile
 """
 
+from dora_rl.api.entry_points import dry_run as dry_run
+from dora_rl.api.entry_points import resume as resume
+from dora_rl.api.entry_points import start as start
+from dora_rl.api.entry_points import train as train
 from dora_rl.api.prediction import plan as plan
 from dora_rl.api.prediction import simulate as simulate
-from dora_rl.api.run import Interrupted as Interrupted
-from dora_rl.api.run import Run as Run
-from dora_rl.api.training import dry_run as dry_run
-from dora_rl.api.training import resume as resume
-from dora_rl.api.training import start as start
-from dora_rl.api.training import train as train
+from dora_rl.api.run_handle import Interrupted as Interrupted
+from dora_rl.api.run_handle import Run as Run

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from dora_rl.api.models import LoadedModel, lora_section
+from dora_rl.api.loaded_models import LoadedModel, lora_section
 from dora_rl.api.objects import UserObjects
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.loading import Tree, to_dict
 from dora_rl.core.named import OBJECT
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.aliases import translated
-from dora_rl.core.recipe.resolving import recipe_of, recipe_tree, with_values
+from dora_rl.core.recipe.resolution import recipe_of, recipe_tree, with_values
+from dora_rl.core.struct_loader import Tree, to_dict
 from dora_rl.envs.tasks.task import Task
 
 Base = str | Path | Recipe | Mapping[str, Any] | None

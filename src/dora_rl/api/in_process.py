@@ -14,11 +14,11 @@ from dora_rl.core.named import OBJECT
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.scoring.functions import load_function, reward_function
-from dora_rl.envs.scoring.messages import SetUp, WorkerInput
+from dora_rl.envs.scoring.reward_messages import SetUp, WorkerInput
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.connection import Connection
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
-from dora_rl.run.workers import rewards
+from dora_rl.run.workers import reward_worker
 
 
 class CallersRewards:
@@ -31,7 +31,7 @@ class CallersRewards:
 
     def start(self, worker: WorkerSpec, replies: Any) -> Handle:
         """Start a worker: one of rewards as a thread here, any other by `launch`. Implements Launch."""
-        if worker.module != rewards.__name__:
+        if worker.module != reward_worker.__name__:
             return self._launch.start(worker, replies)
         ours, theirs = socket.socketpair()
         threading.Thread(target=self._serve, args=(theirs,), name=worker.name, daemon=True).start()
@@ -41,7 +41,7 @@ class CallersRewards:
         with pipe:
             channel = Channel(pipe, WorkerInput, is_thread=True)
             if isinstance(set_up := channel.receive(), SetUp):
-                rewards.serve(channel, set_up, self._load)
+                reward_worker.serve(channel, set_up, self._load)
 
     def _load(self, config: RewardConfig) -> Any:
         if config.function.startswith(OBJECT):

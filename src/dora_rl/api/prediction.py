@@ -8,9 +8,9 @@ from dora_rl.api.arguments import Base, tree_of
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.aliases import translated
 from dora_rl.sim.plan.refine import ClusterPlan, make_plan
-from dora_rl.sim.run import Result
-from dora_rl.sim.run import simulate as _simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.simulated_run import Result
+from dora_rl.sim.simulated_run import simulate as _simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 
 CHOSEN = {
     "control.schedule": "dora",

@@ -20,7 +20,7 @@ from dora_rl.api.arguments import Asked
 from dora_rl.api.in_process import CallersRewards
 from dora_rl.api.objects import UserObjects
 from dora_rl.api.progress import Teller
-from dora_rl.api.run import Run
+from dora_rl.api.run_handle import Run
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published
@@ -28,17 +28,17 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
 from dora_rl.observe.live.completions import CompletionLog, load_decode
-from dora_rl.observe.live.metrics import Metrics, MetricsTail
+from dora_rl.observe.live.metrics_tail import Metrics, MetricsTail
 from dora_rl.observe.live.trackers import Trackers
-from dora_rl.observe.report.reading import COMPLETIONS, is_in_use
-from dora_rl.observe.run_plan import in_units, start_lines
+from dora_rl.observe.report.run_reader import COMPLETIONS, is_in_use
+from dora_rl.observe.run_plan_view import in_units, start_lines
+from dora_rl.prepare.device_placement import unused_cluster_keys
 from dora_rl.prepare.messages import Given
-from dora_rl.prepare.placement import unused_cluster_keys
-from dora_rl.prepare.plan import RunPlan
 from dora_rl.prepare.preparation import Preparation
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.run import Watcher, resume_live, run_live
-from dora_rl.run.summary import RunSummary
+from dora_rl.prepare.run_plan import RunPlan
+from dora_rl.run.live_run import Watcher, resume_live, run_live
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_summary import RunSummary
 from dora_rl.store.errors import RunError
 
 

@@ -8,7 +8,7 @@ import torch
 
 from dora_rl.core.errors import UserError
 from dora_rl.engines.native.backend import Backend
-from dora_rl.engines.native.executor import CPU
+from dora_rl.engines.native.cpu_executor import CPU
 
 DeviceKind = Literal["cpu", "cuda"]
 

@@ -9,19 +9,19 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.bench.device import DeviceKind, backend_of
-from dora_rl.core.recipe.trainer import TrainerConfig
+from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.core.record import Record
 from dora_rl.engines.config import EngineConfig, Limits
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.shapes import SHAPES, random_weights
-from dora_rl.trainer.opening import policy_of
+from dora_rl.model.random_models import SHAPES, random_weights
+from dora_rl.trainer.frozen_scores import scored
 from dora_rl.trainer.ranks import Alone
-from dora_rl.trainer.records import TrainTrajectory
-from dora_rl.trainer.scoring import scored
+from dora_rl.trainer.train_batch import TrainTrajectory
+from dora_rl.trainer.trainer_factory import policy_of
 
 
 class LogprobGap(Record, frozen=True):

@@ -7,7 +7,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.bench.control import ControlReport, FleetRun
+    from dora_rl.bench.control_speed import ControlReport, FleetRun
 
 
 def control(
@@ -19,7 +19,7 @@ def control(
     """The control plane under a simulated fleet: three sizes, memory, single rebalances, limits."""
     import msgspec
 
-    from dora_rl.bench.control import QUICK, FleetScope, bench_control
+    from dora_rl.bench.control_speed import QUICK, FleetScope, bench_control
     from dora_rl.observe.terminal import say
 
     report = bench_control(QUICK if quick else FleetScope(instances=instances, steps=steps), say)
@@ -43,7 +43,7 @@ def _show(report: "ControlReport") -> None:
 def _sizes(report: "ControlReport") -> "Table":
     from rich.table import Table
 
-    from dora_rl.bench.control import log_ratio
+    from dora_rl.bench.control_speed import log_ratio
 
     table = Table(title="control plane and simulator, one thread")
     for column in ("instances", "active", "trained", "inputs", "decisions", "CPU s", "us/\ntraj.",

@@ -34,7 +34,7 @@ def engine(
     """The native engine: tokens a second against vLLM and the roofline, and what its features cost."""
     import msgspec
 
-    from dora_rl.bench.engine.setup import DEFAULTS, make_setup
+    from dora_rl.bench.engine.engine_bench import DEFAULTS, make_setup
     from dora_rl.bench.engine.suite import run_sections
     from dora_rl.observe.terminal import say
 

@@ -7,7 +7,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.bench.peer.comparison import PeerComparison
+    from dora_rl.bench.peer.peer_comparison import PeerComparison
 
 
 def peer(
@@ -35,7 +35,7 @@ def peer(
 
     import msgspec
 
-    from dora_rl.bench.peer.comparison import compare_with_peer
+    from dora_rl.bench.peer.peer_comparison import compare_with_peer
     from dora_rl.observe.terminal import stdout
 
     with TemporaryDirectory(prefix="dora-peer-") as place:

@@ -10,7 +10,7 @@ from dora_rl.cli.bench_device import BenchDevice
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.bench.schedules.comparison import ScheduleComparison, ScheduleRun
+    from dora_rl.bench.schedules.schedule_comparison import ScheduleComparison, ScheduleRun
 
 
 def schedules(
@@ -49,8 +49,8 @@ def schedules(
 
     import msgspec
 
-    from dora_rl.bench.schedules.comparison import compare, reward_gaps
     from dora_rl.bench.schedules.options import ScheduleOptions, make_scope
+    from dora_rl.bench.schedules.schedule_comparison import compare, reward_gaps
     from dora_rl.observe.terminal import say, stdout
 
     options = ScheduleOptions(

@@ -7,8 +7,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.bench.train.run import TrainReport
-    from dora_rl.bench.train.steps import TrainTiming
+    from dora_rl.bench.train.timed_steps import TrainTiming
+    from dora_rl.bench.train.train_bench import TrainReport
 
 
 PHASES = ("forward", "head", "backward", "optimizer", "other")
@@ -32,8 +32,8 @@ def train(
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     import msgspec
 
-    from dora_rl.bench.lengths import SequenceLengths
-    from dora_rl.bench.train.run import TrainBench, run_bench
+    from dora_rl.bench.sequence_lengths import SequenceLengths
+    from dora_rl.bench.train.train_bench import TrainBench, run_bench
     from dora_rl.observe.terminal import stdout
 
     scope = TrainBench(

@@ -10,7 +10,7 @@ from dora_rl.cli.bench_device import BenchDevice
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dora_rl.bench.weights import DeltaFigures
+    from dora_rl.bench.delta_figures import DeltaFigures
 
 
 def weights(
@@ -28,7 +28,7 @@ def weights(
 
     import msgspec
 
-    from dora_rl.bench.weights import LEARNING_RATES, run_bench
+    from dora_rl.bench.delta_figures import LEARNING_RATES, run_bench
     from dora_rl.observe.terminal import progress, stdout
 
     with (

@@ -17,7 +17,7 @@ def keys(
     from dora_rl.core.errors import UserError
     from dora_rl.core.named import did_you_mean
     from dora_rl.core.recipe import Recipe
-    from dora_rl.core.recipe.keys import reference, sections
+    from dora_rl.core.recipe.key_reference import reference, sections
 
     if markdown:
         typer.echo(reference(Recipe), nl=False)

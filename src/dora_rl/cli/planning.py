@@ -7,11 +7,11 @@ from pathlib import Path
 import typer
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.observe.plan import as_json as plan_as_json
-from dora_rl.observe.plan import show
+from dora_rl.observe.plan_view import as_json as plan_as_json
+from dora_rl.observe.plan_view import show
 from dora_rl.observe.terminal import progress, stdout
 from dora_rl.sim.plan.refine import MOST_TRIALS, make_plan
-from dora_rl.sim.setup import resolve
+from dora_rl.sim.simulation_setup import resolve
 
 _OPEN = (
     "control.schedule=dora",

@@ -6,12 +6,12 @@ import msgspec
 import typer
 
 from dora_rl.core.errors import UserError
-from dora_rl.observe.report.facts import RunFacts
 from dora_rl.observe.report.page import write_page
-from dora_rl.observe.report.reading import read_run
+from dora_rl.observe.report.run_facts import RunFacts
+from dora_rl.observe.report.run_reader import read_run
 from dora_rl.observe.report.text import show
+from dora_rl.observe.result_words import bottleneck
 from dora_rl.observe.terminal import stdout
-from dora_rl.observe.words import bottleneck
 
 
 def report_run(root: Path, out: Path | None, *, as_json: bool) -> None:

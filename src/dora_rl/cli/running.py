@@ -10,16 +10,16 @@ import typer
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import History, HistoryWriter, Watcher
 from dora_rl.core.inputs import Published
-from dora_rl.core.loading import to_yaml
 from dora_rl.core.recipe import Recipe
-from dora_rl.observe.summary import show
+from dora_rl.core.struct_loader import to_yaml
+from dora_rl.observe.simulation_summary import show
 from dora_rl.observe.terminal import progress, say, stdout
 from dora_rl.observe.timeline import Timeline, Tracker
-from dora_rl.run.layout import LiveLayout
 from dora_rl.run.open_run import replay_live
-from dora_rl.sim.recording import replay_history
-from dora_rl.sim.run import Result, simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.sim.history_replay import replay_history
+from dora_rl.sim.simulated_run import Result, simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 
 
 def run_one(
@@ -88,7 +88,7 @@ def _run(recipe: Recipe, logs: Sequence[Path], watchers: Sequence[Watcher]) -> R
 def _leave_behind(out: Path, recipe: Recipe, result: Result, timeline: Timeline) -> None:
     # Matplotlib takes longer to load than most runs take.
     from dora_rl.observe.pictures.look import save
-    from dora_rl.observe.pictures.timeline import Panel, draw_timelines
+    from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
 
     (out / "recipe.yaml").write_text(to_yaml(recipe), encoding="utf-8")
     (out / "result.json").write_text(f"{_json(result)}\n", encoding="utf-8")

@@ -30,7 +30,7 @@ app.add_typer(study.app, name="study")
 
 def _list_presets(is_asked: bool) -> None:
     if is_asked:
-        from dora_rl.sim.setup import PRESETS
+        from dora_rl.sim.simulation_setup import PRESETS
 
         for name, preset in PRESETS.items():
             typer.echo(f"{name:<12} {preset.summary}")

@@ -16,7 +16,7 @@ Preset = Annotated[str, typer.Option(help="The set-up to vary; `dora simulate --
 @app.command()
 def paper(out: Out = None, steps: Steps = 12, seed: Seed = 0) -> None:
     """The table of the DORA paper, ours beside it, at 64 and 128 GPUs; timelines of three schedules."""
-    from dora_rl.bench.studies.run import study_paper
+    from dora_rl.bench.studies.study_runs import study_paper
 
     study_paper(out or Path("runs/study-paper"), steps=steps, seed=seed)
 
@@ -29,7 +29,7 @@ def scale(
     max_gpus: Annotated[int, typer.Option(min=64, help="The greatest size; 16,384 takes minutes.")] = 16_384,
 ) -> None:
     """From 64 to 16,384 GPUs, the batch growing with them: what share of the limit is left?"""
-    from dora_rl.bench.studies.run import study_scale
+    from dora_rl.bench.studies.study_runs import study_scale
 
     study_scale(out or Path("runs/study-scale"), steps=steps, seed=seed, max_gpus=max_gpus)
 
@@ -37,7 +37,7 @@ def scale(
 @app.command()
 def staleness(out: Out = None, steps: Steps = 12, seed: Seed = 0, preset: Preset = "paper-128") -> None:
     """Step time and staleness over the bound S and the number of active groups R."""
-    from dora_rl.bench.studies.run import study_staleness
+    from dora_rl.bench.studies.study_runs import study_staleness
 
     study_staleness(out or Path("runs/study-staleness"), preset, steps=steps, seed=seed)
 
@@ -45,6 +45,6 @@ def staleness(out: Out = None, steps: Steps = 12, seed: Seed = 0, preset: Preset
 @app.command()
 def ablation(out: Out = None, steps: Steps = 12, seed: Seed = 0, preset: Preset = "paper-128") -> None:
     """Every part of the algorithm switched off, one at a time."""
-    from dora_rl.bench.studies.run import study_ablation
+    from dora_rl.bench.studies.study_runs import study_ablation
 
     study_ablation(out or Path("runs/study-ablation"), preset, steps=steps, seed=seed)

@@ -11,8 +11,8 @@ import typer
 from dora_rl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dora_rl.api.run import Run
-    from dora_rl.prepare.plan import RunPlan
+    from dora_rl.api.run_handle import Run
+    from dora_rl.prepare.run_plan import RunPlan
 
 INTERRUPTED = 130
 
@@ -79,7 +79,7 @@ def train(
 def _start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
     """Run a recipe, or only say what it would be."""
     from dora_rl import api
-    from dora_rl.core.recipe.resolving import resolve_recipe
+    from dora_rl.core.recipe.resolution import resolve_recipe
 
     began = monotonic()
     recipe, stem = resolve_recipe(name, assignments), Path(name).stem
@@ -98,7 +98,7 @@ def _resume(root: Path, *, as_json: bool) -> None:
 
 def _ended(work: "Callable[[], Run]") -> "Run":
     """The run, complete or interrupted in order; an interrupt before it began ends the command."""
-    from dora_rl.api.run import Interrupted
+    from dora_rl.api.run_handle import Interrupted
     from dora_rl.observe.terminal import say
 
     try:
@@ -111,7 +111,7 @@ def _ended(work: "Callable[[], Run]") -> "Run":
 
 
 def _print_plan(plan: "RunPlan", *, as_json: bool) -> None:
-    from dora_rl.observe.run_plan import plan_as_json, show_plan
+    from dora_rl.observe.run_plan_view import plan_as_json, show_plan
     from dora_rl.observe.terminal import stdout
 
     if as_json:
@@ -122,7 +122,7 @@ def _print_plan(plan: "RunPlan", *, as_json: bool) -> None:
 
 def _finish(run: "Run", began: float | None, *, as_json: bool) -> None:
     """Say what came of a run, and write its report."""
-    from dora_rl.observe.run_plan import summary_lines
+    from dora_rl.observe.run_plan_view import summary_lines
 
     assert run.summary is not None, "it ended in this process"
     if as_json:

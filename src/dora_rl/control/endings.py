@@ -9,7 +9,7 @@ from dora_rl.control.fleet import Instance
 from dora_rl.control.ledger import GENERATING, Group, Phase, Trajectory
 from dora_rl.control.outcomes import Outcomes
 from dora_rl.control.parts import Parts
-from dora_rl.control.steps import Steps
+from dora_rl.control.train_steps import Steps
 from dora_rl.core import inputs as told
 
 

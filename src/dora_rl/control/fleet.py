@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from dora_rl.control.ledger import Phase, Trajectory
-from dora_rl.core.fleet import GROWTH_TOKENS, InstanceSpec
+from dora_rl.core.instance_spec import GROWTH_TOKENS, InstanceSpec
 
 
 class State(Enum):

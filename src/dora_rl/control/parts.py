@@ -8,14 +8,14 @@ from dora_rl.control.batches import Batches
 from dora_rl.control.dispatch import Dispatch
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet
+from dora_rl.control.fleet_changes import Steering
 from dora_rl.control.ledger import Ledger
+from dora_rl.control.live_versions import Versions
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
-from dora_rl.control.prompts import PromptQueue
+from dora_rl.control.prompt_queue import PromptQueue
 from dora_rl.control.schedules import Schedule, make_schedule
-from dora_rl.control.steering import Steering
 from dora_rl.control.target import Target
-from dora_rl.control.versions import Versions
 from dora_rl.control.window import Window
 from dora_rl.core.decisions import Decision
 from dora_rl.core.recipe import Batch, Control

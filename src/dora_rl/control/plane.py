@@ -22,7 +22,7 @@ from dora_rl.control.fleet import Instance, State
 from dora_rl.control.integrity import check_integrity
 from dora_rl.control.outcomes import Outcomes
 from dora_rl.control.parts import Parts
-from dora_rl.control.steps import Steps
+from dora_rl.control.train_steps import Steps
 from dora_rl.control.window import Verdict
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision, Restart

@@ -21,8 +21,8 @@ import msgspec
 from dora_rl.core.decisions import AnyDecision, Decision
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import AnyInput, Input
-from dora_rl.core.loading import Tree, build, to_dict
 from dora_rl.core.recipe import Count, Recipe
+from dora_rl.core.struct_loader import Tree, build, to_dict
 
 SCHEMA = 2
 """Raised when a line written before can no longer be read."""

@@ -5,7 +5,7 @@ time it was observed at, so replaying a stream needs no clock. `clock` is an ins
 a request that decodes without interruption gains one token for each unit of it.
 """
 
-from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.record import Record
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.lengths import longest_wait_s, moments, tokens_per_trajectory
+from dora_rl.costs.length_moments import longest_wait_s, moments, tokens_per_trajectory
 from dora_rl.costs.rollout import RolloutCost, rollout_cost
-from dora_rl.costs.training import train_cost
+from dora_rl.costs.train_cost import train_cost
 
 
 class DeviceSplit(Record, frozen=True):

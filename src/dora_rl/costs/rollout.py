@@ -6,11 +6,11 @@ not a term; scheduling and sampling are added.
 """
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Costs, Recipe
 from dora_rl.core.record import Record
 from dora_rl.costs.hardware import GpuModel, find_gpu
-from dora_rl.costs.shapes import ModelShape, find_shape
+from dora_rl.costs.model_shapes import ModelShape, find_shape
 
 _ALLREDUCE_S = 8e-6
 """Latency of one all-reduce in a tensor-parallel instance; two a layer."""

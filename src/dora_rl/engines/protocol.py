@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.engines.config import EngineConfig, Limits

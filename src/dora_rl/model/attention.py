@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dora_rl.model.packing import filled_up
+from dora_rl.model.packed_sequences import filled_up
 
 SHORT_TOKENS = 64
 """Up to which sequences are attended to in bundles."""

@@ -21,7 +21,7 @@ from dora_rl.model.rope import Rotary, Rotation, rotate
 
 
 class Decoder(nn.Module):
-    """A causal language model; its parameters are named and shaped as `layout` says."""
+    """A causal language model; its parameters are named and shaped as `parameter_layout` says."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

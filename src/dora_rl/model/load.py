@@ -13,7 +13,7 @@ from torch import Tensor
 from dora_rl.core.errors import ModelError
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.hub_config import read_config
-from dora_rl.model.layout import pieces
+from dora_rl.model.parameter_layout import pieces
 from dora_rl.model.shards import published_tensors
 
 # Old checkpoints carry the frequencies of their rotary positions; they follow from the configuration.

@@ -18,7 +18,7 @@ from dora_rl.core.errors import ModelError
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.hub_config import to_dtype, to_published
-from dora_rl.model.layout import pieces
+from dora_rl.model.parameter_layout import pieces
 from dora_rl.model.shards import INDEX, WEIGHTS
 from dora_rl.model.tensor_files import save_tensors
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dora_rl.model.attention import Attention, PackedAttention
-from dora_rl.model.packing import Packed
+from dora_rl.model.packed_sequences import Packed
 
 AttentionKind = Literal["auto", "varlen", "flex", "packed"]
 

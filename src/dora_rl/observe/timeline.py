@@ -9,8 +9,8 @@ from typing import Any
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.inputs import Input
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.record import Record
 
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Evaluation, Lognormal, Recipe, Task
-from dora_rl.core.recipe.trainer import CriticConfig, TrainerSettings
-from dora_rl.prepare.inputs import Inputs
-from dora_rl.run.setup import DeviceLayout
+from dora_rl.core.recipe.trainer_config import CriticConfig, TrainerSettings
+from dora_rl.prepare.run_inputs import Inputs
+from dora_rl.run.run_setup import DeviceLayout
 
 
 def completed(recipe: Recipe, inputs: Inputs) -> Recipe:

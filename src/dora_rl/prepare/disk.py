@@ -5,9 +5,9 @@ from math import ceil
 
 from dora_rl.core.recipe import Recipe
 from dora_rl.model.config import ModelConfig
-from dora_rl.prepare.plan import LedgerEntry
+from dora_rl.prepare.run_plan import LedgerEntry
 from dora_rl.prepare.trainer_memory import item_bytes, num_parameters, num_trained
-from dora_rl.run.setup import trainer_config
+from dora_rl.run.run_setup import trainer_config
 from dora_rl.weights.chain import AnchorPolicy
 
 _MIB = 2**20

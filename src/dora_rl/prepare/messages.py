@@ -7,7 +7,7 @@ from msgspec import field
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.launch.messages import Alive, Broken, Message, Stop
-from dora_rl.prepare.plan import RunPlan
+from dora_rl.prepare.run_plan import RunPlan
 
 # --- told ---
 

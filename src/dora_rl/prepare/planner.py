@@ -13,8 +13,8 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import read_config
 from dora_rl.prepare.completion import completed, placed
+from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.disk import disk_entries
-from dora_rl.prepare.inputs import Inputs, read_inputs
 from dora_rl.prepare.machine import (
     Gpu,
     free_disk_bytes,
@@ -23,14 +23,14 @@ from dora_rl.prepare.machine import (
     memory_bytes,
     num_cores,
 )
-from dora_rl.prepare.memory import MemoryLedger
 from dora_rl.prepare.messages import Doing, Given, Report
-from dora_rl.prepare.models import model_directory
-from dora_rl.prepare.placement import placements
-from dora_rl.prepare.plan import MemoryLimit, RunPlan
+from dora_rl.prepare.model_directory import model_directory
+from dora_rl.prepare.run_inputs import Inputs, read_inputs
+from dora_rl.prepare.run_memory import MemoryLedger
+from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
-from dora_rl.run.prompts import check_lengths
-from dora_rl.run.setup import DeviceLayout, RunSetup
+from dora_rl.run.prompt_table import check_lengths
+from dora_rl.run.run_setup import DeviceLayout, RunSetup
 
 _GIB = 2**30
 _MOSTLY_FREE = 0.9

@@ -19,7 +19,7 @@ from dora_rl.launch.messages import Broken, Stop
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.launch.waiting import Interrupts, wait_for
 from dora_rl.prepare.messages import Doing, Given, InputsWritten, Planned, PlanRun, PrepareWord, WriteInputs
-from dora_rl.prepare.plan import RunPlan
+from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.store.errors import DiskFull
 
 Tell = Callable[[str], None]

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from math import prod
 
-from dora_rl.core.recipe.trainer import LoraConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
-from dora_rl.model.layout import Piece, pieces
+from dora_rl.model.parameter_layout import Piece, pieces
 
 _FLOAT, _MOMENTS = 4, 8
 _BLOCK_TOKENS = 8192

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.envs.prompts import TokenizedPrompt
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.model.load import load_decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import load_tokenizer, save_tokenizer
-from dora_rl.run.prompts import PromptTable
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.trainer.supervised import warm_started
 
 

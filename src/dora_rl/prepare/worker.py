@@ -14,7 +14,6 @@ from dora_rl.core.errors import DoraError
 from dora_rl.launch.breaking import broken, telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.messages import Stop
-from dora_rl.prepare.inputs import Inputs
 from dora_rl.prepare.messages import (
     Doing,
     InputsWritten,
@@ -24,11 +23,12 @@ from dora_rl.prepare.messages import (
     Report,
     WriteInputs,
 )
-from dora_rl.prepare.plan import RunPlan
 from dora_rl.prepare.planner import Planner
+from dora_rl.prepare.run_inputs import Inputs
+from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.prepare.warm_start import write_initial_model
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
 
 
 class Preparer:

@@ -18,11 +18,11 @@ from dora_rl.run import messages as say
 from dora_rl.run import received as follow
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
-from dora_rl.run.prompts import PromptTable
+from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.received import AnyEffect
-from dora_rl.run.requests import PartialTrajectory, RequestMoves, RequestTable
+from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.store.journal import Journal
 

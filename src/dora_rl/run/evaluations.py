@@ -12,8 +12,8 @@ from dora_rl.core.decisions import Close, Decision, Start
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
 from dora_rl.core.recipe import Evaluation
-from dora_rl.run.metrics import MetricsWriter
-from dora_rl.run.prompts import PromptTable
+from dora_rl.run.metrics_writer import MetricsWriter
+from dora_rl.run.prompt_table import PromptTable
 
 
 class _EvaluationRound(Struct, kw_only=True):

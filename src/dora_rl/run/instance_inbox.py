@@ -12,8 +12,8 @@ from dora_rl.engines.requests import DrawnTokens
 from dora_rl.run import messages as say
 from dora_rl.run.instances import InstancePhase, InstancePool, InstanceProcess
 from dora_rl.run.received import Received, ScoreTrajectory
-from dora_rl.run.requests import PlacedRequest, RequestMoves, RequestTable
-from dora_rl.store.records import Completed, Progress
+from dora_rl.run.request_table import PlacedRequest, RequestMoves, RequestTable
+from dora_rl.store.journal_records import Completed, Progress
 
 _Handler = Callable[[InstanceProcess, Any, float, Received], None]
 

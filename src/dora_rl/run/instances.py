@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 
 
@@ -83,7 +83,7 @@ class InstancePool:
         devices = self._setup.devices
         worker = WorkerSpec(
             name=f"instance {number}",
-            module="dora_rl.run.workers.instance",
+            module="dora_rl.run.workers.instance_worker",
             log=str(self._log(number)),
             place=Place.on(devices.instance_home(number), cpus=devices.instance_threads),
         )

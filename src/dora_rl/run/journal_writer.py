@@ -9,9 +9,9 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Admit, Decision, Start
 from dora_rl.core.history import Event, HistoryWriter, Watcher
 from dora_rl.core.inputs import Input
-from dora_rl.run.prompts import PromptTable
+from dora_rl.run.prompt_table import PromptTable
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import AnyPayload, PromptTokens
+from dora_rl.store.journal_records import AnyPayload, PromptTokens
 
 
 class JournalWriter:

@@ -7,7 +7,7 @@ told or say is from `launch`.
 
 from msgspec import field
 
-from dora_rl.core.fleet import InstanceSpec
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe.data import OrderConfig
 from dora_rl.engines.requests import DrawnTokens, Request
 from dora_rl.envs.prompt_source import GroupScore
@@ -15,8 +15,8 @@ from dora_rl.launch.messages import Alive as Alive
 from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message
 from dora_rl.launch.messages import Stop as Stop
-from dora_rl.run.setup import RunSetup
-from dora_rl.trainer.records import TrainGroup
+from dora_rl.run.run_setup import RunSetup
+from dora_rl.trainer.train_batch import TrainGroup
 
 # --- told to any worker -------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
-from dora_rl.run.layout import LiveLayout
 from dora_rl.run.prompt_feed import PromptFeed
-from dora_rl.run.prompts import PromptTable, check_lengths
-from dora_rl.run.setup import RunSetup, read_setup, write_setup
+from dora_rl.run.prompt_table import PromptTable, check_lengths
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup, read_setup, write_setup
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory

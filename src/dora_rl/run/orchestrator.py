@@ -30,10 +30,10 @@ from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.journal_writer import JournalWriter
-from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.open_run import OpenRun
 from dora_rl.run.received import Received
-from dora_rl.run.requests import PartialTrajectory, RequestMoves, RequestTable
+from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
 from dora_rl.run.trainer_inbox import TrainerInbox
 from dora_rl.run.trainer_process import TrainerProcess

@@ -15,9 +15,9 @@ from dora_rl.envs.prompt_offers import GroupScores, PromptOffers
 from dora_rl.envs.prompt_source import built_in_source
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.prompts import PromptLengths, PromptTable
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.prompt_table import PromptLengths, PromptTable
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 
 _NAME = "the source of prompts"
@@ -113,7 +113,7 @@ class SourceProcess:
         self._limit_s = self._setup.recipe.patience.start_s
         self._since, self._ask_from = time.monotonic(), 0.0
         handle = self._launch.start(
-            WorkerSpec(name=_NAME, module="dora_rl.run.workers.prompt_source", log=str(self._log)),
+            WorkerSpec(name=_NAME, module="dora_rl.run.workers.source_worker", log=str(self._log)),
             say.SourceWord,
         )
         handle.send(

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
-from dora_rl.store.records import AnyPayload
+from dora_rl.store.journal_records import AnyPayload
 
 
 class Effect(Record, frozen=True):

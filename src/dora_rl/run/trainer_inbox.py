@@ -7,9 +7,9 @@ business.
 from dora_rl.core import inputs as told
 from dora_rl.run import messages as say
 from dora_rl.run.evaluations import EvaluationTracker
-from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.received import CoverBatches, Received, RecordStep, ServeStore
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths
 

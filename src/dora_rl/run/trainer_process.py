@@ -15,14 +15,14 @@ from dora_rl.core.named import Objects
 from dora_rl.engines.requests import Sampling
 from dora_rl.launch.protocol import Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.metrics import MetricsWriter
+from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.received import RecordStep
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import FinishedGroup, TakenBatch, WholeTrajectory
-from dora_rl.trainer.records import TrainGroup, TrainTrajectory
+from dora_rl.store.journal_records import FinishedGroup, TakenBatch, WholeTrajectory
+from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
 
 _NAME = "the trainer"
 
@@ -82,7 +82,7 @@ class TrainerProcess:
         devices = self._setup.devices
         worker = WorkerSpec(
             name=_NAME,
-            module="dora_rl.run.workers.trainer",
+            module="dora_rl.run.workers.trainer_main",
             log=str(self._log),
             # Its other ranks are started by the first, within its place.
             place=Place.on(

@@ -4,7 +4,7 @@ from math import log
 
 from dora_rl.core import inputs as told
 from dora_rl.sim.chance import uniform
-from dora_rl.sim.engine import SimulatedEngine
+from dora_rl.sim.simulated_engine import SimulatedEngine
 from dora_rl.sim.world import World
 
 _DEATH, _HANG, _SLOW, _TRAINER = range(100, 104)

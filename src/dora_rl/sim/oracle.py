@@ -3,7 +3,7 @@
 from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.fleet import Cohort
 from dora_rl.core.recipe import Recipe
-from dora_rl.costs.lengths import moments, quantile
+from dora_rl.costs.length_moments import moments, quantile
 from dora_rl.costs.rollout import RolloutCost
 from dora_rl.sim.futures import Futures
 

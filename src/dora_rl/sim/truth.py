@@ -5,7 +5,7 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 
 from dora_rl.core.recipe import Empirical, Task
-from dora_rl.costs.lengths import quantile
+from dora_rl.costs.length_moments import quantile
 from dora_rl.sim.chance import Draws
 
 _NORMAL = NormalDist()

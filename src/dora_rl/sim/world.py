@@ -19,10 +19,10 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Watcher
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
-from dora_rl.sim.engine import SimulatedEngine, SimulatedRequest
 from dora_rl.sim.feed import SimulatedPromptFeed
 from dora_rl.sim.futures import Future, Futures
-from dora_rl.sim.trainer import SimulatedTrainer
+from dora_rl.sim.simulated_engine import SimulatedEngine, SimulatedRequest
+from dora_rl.sim.simulated_trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
 
 _PATIENCE_S = 1e5

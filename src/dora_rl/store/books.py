@@ -15,7 +15,7 @@ from msgspec import msgpack
 from dora_rl.core.decisions import Admit, Close, Decision, Start, Take
 from dora_rl.core.inputs import Input, Published, StepLost
 from dora_rl.store.errors import Contradiction
-from dora_rl.store.tables import Tables
+from dora_rl.store.journal_tables import Tables
 
 _encode = msgpack.Encoder().encode
 

@@ -18,15 +18,22 @@ import msgspec
 from dora_rl.core.decisions import AnyDecision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import AnyInput
-from dora_rl.core.loading import build, to_dict
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.struct_loader import build, to_dict
 from dora_rl.store.books import Books
 from dora_rl.store.database import create_database, named_errors, open_database, transaction
 from dora_rl.store.errors import Contradiction, JournalError
+from dora_rl.store.journal_reader import Reader
+from dora_rl.store.journal_records import (
+    AnyPayload,
+    FinishedGroup,
+    Summary,
+    TakenBatch,
+    Unfinished,
+    WholeTrajectory,
+)
+from dora_rl.store.journal_tables import Tables
 from dora_rl.store.payloads import Payloads
-from dora_rl.store.reading import Reader
-from dora_rl.store.records import AnyPayload, FinishedGroup, Summary, TakenBatch, Unfinished, WholeTrajectory
-from dora_rl.store.tables import Tables
 
 _PAGE = 4096
 """Events read at a time."""

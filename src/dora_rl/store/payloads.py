@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from msgspec import msgpack
 
 from dora_rl.store.errors import Contradiction
-from dora_rl.store.packing import pack_logprobs, pack_tokens
-from dora_rl.store.records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
+from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
+from dora_rl.store.journal_tables import Tables
+from dora_rl.store.number_bytes import pack_logprobs, pack_tokens
 from dora_rl.store.responses import Chunk, cut_chunks, join_chunks
-from dora_rl.store.tables import Tables
 
 _encode = msgpack.Encoder().encode
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from msgspec import msgpack
 
-from dora_rl.store.packing import unpack_logprobs, unpack_tokens
-from dora_rl.store.records import Response, Stretch
+from dora_rl.store.journal_records import Response, Stretch
+from dora_rl.store.number_bytes import unpack_logprobs, unpack_tokens
 
 _TOKEN_BYTES = 4
 _encode = msgpack.Encoder().encode

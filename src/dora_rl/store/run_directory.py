@@ -17,13 +17,13 @@ from typing import Any, Self
 import msgspec
 
 from dora_rl.core.history import encode_header
-from dora_rl.core.loading import build, load_yaml, to_yaml
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.core.struct_loader import build, load_yaml, to_yaml
 from dora_rl.store.durable import new_directory, write_atomically
 from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal
-from dora_rl.store.lock import RunLock
+from dora_rl.store.run_lock import RunLock
 
 
 class RunLayout(Record, frozen=True):

@@ -32,7 +32,7 @@ from dora_rl.core.recipe.algorithm import (
     CustomAdvantageConfig,
     GaeConfig,
 )
-from dora_rl.trainer.records import TrainGroup, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
 
 NAN_REWARD = "masked: nan reward"
 NAN_LOGPROB = "masked: nan logprob"

@@ -12,7 +12,7 @@ from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.varlen import AttentionKind
 from dora_rl.trainer.policy import Policy
-from dora_rl.trainer.records import TrainTrajectory
+from dora_rl.trainer.train_batch import TrainTrajectory
 
 
 class KeptVersions:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.trainer import LoraConfig
-from dora_rl.model.layout import Piece, pieces
+from dora_rl.core.recipe.trainer_config import LoraConfig
+from dora_rl.model.parameter_layout import Piece, pieces
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Alone, Ranks
 

@@ -9,7 +9,7 @@ from dora_rl.algorithms.correction import corrected
 from dora_rl.algorithms.regularisers import kl_terms, regularised
 from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
-from dora_rl.trainer.meters import OWN, LossMeters
+from dora_rl.trainer.loss_meters import OWN, LossMeters
 from dora_rl.trainer.tensors import PolicyTokens
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dora_rl.core.recipe.trainer import OptimizerConfig
+from dora_rl.core.recipe.trainer_config import OptimizerConfig
 from dora_rl.trainer.ranks import Ranks
 from dora_rl.trainer.schedule import share_of_peak
-from dora_rl.trainer.weights import Weights
+from dora_rl.trainer.trained_weights import Weights
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dora_rl.algorithms.critic import value_loss
-from dora_rl.core.recipe.trainer import CriticConfig
+from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.head_loss import head_loss
 from dora_rl.model.varlen import AttentionKind, attention_over
-from dora_rl.trainer.meters import LossMeters
+from dora_rl.trainer.loss_meters import LossMeters
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.tensors import MicroBatch, PolicyTokens, Sequences
 

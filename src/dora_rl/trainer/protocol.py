@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dora_rl.trainer.records import TrainGroup
+from dora_rl.trainer.train_batch import TrainGroup
 
 Metrics = dict[str, float]
 

@@ -2,7 +2,7 @@
 
 import math
 
-from dora_rl.core.recipe.trainer import ScheduleConfig
+from dora_rl.core.recipe.trainer_config import ScheduleConfig
 
 
 def share_of_peak(schedule: ScheduleConfig, update: int) -> float:

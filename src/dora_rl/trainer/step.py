@@ -7,7 +7,7 @@ wait until they fill micro-batches, or until the mini-batch is complete.
 from collections.abc import Iterator, Sequence
 
 from dora_rl.core.errors import DoraError
-from dora_rl.trainer.records import TrainGroup
+from dora_rl.trainer.train_batch import TrainGroup
 
 
 class StepError(DoraError):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from dora_rl.core.recipe.algorithm import AdvantageConfig, AlgorithmConfig
 from dora_rl.core.recipe.live import WarmStart
-from dora_rl.core.recipe.losses import PolicyGradientConfig
-from dora_rl.core.recipe.trainer import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from dora_rl.core.recipe.loss_configs import PolicyGradientConfig
+from dora_rl.core.recipe.trainer_config import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.trainer.opening import trainer_of
-from dora_rl.trainer.records import TrainBatch, TrainGroup, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
+from dora_rl.trainer.trainer_factory import trainer_of
 
 Shown = tuple[tuple[int, ...], tuple[int, ...]]
 """A prompt and its answer."""

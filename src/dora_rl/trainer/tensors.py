@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dora_rl.model.packing import Packed
+from dora_rl.model.packed_sequences import Packed
 from dora_rl.trainer.examples import Example
-from dora_rl.trainer.records import TrainTrajectory
+from dora_rl.trainer.train_batch import TrainTrajectory
 
 MAX_STALENESS = 15
 """Older trajectories are counted with these; tensors of counts have a fixed size."""

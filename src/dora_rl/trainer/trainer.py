@@ -21,26 +21,26 @@ from dora_rl.algorithms.losses import loss_of
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.named import Objects
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
-from dora_rl.core.recipe.trainer import TrainerConfig
+from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.trainer.checkpoint import load_checkpoint
+from dora_rl.trainer.data_warnings import Watch
 from dora_rl.trainer.examples import Example, PreparedExamples, batch_scale, prepared
-from dora_rl.trainer.exporting import HostCheckpoint, host_checkpoint, prepare_checkpoints
+from dora_rl.trainer.export import HostCheckpoint, host_checkpoint, prepare_checkpoints
+from dora_rl.trainer.frozen_scores import own_share
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.kept import KeptVersions
-from dora_rl.trainer.meters import LossMeters, Totals
+from dora_rl.trainer.logprob_scorer import LogprobScorer
+from dora_rl.trainer.loss_meters import LossMeters, Totals
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import LearningBatch, Policy
 from dora_rl.trainer.protocol import Metrics
 from dora_rl.trainer.ranks import Alone, Ranks
-from dora_rl.trainer.records import TrainBatch, TrainGroup
-from dora_rl.trainer.report import StepReport
-from dora_rl.trainer.scorer import LogprobScorer
-from dora_rl.trainer.scoring import own_share
 from dora_rl.trainer.step import StepError, StepGroups
+from dora_rl.trainer.step_report import StepReport
 from dora_rl.trainer.tensors import micro_batch_of, sampled_at
-from dora_rl.trainer.warnings import Watch
-from dora_rl.trainer.weights import Weights
+from dora_rl.trainer.train_batch import TrainBatch, TrainGroup
+from dora_rl.trainer.trained_weights import Weights
 
 
 class Trainer:

@@ -24,7 +24,7 @@ import msgspec
 from dora_rl.core.record import Record
 from dora_rl.weights.bits import DTYPES
 from dora_rl.weights.errors import Damaged, WeightsError
-from dora_rl.weights.packed import PackedSection
+from dora_rl.weights.packed_sections import PackedSection
 from dora_rl.weights.positions import PositionCode
 from dora_rl.weights.strips import Strip, strips_of
 

@@ -13,7 +13,7 @@ from dora_rl.weights.chain import Inventory
 from dora_rl.weights.container import Kind, Part, TensorEntry, VersionHeader, read_header
 from dora_rl.weights.difference import Coded, StripSteps, decoded
 from dora_rl.weights.errors import Damaged, MissingFile
-from dora_rl.weights.packed import PackedSection, unpack
+from dora_rl.weights.packed_sections import PackedSection, unpack
 from dora_rl.weights.positions import are_ascending
 from dora_rl.weights.strips import Strip
 

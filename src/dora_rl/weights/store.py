@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from dora_rl.model.delta import Delta
+from dora_rl.weights.atomic_files import Files, is_temporary
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import AnchorPolicy, Inventory
 from dora_rl.weights.difference import changes_between, encode_all
 from dora_rl.weights.errors import MissingFile, UnknownVersion, VersionConflict, WeightsError
-from dora_rl.weights.files import Files, is_temporary
-from dora_rl.weights.lock import Lock
 from dora_rl.weights.protocol import Resident
 from dora_rl.weights.rebuild import delta_onto, rebuilt
 from dora_rl.weights.shelf import Shelf
+from dora_rl.weights.store_lock import Lock
 from dora_rl.weights.strips import Strip, Tensors, strips_in
-from dora_rl.weights.writing import Base, write_anchor, write_delta
+from dora_rl.weights.version_writer import Base, write_anchor, write_delta
 
 _ATTEMPTS = 5
 _Result = TypeVar("_Result")

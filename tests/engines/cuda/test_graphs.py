@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dora_rl.engines.native.cuda.graphs import Filling, Graphs, Shape
-from dora_rl.engines.native.cuda.staging import Room
+from dora_rl.engines.native.cuda.plan_buffers import Room
 
 ROOM = Room(num_rows=64, num_prefilled=512)
 TIMES = 5

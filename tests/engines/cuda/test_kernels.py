@@ -10,15 +10,15 @@ from torch.nn import functional
 from dora_rl.engines.native.cuda.kernels.activation import gated
 from dora_rl.engines.native.cuda.kernels.decode import Parts, Split, decode_attention
 from dora_rl.engines.native.cuda.kernels.embed import FROM_SLOT, embed
+from dora_rl.engines.native.cuda.kernels.expert_products import expert_linear
 from dora_rl.engines.native.cuda.kernels.expert_rows import expert_down, expert_gate_up
-from dora_rl.engines.native.cuda.kernels.experts import expert_linear
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
+from dora_rl.engines.native.cuda.kernels.gumbel_draw import Distributions, Pieces, draw
 from dora_rl.engines.native.cuda.kernels.linear import linear
 from dora_rl.engines.native.cuda.kernels.norm import add_norm
 from dora_rl.engines.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.engines.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
-from dora_rl.engines.native.cuda.kernels.routing import Routing, choose_experts, most_tiles, sort_by_expert
-from dora_rl.engines.native.cuda.kernels.sampling import Distributions, Pieces, draw
+from dora_rl.engines.native.cuda.kernels.router import Routing, choose_experts, most_tiles, sort_by_expert
 from dora_rl.engines.native.cuda.kernels.tiled import tiled_linear
 from dora_rl.engines.native.cuda.tiles import Tile
 from dora_rl.engines.native.philox import gumbel

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.cuda.cache import BlockCache
-from dora_rl.engines.native.cuda.executor import CudaExecutor, buffer_bytes, moving_bytes
+from dora_rl.engines.native.cuda.cuda_executor import CudaExecutor, buffer_bytes, moving_bytes
 from dora_rl.engines.native.cuda.lane import lane_bytes
+from dora_rl.engines.native.cuda.plan_buffers import Room
 from dora_rl.engines.native.cuda.slots import cut_bytes
-from dora_rl.engines.native.cuda.staging import Room
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.tiny import tiny_config
 

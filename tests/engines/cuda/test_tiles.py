@@ -8,6 +8,7 @@ import torch
 
 import dora_rl
 from dora_rl.engines.native.cuda import mixture
+from dora_rl.engines.native.cuda.tile_search import keep
 from dora_rl.engines.native.cuda.tiles import (
     ExpertTiles,
     Tile,
@@ -16,7 +17,6 @@ from dora_rl.engines.native.cuda.tiles import (
     choices_file,
     experts_key,
 )
-from dora_rl.engines.native.cuda.tuning import keep
 from dora_rl.model.config import Experts
 from dora_rl.model.experts import ExpertMlp
 

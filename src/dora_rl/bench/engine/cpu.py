@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dora_rl.bench.engine.engine_bench import EngineBench
 from dora_rl.bench.engine.reference import references
-from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of, run_s
 from dora_rl.bench.figures import Cell, Figures, Say
 from dora_rl.engines.config import EngineConfig, Limits
-from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.opening import open_engine
+from dora_rl.engines.native.engine_factory import open_engine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.engines.requests import Request
 from dora_rl.model.hub_config import read_config

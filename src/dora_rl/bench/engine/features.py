@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from dora_rl.bench.device import synchronised_s
-from dora_rl.bench.engine.setup import EngineBench
+from dora_rl.bench.engine.engine_bench import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, requests_of, timed
 from dora_rl.bench.figures import Figures, Say
 from dora_rl.model.delta import Delta, ParameterChange

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dora_rl.bench.device import synchronised_s
-from dora_rl.bench.engine.setup import EngineBench
+from dora_rl.bench.engine.engine_bench import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, requests_of, run_s
 from dora_rl.bench.figures import Cell, Figures, Say
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.transfer import Exported
 from dora_rl.engines.requests import Request, Stopping
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from dora_rl.bench.engine.cpu import cpu
+from dora_rl.bench.engine.engine_bench import EngineBench
 from dora_rl.bench.engine.features import invariant, versions, weights
 from dora_rl.bench.engine.migration import migrate
-from dora_rl.bench.engine.scheduler import host
-from dora_rl.bench.engine.setup import EngineBench
+from dora_rl.bench.engine.scheduler_time import host
 from dora_rl.bench.engine.throughput import table
 from dora_rl.bench.figures import Figures, Say
 from dora_rl.core.errors import ConfigError, DoraError

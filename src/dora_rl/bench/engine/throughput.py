@@ -1,8 +1,8 @@
 """Tokens a second by workload, against vLLM and the roofline."""
 
-from dora_rl.bench.engine.hardware import DeviceSpeed, least_time_s, measure_hardware
+from dora_rl.bench.engine.device_speed import DeviceSpeed, least_time_s, measure_hardware
+from dora_rl.bench.engine.engine_bench import EngineBench
 from dora_rl.bench.engine.reference import references
-from dora_rl.bench.engine.setup import EngineBench
 from dora_rl.bench.engine.workloads import RequestWorkload, TimedRuns, requests_of, timed
 from dora_rl.bench.figures import Cell, Figures, Say
 

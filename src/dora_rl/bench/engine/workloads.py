@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dora_rl.bench.lengths import SequenceLengths
+from dora_rl.bench.sequence_lengths import SequenceLengths
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 from dora_rl.engines.errors import EngineError
-from dora_rl.engines.native.engine import NativeEngine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 
 PROMPT_TOKENS = 128

@@ -16,8 +16,8 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.scoring.functions import RewardFunction, load_function
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.setup import RunSetup, read_setup
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup, read_setup
 
 
 class PeerStep(Record, frozen=True):

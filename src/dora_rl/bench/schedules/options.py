@@ -5,7 +5,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal, cast
 
-from dora_rl.bench.schedules.comparison import SCHEDULES, ScheduleScope
+from dora_rl.bench.schedules.schedule_comparison import SCHEDULES, ScheduleScope
 from dora_rl.bench.schedules.workload import PrescribedWorkload, write_workload
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Lognormal, ScheduleName

@@ -16,8 +16,8 @@ from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Handle, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.run import run_live
-from dora_rl.run.setup import RunSetup
+from dora_rl.run.live_run import run_live
+from dora_rl.run.run_setup import RunSetup
 
 LengthOf = Callable[[StreamKey], int]
 """Tokens of the response that this stream draws."""

@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
-from dora_rl.core.fleet import InstanceSpec
 from dora_rl.core.history import Event
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.record import Record
 
 StreamName = tuple[int, int, int, int]

@@ -19,8 +19,8 @@ from dora_rl.core.record import Record
 from dora_rl.model.characters import ALPHABET, character_tokenizer
 from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.random_models import SHAPES, random_weights
 from dora_rl.model.save import save_decoder
-from dora_rl.model.shapes import SHAPES, random_weights
 from dora_rl.model.tokenizer import save_tokenizer
 
 _ROWS = 2048

@@ -13,15 +13,15 @@ from matplotlib.patches import Patch
 from rich.console import Group
 from rich.table import Table
 
-from dora_rl.core.loading import to_dict
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.core.struct_loader import to_dict
 from dora_rl.observe.pictures.look import BLUE, GREY, INK, PALE, SKY, figure, headline, plain
-from dora_rl.observe.pictures.timeline import Panel, draw_timelines
+from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
 from dora_rl.observe.tables import Cell, table
 from dora_rl.observe.timeline import Timeline, Tracker
-from dora_rl.sim.run import Result, simulate
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.simulated_run import Result, simulate
+from dora_rl.sim.simulation_setup import complete, resolve
 
 SIZES = (64, 128)
 SCHEDULES = ("sync", "one_step_off", "partial", "dora_onset", "dora")

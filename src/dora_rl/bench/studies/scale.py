@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from dora_rl.core.loading import to_dict
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.core.struct_loader import to_dict
 from dora_rl.observe.pictures.look import BLUE, GREY, INK, figure, headline, plain
 from dora_rl.observe.tables import Cell, table
-from dora_rl.sim.run import Result
-from dora_rl.sim.setup import complete, resolve
+from dora_rl.sim.simulated_run import Result
+from dora_rl.sim.simulation_setup import complete, resolve
 
 MOST_GPUS = 16_384
 _FEWEST_GPUS = 64

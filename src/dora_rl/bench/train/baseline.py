@@ -12,14 +12,14 @@ from torch import Tensor
 
 from dora_rl.algorithms.advantages import outcome_advantages
 from dora_rl.bench.device import synchronised_s
-from dora_rl.bench.train.batches import batch_of, train_flops
-from dora_rl.bench.train.steps import TrainTiming, random_decoder
-from dora_rl.bench.train.timing import PhaseClock, forget_peak, peak_bytes
+from dora_rl.bench.train.phase_clock import PhaseClock, forget_peak, peak_bytes
+from dora_rl.bench.train.timed_steps import TrainTiming, random_decoder
+from dora_rl.bench.train.train_batches import batch_of, train_flops
 from dora_rl.core.recipe.algorithm import AdvantageConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.hub_config import to_published
 from dora_rl.model.save import to_published_tensors
-from dora_rl.trainer.records import TrainBatch, TrainTrajectory
+from dora_rl.trainer.train_batch import TrainBatch, TrainTrajectory
 
 ScoredRow = tuple[TrainTrajectory, float]
 

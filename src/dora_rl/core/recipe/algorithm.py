@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.losses import AnyLossConfig, PpoConfig
+from dora_rl.core.recipe.loss_configs import AnyLossConfig, PpoConfig
 from dora_rl.core.recipe.section import NonNegative, Positive, PositiveFloat, Section, Share, check_range
 
 

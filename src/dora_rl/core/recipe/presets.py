@@ -14,7 +14,7 @@ from dora_rl.core.recipe.algorithm import (
     GaeConfig,
     OverlongConfig,
 )
-from dora_rl.core.recipe.losses import (
+from dora_rl.core.recipe.loss_configs import (
     CispoConfig,
     DecoupledPpoConfig,
     GspoConfig,

@@ -10,7 +10,7 @@ from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings, Sam
 from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, Patience, RunSettings, WarmStart
 from dora_rl.core.recipe.section import Positive, Section
 from dora_rl.core.recipe.simulation import Simulation, Task
-from dora_rl.core.recipe.trainer import OptimizerConfig, TrainerSettings
+from dora_rl.core.recipe.trainer_config import OptimizerConfig, TrainerSettings
 
 BUILT_IN_MODELS = ("tiny", "smollm2")
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from torch import Tensor
 
 from dora_rl.engines.config import EngineConfig
-from dora_rl.engines.native.scheduling.plan import Executor
-from dora_rl.engines.native.setup import parameter_bytes, serving_dtype
+from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
+from dora_rl.engines.native.scheduling.step_plan import Executor
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 

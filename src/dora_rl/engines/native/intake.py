@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import RequestError
+from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.setup import serving_dtype
 from dora_rl.engines.native.transfer import Exported
 from dora_rl.engines.requests import Request
 from dora_rl.model.config import ModelConfig

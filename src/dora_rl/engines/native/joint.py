@@ -10,8 +10,8 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from dora_rl.engines.native.experts import TiledExperts
-from dora_rl.engines.native.packed import PackedLinear, Prepared
+from dora_rl.engines.native.packed_linear import PackedLinear, Prepared
+from dora_rl.engines.native.tiled_experts import TiledExperts
 from dora_rl.model.decoder import Decoder, RmsNorm
 from dora_rl.model.experts import ExpertMlp
 

@@ -8,10 +8,10 @@ import torch
 from tokenizers import Tokenizer
 
 from dora_rl.engines.native.backend import Backend
-from dora_rl.engines.native.engine import NativeEngine
-from dora_rl.engines.native.executor import CPU
+from dora_rl.engines.native.cpu_executor import CPU
+from dora_rl.engines.native.engine_size import size_engine
+from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.sizing import size_engine
 from dora_rl.engines.protocol import EngineDemand, EngineOpening, EngineSize
 from dora_rl.model.hub_config import read_config
 
@@ -61,7 +61,7 @@ def _stops(stop_tokens: tuple[int, ...], tokenizer_file: Path | None) -> Stops:
 def _backend(device: str) -> Backend:
     if device == "cpu":
         return CPU
-    from dora_rl.engines.native.cuda.backend import backend_on
+    from dora_rl.engines.native.cuda.cuda_backend import backend_on
 
     torch.cuda.set_device(device)
     return backend_on(device)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dora_rl.engines.native.block_tables import BlockTables
 from dora_rl.engines.native.paged import Bundle, Span
-from dora_rl.engines.native.scheduling.plan import Row
-from dora_rl.engines.native.tables import BlockTables
-from dora_rl.model.packing import filled_up
+from dora_rl.engines.native.scheduling.step_plan import Row
+from dora_rl.model.packed_sequences import filled_up
 
 TILE_ROWS = 16
 _SAME_TOKENS = 63

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from dora_rl.engines.native.versions import Weights
+from dora_rl.engines.native.served_versions import Weights
 from dora_rl.engines.protocol import EngineLoad, VersionLoad, VersionReader
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta

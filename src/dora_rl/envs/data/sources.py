@@ -13,8 +13,8 @@ from dora_rl.core.errors import UserError
 from dora_rl.core.named import did_you_mean, load_named
 from dora_rl.core.record import Record
 from dora_rl.envs.config import DataConfig, SourceConfig
-from dora_rl.envs.data.files import READERS, read_file
 from dora_rl.envs.data.hub import read_hub
+from dora_rl.envs.data.row_files import READERS, read_file
 from dora_rl.envs.data.rows import Row, read_rows, with_all_columns
 from dora_rl.envs.data.splits import held_out
 from dora_rl.envs.tasks import TASKS, Task, load_task

@@ -8,8 +8,8 @@ BUILT_IN = {
     "exact_match": "dora_rl.envs.rewards.match:exact_match",
     "think_format_reward": "dora_rl.envs.rewards.formats:think_format_reward",
     "format_reward": "dora_rl.envs.rewards.formats:format_reward",
-    "overlong_penalty": "dora_rl.envs.rewards.lengths:overlong_penalty",
+    "overlong_penalty": "dora_rl.envs.rewards.length_penalty:overlong_penalty",
     "repetition_penalty": "dora_rl.envs.rewards.repetition:repetition_penalty",
     "count_reward": "dora_rl.envs.tasks.count:count_reward",
-    "reasoning_gym_reward": "dora_rl.envs.tasks.reasoning:reasoning_gym_reward",
+    "reasoning_gym_reward": "dora_rl.envs.tasks.reasoning_gym_tasks:reasoning_gym_reward",
 }

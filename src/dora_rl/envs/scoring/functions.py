@@ -18,7 +18,7 @@ from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
 from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import RESERVED
 from dora_rl.envs.rewards import BUILT_IN
-from dora_rl.envs.scoring.messages import Needs
+from dora_rl.envs.scoring.reward_messages import Needs
 
 
 class RewardFunction(Struct, frozen=True, kw_only=True):

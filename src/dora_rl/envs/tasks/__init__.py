@@ -19,7 +19,7 @@ TASKS = {
     "letters": "dora_rl.envs.tasks.letters:letters",
     "arithmetic": "dora_rl.envs.tasks.arithmetic:arithmetic",
     "gsm8k": "dora_rl.envs.tasks.gsm8k:gsm8k",
-    "reasoning_gym": "dora_rl.envs.tasks.reasoning:reasoning_gym",
+    "reasoning_gym": "dora_rl.envs.tasks.reasoning_gym_tasks:reasoning_gym",
 }
 
 

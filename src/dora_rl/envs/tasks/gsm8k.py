@@ -6,8 +6,8 @@ from typing import Any
 
 from dora_rl.core.errors import UserError
 from dora_rl.envs.config import RewardConfig
-from dora_rl.envs.data.files import READERS, read_file
 from dora_rl.envs.data.hub import read_hub
+from dora_rl.envs.data.row_files import READERS, read_file
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.splits import held_out
 from dora_rl.envs.tasks.task import Task, numbered

@@ -15,7 +15,7 @@ from dora_rl.core.decisions import Decision, Take
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
 from dora_rl.store.journal import Journal
-from dora_rl.store.records import FinishedGroup
+from dora_rl.store.journal_records import FinishedGroup
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -16,7 +16,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
-from dora_rl.observe.live.facts import EvaluationFacts, FailureFacts, FaultFacts, RunState, StepFacts
+from dora_rl.observe.live.event_facts import EvaluationFacts, FailureFacts, FaultFacts, RunState, StepFacts
 from dora_rl.observe.timeline import Tracker
 
 _WAITS = {

@@ -14,10 +14,10 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
-from dora_rl.observe.live.facts import EvaluationFacts, StepFacts
+from dora_rl.observe.live.dead_run_warnings import num_compared
+from dora_rl.observe.live.event_facts import EvaluationFacts, StepFacts
+from dora_rl.observe.live.step_words import duration, number
 from dora_rl.observe.live.view import RunView, Watcher
-from dora_rl.observe.live.warnings import num_compared
-from dora_rl.observe.live.words import duration, number
 
 _EVERY_S = 0.5
 _SHOWN_STEPS = 5

@@ -6,7 +6,7 @@ Pure: an input and what a Follower has counted in, lines out. What happens often
 from collections.abc import Iterator
 
 from dora_rl.core.inputs import Fault, Input, Replayed, Scored
-from dora_rl.observe.live.facts import FailureFacts, FaultFacts
+from dora_rl.observe.live.event_facts import FailureFacts, FaultFacts
 from dora_rl.observe.live.follower import Follower
 
 _TOLD_FAULTS = 10

@@ -7,8 +7,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dora_rl.observe.live.facts import EvaluationFacts, RunState, StepFacts
-from dora_rl.observe.live.words import by_version, duration, left_s, number, tokens_per_s, waiting
+from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts
+from dora_rl.observe.live.step_words import by_version, duration, left_s, number, tokens_per_s, waiting
 from dora_rl.observe.tables import table
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -14,10 +14,10 @@ from typing import Any, Self
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import Input, Published
-from dora_rl.core.loading import to_dict
 from dora_rl.core.named import is_place, load_named
 from dora_rl.core.recipe import Recipe
-from dora_rl.observe.live.metrics import Metrics, MetricsTail
+from dora_rl.core.struct_loader import to_dict
+from dora_rl.observe.live.metrics_tail import Metrics, MetricsTail
 
 Log = Callable[[dict[str, float], int], None]
 Opened = tuple[Log, Callable[[], None]]

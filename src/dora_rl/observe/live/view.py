@@ -15,12 +15,12 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
-from dora_rl.observe.live.facts import EvaluationFacts, RunState, StepFacts
+from dora_rl.observe.live.dead_run_warnings import Warner, num_compared
+from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import draw
-from dora_rl.observe.live.warnings import Warner, num_compared
-from dora_rl.observe.live.words import evaluation_line, step_line
+from dora_rl.observe.live.step_words import evaluation_line, step_line
 
 _SHOWN_REMARKS = 3
 

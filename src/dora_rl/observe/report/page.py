@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from dora_rl.core.loading import to_yaml
+from dora_rl.core.struct_loader import to_yaml
 from dora_rl.observe.live.completions import CompletedGroup, Completion
-from dora_rl.observe.live.words import number
-from dora_rl.observe.report.facts import RunFacts
+from dora_rl.observe.live.step_words import number
 from dora_rl.observe.report.plots import plots
+from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.report.text import lines, warning_text
 
 _SHOWN_GROUPS = 3

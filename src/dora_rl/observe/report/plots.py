@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dora_rl.observe.live.facts import StepFacts
-from dora_rl.observe.live.metrics import Metrics
+from dora_rl.observe.live.event_facts import StepFacts
+from dora_rl.observe.live.metrics_tail import Metrics
 from dora_rl.observe.pictures.look import BLUE, GREEN, GREY, ORANGE, PALE, PINK, RED, figure, plain
-from dora_rl.observe.pictures.timeline import Panel, draw_timelines
-from dora_rl.observe.report.facts import RunFacts
+from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
+from dora_rl.observe.report.run_facts import RunFacts
 
 _TRAINER_METRICS = ("entropy", "grad_norm", "kl", "clip_ratio/high_mean", "logprob_gap/mean", "learning_rate")
 _CLOSE_UP = 8

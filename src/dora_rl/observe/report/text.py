@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from dora_rl.observe.live.facts import EvaluationFacts, WarningFacts
+from dora_rl.observe.live.event_facts import EvaluationFacts, WarningFacts
 from dora_rl.observe.live.screen import curve
-from dora_rl.observe.live.words import after_step, by_version, duration, left_s
-from dora_rl.observe.report.facts import RunFacts
-from dora_rl.observe.words import bottleneck
+from dora_rl.observe.live.step_words import after_step, by_version, duration, left_s
+from dora_rl.observe.report.run_facts import RunFacts
+from dora_rl.observe.result_words import bottleneck
 
 _LABEL = 15
 _SHOWN_EVALUATIONS = 6

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from dora_rl.core.record import Record
 from dora_rl.envs.config import RewardConfig
-from dora_rl.envs.scoring.messages import Item, Metric, Per, RewardFailure, ScoreRequest, ScoreResult
+from dora_rl.envs.scoring.reward_messages import Item, Metric, Per, RewardFailure, ScoreRequest, ScoreResult
 from dora_rl.run.rewards.pool import ScorerPool
 
 NO_REWARD = "no reward: no function applied"

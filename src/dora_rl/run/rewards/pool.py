@@ -18,7 +18,7 @@ from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.named import Objects
 from dora_rl.envs.config import ScoringConfig
 from dora_rl.envs.scoring.functions import check_columns
-from dora_rl.envs.scoring.messages import (
+from dora_rl.envs.scoring.reward_messages import (
     Began,
     Needs,
     Ready,
@@ -209,7 +209,7 @@ class ScorerPool:
     def _start(self) -> None:
         spec = WorkerSpec(
             name="a reward worker",
-            module="dora_rl.run.workers.rewards",
+            module="dora_rl.run.workers.reward_worker",
             log=None if self._log is None else str(self._log),
             # How many threads a user's function takes is the user's business.
             place=Place(cpus=None),

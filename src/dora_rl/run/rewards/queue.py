@@ -20,16 +20,16 @@ from dora_rl.core.errors import DoraError
 from dora_rl.core.inputs import RewardFault, Scored
 from dora_rl.core.named import Objects
 from dora_rl.envs.config import ScoringConfig
-from dora_rl.envs.scoring.messages import Item, RewardFailure
+from dora_rl.envs.scoring.reward_messages import Item, RewardFailure
 from dora_rl.launch.protocol import Launch
-from dora_rl.run.layout import LiveLayout
-from dora_rl.run.metrics import MetricsWriter
-from dora_rl.run.prompts import PromptTable
+from dora_rl.run.metrics_writer import MetricsWriter
+from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.received import Received
 from dora_rl.run.rewards.judge import Judge, Judgement
 from dora_rl.run.rewards.pool import ScorerPool
+from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.worker_deaths import WorkerDeaths
-from dora_rl.store.records import Rewarded
+from dora_rl.store.journal_records import Rewarded
 
 _UNANSWERED = ("process died", "time limit")
 _MAX_UNANSWERED = 8

@@ -23,7 +23,7 @@ def main(address: str) -> None:
     with channel.kept_alive(math.inf):
         try:
             # Torch takes seconds to import; that rank 0 is gone is noticed before.
-            from dora_rl.run.workers.training import follow
+            from dora_rl.run.workers.trainer_worker import follow
 
             follow(channel, begin)
         except DoraError as error:

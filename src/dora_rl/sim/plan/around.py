@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.memory import fewest_training_gpus
+from dora_rl.costs.gpu_memory import fewest_training_gpus
 from dora_rl.costs.rollout import instance_sizes
 from dora_rl.sim.plan.choice import Choice, trial_of
 from dora_rl.sim.plan.search import decide

@@ -14,7 +14,7 @@ from math import ceil, exp
 
 from dora_rl.core.recipe import Recipe, Task
 from dora_rl.core.record import Record
-from dora_rl.costs.lengths import longest_wait_s, moments, quantile
+from dora_rl.costs.length_moments import longest_wait_s, moments, quantile
 from dora_rl.costs.limit import DeviceSplit
 from dora_rl.costs.rollout import rollout_cost
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.costs.memory import Memory, memory
+from dora_rl.costs.gpu_memory import Memory, memory
 from dora_rl.sim.plan.around import neighbours
 from dora_rl.sim.plan.choice import trial_of
 from dora_rl.sim.plan.search import Candidate, candidates
-from dora_rl.sim.run import Result, simulate
+from dora_rl.sim.simulated_run import Result, simulate
 from dora_rl.sim.sweep import sweep
 
 _FINALISTS = 3

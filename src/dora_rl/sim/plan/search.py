@@ -11,8 +11,8 @@ from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.costs.gpu_memory import fewest_training_gpus, versions_that_fit
 from dora_rl.costs.limit import DeviceSplit, in_turn, split_times
-from dora_rl.costs.memory import fewest_training_gpus, versions_that_fit
 from dora_rl.costs.rollout import instance_sizes
 from dora_rl.sim.plan.choice import Choice
 from dora_rl.sim.plan.predict import Prediction, predict

@@ -17,6 +17,6 @@ slots     how each slot draws
 kernels   one module an idea
 """
 
-from dora_rl.engines.native.cuda.backend import CUDA
+from dora_rl.engines.native.cuda.cuda_backend import CUDA
 
 __all__ = ["CUDA"]

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from dora_rl.engines.native.cuda.kernels.decode import Split
-from dora_rl.engines.native.cuda.staging import Room
+from dora_rl.engines.native.cuda.plan_buffers import Room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
-from dora_rl.engines.native.cuda.kernels.sampling import Distributions, Pieces, draw
+from dora_rl.engines.native.cuda.kernels.gumbel_draw import Distributions, Pieces, draw
 from dora_rl.engines.native.cuda.trunk import Way
 from dora_rl.model.config import ModelConfig
 

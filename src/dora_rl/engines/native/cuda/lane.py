@@ -22,11 +22,11 @@ from dora_rl.engines.native.cuda.kernels.prefill import prefill_attention, stret
 from dora_rl.engines.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
 from dora_rl.engines.native.cuda.kernels.tiled import MAX_ROWS as TILE_ROWS
 from dora_rl.engines.native.cuda.mixture import Mixture
+from dora_rl.engines.native.cuda.plan_buffers import Room, Staging
 from dora_rl.engines.native.cuda.slots import CUT_ROWS, SlotSampling
-from dora_rl.engines.native.cuda.staging import Room, Staging
 from dora_rl.engines.native.cuda.trunk import Tokens, Trunk, Way, way_for
-from dora_rl.engines.native.scheduling.plan import Row
-from dora_rl.engines.native.setup import serving_dtype
+from dora_rl.engines.native.engine_memory import serving_dtype
+from dora_rl.engines.native.scheduling.step_plan import Row
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Block, Decoder
 

@@ -10,10 +10,10 @@ import triton
 from torch import Tensor
 
 from dora_rl.engines.native.cuda.kernels import linear, tiled
+from dora_rl.engines.native.cuda.kernels.expert_products import expert_linear
 from dora_rl.engines.native.cuda.kernels.expert_rows import expert_down, expert_gate_up
-from dora_rl.engines.native.cuda.kernels.experts import expert_linear
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
-from dora_rl.engines.native.cuda.kernels.routing import choose_experts, most_tiles, sort_by_expert
+from dora_rl.engines.native.cuda.kernels.router import choose_experts, most_tiles, sort_by_expert
 from dora_rl.engines.native.cuda.tiles import ExpertTiles, Tile, choices, experts_key
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.experts import ExpertMlp

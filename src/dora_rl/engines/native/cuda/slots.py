@@ -7,10 +7,10 @@ from torch import Tensor
 
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.cuda.cache import to_device
-from dora_rl.engines.native.cuda.kernels.sampling import Distributions
+from dora_rl.engines.native.cuda.kernels.gumbel_draw import Distributions
 from dora_rl.engines.native.philox import gumbel
-from dora_rl.engines.native.sampling import Drawn, keep_likeliest
-from dora_rl.engines.native.scheduling.plan import Entrant
+from dora_rl.engines.native.sampler import Drawn, keep_likeliest
+from dora_rl.engines.native.scheduling.step_plan import Entrant
 from dora_rl.engines.requests import Sampling
 from dora_rl.model.config import ModelConfig
 

@@ -1,7 +1,7 @@
 """How products are cut into pieces of work, and what a tuning run found best for the experts of a shape.
 
-Choices lie in the user's cache, a file for each kind of device and version of this package; `tuning` writes
-them. Where there is none, what measured best on an H200.
+Choices lie in the user's cache, a file for each kind of device and version of this package, written by
+`tile_search`. Where there is none, what measured best on an H200.
 """
 
 import os

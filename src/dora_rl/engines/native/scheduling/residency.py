@@ -9,8 +9,10 @@ from collections.abc import Iterable
 
 from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.blocks import BlockPool
-from dora_rl.engines.native.scheduling.parking import HostRoom
-from dora_rl.engines.native.scheduling.plan import (
+from dora_rl.engines.native.scheduling.host_room import HostRoom
+from dora_rl.engines.native.scheduling.prefixes import Prefix, Prefixes
+from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.step_plan import (
     CopyBlock,
     Discard,
     Draft,
@@ -21,8 +23,6 @@ from dora_rl.engines.native.scheduling.plan import (
     Table,
     Unpark,
 )
-from dora_rl.engines.native.scheduling.prefixes import Prefix, Prefixes
-from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.streams import stream_of
 
 

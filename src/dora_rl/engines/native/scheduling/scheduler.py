@@ -7,10 +7,10 @@ Answers come back in the order of plans; those to a turn that is over are droppe
 
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
-from dora_rl.engines.native.scheduling.batch import Batch
-from dora_rl.engines.native.scheduling.plan import Plan, Row, Sampled
 from dora_rl.engines.native.scheduling.residency import Residency
+from dora_rl.engines.native.scheduling.scheduled_sequences import Batch
 from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.step_plan import Plan, Row, Sampled
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.scheduling.turns import Priority, VersionTurns
 from dora_rl.engines.protocol import EngineLoad

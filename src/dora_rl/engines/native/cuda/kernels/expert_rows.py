@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dora_rl.engines.native.cuda.kernels.activation import gate
 from dora_rl.engines.native.cuda.kernels.overlap import await_previous, let_next_start, overlaps
-from dora_rl.engines.native.cuda.kernels.routing import ranked, shares_of
+from dora_rl.engines.native.cuda.kernels.router import ranked, shares_of
 
 _GATED_OUTPUTS, _OUTPUTS = 8, 4
 """Of a program: what measured best with experts of 768 of 2048."""

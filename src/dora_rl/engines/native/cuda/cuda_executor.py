@@ -1,0 +1,254 @@
+"""Carries out plans on a GPU: moves, tables and entrants, then the rows on a lane.
+
+Nothing here waits for the device but `Answers.result` and KV on its way out. Versions with few rows run on
+lanes of their own, beside the others; what must not overlap is `plan_order`'s to say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from dora_rl.engines.config import EngineConfig
+from dora_rl.engines.native.cuda.cache import BlockCache, Copied, arriving, to_device
+from dora_rl.engines.native.cuda.kernels.rotary import Heads
+from dora_rl.engines.native.cuda.lane import Lane, Shared, lane_bytes
+from dora_rl.engines.native.cuda.places import Places
+from dora_rl.engines.native.cuda.plan_buffers import Room
+from dora_rl.engines.native.cuda.plan_order import Ordering
+from dora_rl.engines.native.cuda.slots import SLOT_BYTES, SlotSampling, cut_bytes
+from dora_rl.engines.native.engine_memory import serving_dtype
+from dora_rl.engines.native.scheduling.step_plan import (
+    CopyBlock,
+    Discard,
+    Launched,
+    Move,
+    Park,
+    Plan,
+    Sampled,
+    Table,
+    Unpark,
+)
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.rope import Rotary
+
+SIDE_ROWS = 128
+"""Versions with more rows than this fill a GPU by themselves."""
+MAX_SIDE_LANES = 4
+_NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """A step under way."""
+
+    copied: Copied | None
+    num_answers: int
+
+    def result(self) -> Sampled:
+        """Wait for it."""
+        if self.copied is None:
+            return _NOTHING
+        answers_3R = self.copied.wait()[:, : self.num_answers]
+        logprobs, cut_logprobs = answers_3R[1:].view(torch.float32).tolist()
+        return Sampled(
+            tokens=tuple(answers_3R[0].tolist()), logprobs=tuple(logprobs), cut_logprobs=tuple(cut_logprobs)
+        )
+
+
+class CudaExecutor:
+    """The decoder over a paged cache on one device.
+
+    On the CPU it runs under Triton's interpreter, for tests.
+    """
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, device: torch.device) -> None:
+        self._shared = _shared(model, config, device)
+        self._places = Places()
+        self._parked: dict[int, Copied] = {}
+        self._lanes = [Lane(model, config, room, self._shared) for room in _rooms(config)]
+        self._ordering = Ordering(self._lanes)
+        self._moving_bytes_left = moving_bytes(model, config)
+        self._synchronize()
+
+    # --- a step ---------------------------------------------------------------------------------
+
+    @property
+    def joins_versions(self) -> bool:
+        """Their passes overlap on the device as they are."""
+        return False
+
+    def launch_together(self, plans: Sequence[Plan]) -> list[Launched]:
+        """One after the other."""
+        return [self.launch(plan) for plan in plans]
+
+    @torch.inference_mode()
+    def launch(self, plan: Plan) -> Answers:
+        """Begin a step."""
+        lane = self._lane_for(plan)
+        with lane.in_order():
+            for other in self._ordering.put(plan, lane):
+                lane.wait_for(other)
+            self._move(plan.moves)
+            self._update(plan.tables)
+            if plan.entrants:
+                self._shared.slots.enter(plan.entrants)
+            copied, num_answers = None, 0
+            if plan.version is not None:
+                place = self._places.place_of(plan.version)
+                copied, num_answers = lane.run(place, self._places.decoder_at(place), plan.rows)
+            lane.mark()
+        return Answers(copied=copied, num_answers=num_answers)
+
+    def _lane_for(self, plan: Plan) -> Lane:
+        """A version's side lane where its rows fit, else the main one."""
+        side = self._lanes[1:]
+        if plan.version is None or not side:
+            return self._lanes[0]
+        own = side[self._places.place_of(plan.version) % len(side)]
+        return own if own.fits(plan.rows) else self._lanes[0]
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def _move(self, moves: Sequence[Move]) -> None:
+        cache, copies = self._shared.cache, list[tuple[int, int]]()
+        for move in moves:
+            if isinstance(move, CopyBlock):
+                copies.append((move.source, move.target))
+                continue
+            # In order: a copy may read what a later move overwrites.
+            cache.copy(copies)
+            copies = []
+            match move:
+                case Park():
+                    self._parked[move.ticket] = self._read_to_host(move.blocks, move.num_tokens)
+                case Unpark():
+                    cache.write(move.blocks, self._parked.pop(move.ticket).values)
+                case Discard():
+                    del self._parked[move.ticket]
+        cache.copy(copies)
+
+    def _update(self, tables: Sequence[Table]) -> None:
+        tables_SB = self._shared.tables_SB
+        # The last word on a place counts.
+        cells = {
+            table.slot * tables_SB.shape[1] + table.first + offset: block
+            for table in tables
+            for offset, block in enumerate(table.blocks)
+        }
+        if cells:
+            both = to_device(torch.tensor([list(cells), list(cells.values())]), tables_SB.device)
+            tables_SB.view(-1).index_copy_(0, both[0], both[1].int())
+
+    @torch.inference_mode()
+    def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
+        """A copy of the KV of the first tokens.
+
+        On the device while there is room set aside, else on the host.
+        """
+        self._synchronize()
+        cache, device = self._shared.cache, self._shared.device
+        num_bytes = num_tokens * cache.token_bytes
+        if num_bytes > self._moving_bytes_left:
+            return self._read_to_host(blocks, num_tokens).wait()
+        self._moving_bytes_left -= num_bytes
+        kv = cache.room_for(num_tokens, device)
+        finalize(kv, self._arrived, num_bytes)
+        cache.read(blocks, kv)
+        self._synchronize()
+        return kv
+
+    def _read_to_host(self, blocks: Sequence[int], num_tokens: int) -> Copied:
+        cache = self._shared.cache
+        values = cache.room_for(num_tokens, torch.device("cpu"))
+        cache.read(blocks, values)
+        return arriving(values, self._shared.device)
+
+    def _arrived(self, num_bytes: int) -> None:
+        self._moving_bytes_left += num_bytes
+
+    def parked_kv(self, ticket: int) -> Tensor:
+        """The KV parked under a ticket."""
+        return self._parked[ticket].wait()
+
+    def park_kv(self, ticket: int, kv: Tensor) -> None:
+        """Park KV that came from elsewhere."""
+        self._parked[ticket] = Copied(values=kv, event=None)
+
+    def _synchronize(self) -> None:
+        if self._shared.device.type == "cuda":
+            torch.cuda.synchronize(self._shared.device)
+
+    # --- versions -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def copied(self, decoder: Decoder) -> Decoder:
+        """Where it can be, in a place that graphs look at."""
+        return self._places.copied(decoder)
+
+    @torch.no_grad()
+    def prepare(self, version: int, decoder: Decoder) -> None:
+        """Move a version to where graphs look for it."""
+        self._places.settle(version, decoder)
+        self._synchronize()
+
+    def forget(self, version: int) -> None:
+        """Let go of a version."""
+        self._places.leave(version)
+        self._ordering.forget(version)
+
+
+def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> Shared:
+    limits = config.limits
+    # A slot more than there are, for rows that only fill a bucket: it lies in scratch.
+    num_slots = limits.max_running + 1
+    table_size = (num_slots, limits.blocks_for(limits.max_positions))
+    angles = Rotary(model.rope, model.head_dim).rotation(torch.arange(limits.max_positions, device=device))
+    return Shared(
+        heads=Heads(
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            eps=model.norm_eps,
+        ),
+        cache=BlockCache(model, limits, serving_dtype(config), device),
+        tables_SB=torch.zeros(table_size, dtype=torch.int32, device=device),
+        slots=SlotSampling(num_slots, model.vocab_size, device),
+        cos_PD=angles.cos.squeeze(1).contiguous(),
+        sin_PD=angles.sin.squeeze(1).contiguous(),
+        is_fixed=config.is_batch_invariant,
+    )
+
+
+def _rooms(config: EngineConfig) -> list[Room]:
+    """The main lane's, and those of side lanes where versions can be beside one another."""
+    limits = config.limits
+    main = Room(num_rows=limits.max_running, num_prefilled=limits.step_tokens)
+    side = Room(num_rows=min(SIDE_ROWS, limits.max_running), num_prefilled=0)
+    # One for each: two small versions on one lane would wait for each other.
+    num_sides = min(MAX_SIDE_LANES, config.max_versions) if config.max_versions > 1 else 0
+    return [main, *[side] * num_sides]
+
+
+def moving_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Set aside for KV that leaves: of one longest request."""
+    num_tokens = min(config.limits.max_positions, config.limits.num_blocks * config.limits.block_size)
+    return num_tokens * model.num_layers * 2 * model.kv_size * serving_dtype(config).itemsize
+
+
+def buffer_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Of everything an executor allocates besides the cache."""
+    limits = config.limits
+    lanes = sum(lane_bytes(model, config, room) for room in _rooms(config))
+    num_slots = limits.max_running + 1
+    tables = num_slots * limits.blocks_for(limits.max_positions) * 4
+    angles = limits.max_positions * model.head_dim * 4
+    moving = moving_bytes(model, config)
+    # One layer of a request on its way in or out exists four times at most: as it came, padded, turned round.
+    layer = 4 * (
+        moving // model.num_layers + limits.block_size * 2 * model.kv_size * serving_dtype(config).itemsize
+    )
+    return lanes + tables + num_slots * SLOT_BYTES + angles + moving + layer + cut_bytes(model, config)

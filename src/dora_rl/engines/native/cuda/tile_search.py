@@ -1,0 +1,126 @@
+"""Which tiles are quickest for a model's experts on this device: tried out, and kept for runs to come.
+
+`python -m dora_rl.engines.native.cuda.tile_search CONFIG.JSON` takes a quarter of a minute, most of it
+compiling. What it found is in one file (see `tiles`); to forget it, delete the file.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+import triton
+from torch import Tensor
+
+from dora_rl.engines.native.cuda.kernels.expert_products import expert_linear
+from dora_rl.engines.native.cuda.kernels.router import most_tiles, sort_by_expert
+from dora_rl.engines.native.cuda.mixture import usual_tiles
+from dora_rl.engines.native.cuda.tiles import (
+    ExpertTiles,
+    Tile,
+    TileChoices,
+    choices,
+    choices_file,
+    experts_key,
+)
+from dora_rl.model.config import Experts, ModelConfig
+from dora_rl.model.hub_config import read_config
+
+_SIZES = ((64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 3), (128, 64, 8, 4))
+"""Outputs, inputs, warps and stages."""
+_TOKENS = (16, 64, 256)
+"""Decoded at once, for experts."""
+_SHARED_BYTES = 220_000
+_WORTH = 0.97
+"""Of the usual tile's time: what is not clearly quicker is noise."""
+
+Say = Callable[[str], None]
+
+
+def tune(model: ModelConfig, say: Say) -> TileChoices:
+    """Try out a model's experts in bfloat16; with what was known before."""
+    return TileChoices(experts=choices().experts | dict(_expert_choices(model, say)))
+
+
+def keep(found: TileChoices) -> Path:
+    """Write it where runs look; whoever reads meanwhile sees the file before or after."""
+    path = choices_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
+    beside.replace(path)
+    choices.cache_clear()
+    return path
+
+
+def _expert_choices(model: ModelConfig, say: Say) -> Iterator[tuple[str, ExpertTiles]]:
+    if (experts := model.experts) is None:
+        return
+    gate_up = _random(experts.num_experts, 2 * experts.intermediate_size, model.hidden_size)
+    down = _random(experts.num_experts, model.hidden_size, experts.intermediate_size)
+    for num_tokens in _TOKENS:
+        num_pairs = num_tokens * experts.num_active
+        usual = usual_tiles(num_pairs, experts.num_experts)
+        timed = [
+            _experts_at(rows, usual, experts, num_tokens, gate_up, down)
+            for rows in {usual.gate.rows, min(128, 2 * usual.gate.rows)}
+        ]
+        # The usual rows, unless others are clearly quicker.
+        timed.sort(key=lambda each: each[1] * (_WORTH if each[0].gate.rows == usual.gate.rows else 1.0))
+        best, took = timed[0]
+        key = experts_key(num_pairs, experts.num_experts, experts.intermediate_size, model.hidden_size)
+        say(f"{key}: {took:.1f} us, {best}")
+        yield key, best
+
+
+def _experts_at(
+    rows: int, usual: ExpertTiles, experts: Experts, num_tokens: int, gate_up: Tensor, down: Tensor
+) -> tuple[ExpertTiles, float]:
+    """The quickest tiles of so many rows, and the time of both products."""
+    chosen = torch.rand(num_tokens, experts.num_experts, device="cuda").topk(experts.num_active).indices.int()
+    num_pairs = chosen.numel()
+    order = torch.empty(num_pairs, dtype=torch.int32, device="cuda")
+    num_tiles = most_tiles(num_pairs, experts.num_experts, rows)
+    tiles = torch.empty(num_tiles, 3, dtype=torch.int32, device="cuda")
+    routing = sort_by_expert(chosen, experts.num_experts, rows, order, tiles)
+    values, inner = _random(num_tokens, gate_up.shape[2]), _random(num_pairs, down.shape[2])
+    out = _random(num_pairs, down.shape[1])
+    is_usual = rows == usual.gate.rows
+    gate, gate_took = _best(
+        lambda tile: expert_linear(values, gate_up, routing, inner, tile, is_gated=True),
+        [*([usual.gate] if is_usual else []), *_candidates(rows, is_gated=True)],
+    )
+    own, down_took = _best(
+        lambda tile: expert_linear(inner, down, routing, out, tile),
+        [*([usual.down] if is_usual else []), *_candidates(rows, is_gated=False)],
+    )
+    return ExpertTiles(gate=gate, down=own), gate_took + down_took
+
+
+def _candidates(rows: int, *, is_gated: bool) -> Iterator[Tile]:
+    for outputs, inputs, warps, stages in _SIZES:
+        lines = (2 if is_gated else 1) * outputs + rows
+        if 2 * lines * inputs * stages <= _SHARED_BYTES:
+            yield Tile(rows=rows, outputs=outputs, inputs=inputs, warps=warps, stages=stages)
+
+
+def _best(run: Callable[[Tile], None], tiles: list[Tile]) -> tuple[Tile, float]:
+    """The quickest, in microseconds, with cold caches; the first unless another is clearly quicker."""
+    took = {tile: _took_us(partial(run, tile)) for tile in tiles}
+    best = min(took, key=lambda tile: took[tile])
+    best = best if took[best] < _WORTH * took[tiles[0]] else tiles[0]
+    return best, took[best]
+
+
+def _took_us(run: Callable[[], None]) -> float:
+    return 1e3 * float(triton.testing.do_bench(run, warmup=5, rep=30, return_mode="median"))
+
+
+def _random(*size: int) -> Tensor:
+    return torch.randn(size, dtype=torch.bfloat16, device="cuda") / 50
+
+
+if __name__ == "__main__":
+    print(keep(tune(read_config(Path(sys.argv[1])), print)))

@@ -1,0 +1,47 @@
+"""A configuration in terms of this engine: its memory, checked before anything is allocated."""
+
+import torch
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.engines.config import EngineConfig
+from dora_rl.engines.memory_ledger import MemoryLedger
+from dora_rl.engines.native.paged import PagedCache
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+
+
+def serving_dtype(config: EngineConfig) -> torch.dtype:
+    """Of weights, activations and KV, as torch has it."""
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return dtype
+
+
+def checked_ledger(
+    model: ModelConfig, config: EngineConfig, *, workspace_bytes: int, version_bytes: int
+) -> MemoryLedger:
+    """A ledger with everything reserved that is allocated at start, and room for all versions."""
+    limits, dtype = config.limits, serving_dtype(config)
+    ledger = MemoryLedger(device_bytes=config.device_bytes, host_bytes=config.host_bytes)
+    block_bytes = limits.block_size * PagedCache.cell_bytes(model, dtype)
+    ledger.reserve("device", "KV", (limits.num_blocks + 1) * block_bytes)
+    ledger.reserve("device", "workspace", workspace_bytes)
+    ledger.reserve("host", "offloaded KV", limits.num_host_blocks * block_bytes)
+    # Reserved and released again: versions come later, and must find room then.
+    ledger.reserve("device", "versions", config.max_versions * version_bytes)
+    ledger.release("device", "versions")
+    return ledger
+
+
+def check_support(model: ModelConfig, config: EngineConfig) -> None:
+    """Refuse what this engine does not do, before it half does it."""
+    if config.limits.max_positions > model.max_positions:
+        raise ConfigError(
+            f"sequences of {config.limits.max_positions} tokens; the model takes {model.max_positions}"
+        )
+
+
+def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Of the parameters of one version."""
+    with torch.device("meta"):
+        decoder = Decoder(config)
+    return sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize

@@ -1,0 +1,130 @@
+"""How large an engine may be: versions first, then as much KV as its slots can use and memory holds."""
+
+from math import ceil
+
+from msgspec.structs import replace
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.instance_spec import GROWTH_TOKENS
+from dora_rl.core.recipe import Recipe
+from dora_rl.engines.config import EngineConfig, Limits
+from dora_rl.engines.native.backend import Backend
+from dora_rl.engines.native.cpu_executor import CPU
+from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
+from dora_rl.engines.native.paged import PagedCache
+from dora_rl.engines.protocol import EngineDemand, EngineSize
+from dora_rl.model.config import ModelConfig
+
+_GIB = 2**30
+_SPARE = 1.02
+"""Room beyond what was counted, for rounding in allocators."""
+
+
+def size_engine(demand: EngineDemand) -> EngineSize:
+    """The engine of one instance; a ConfigError where nothing would fit.
+
+    Where the host's memory is apart, no more of it is taken than is free.
+    """
+    model, recipe, device = demand.model, demand.recipe, demand.device
+    free_bytes, free_host_bytes = demand.free_bytes, demand.free_host_bytes
+    positions = _positions(model, demand.longest_prompt, demand.max_new_tokens)
+    config, backend = _smallest(recipe, device, positions), _backend(device)
+    version = parameter_bytes(model, serving_dtype(config)) + backend.prepared_bytes(model, config)
+    versions, workspace = config.max_versions * version, backend.workspace_bytes(model, config)
+    block = config.limits.block_size * PagedCache.cell_bytes(model, serving_dtype(config))
+    # One block is the engine's own: what idle rows write to.
+    num_blocks = min(_wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
+    least = config.limits.blocks_for(positions)
+    if num_blocks < least:
+        needed = versions + workspace + (least + 1) * block
+        raise _too_little(needed, free_bytes, config.max_versions, demand.note)
+    # Requests that move between instances wait there.
+    moving = num_blocks // 4 if demand.num_instances > 1 else 0
+    if free_host_bytes is not None:
+        moving = min(moving, max(0, free_host_bytes) // block)
+    asked = recipe.engine.host_kv_tokens
+    num_host_blocks = moving if asked is None else asked // config.limits.block_size
+    limits = replace(config.limits, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+    kv = (num_blocks + 1) * block
+    engine = replace(
+        config,
+        limits=limits,
+        device_bytes=round(_SPARE * (versions + workspace + kv)),
+        host_bytes=max(1, num_host_blocks * block),
+    )
+    return EngineSize(
+        config=engine,
+        versions_bytes=versions,
+        kv_bytes=kv,
+        workspace_bytes=workspace,
+        host_kv_bytes=num_host_blocks * block,
+    )
+
+
+def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
+    """With a single block of KV: everything else is known before the KV is sized."""
+    slots = recipe.cluster.slots
+    return EngineConfig(
+        limits=Limits(
+            num_blocks=1,
+            block_size=recipe.engine.block_size,
+            max_running=slots,
+            step_tokens=max(recipe.engine.step_tokens, slots),
+            max_positions=positions,
+        ),
+        dtype=recipe.trainer.serving_dtype,
+        max_versions=max_versions(recipe),
+        is_batch_invariant=recipe.engine.batch_invariant,
+        steps_ahead=_steps_ahead(recipe, device),
+    )
+
+
+def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
+    """What is asked for, else the longest sequence in every slot, in whole blocks as the engine gives them.
+
+    Control starts a request only where all that run may grow below its watermark, and counts the copies of
+    prompts' last blocks that are kept for their groups.
+    """
+    if recipe.engine.kv_tokens is not None:
+        return limits.blocks_for(recipe.engine.kv_tokens)
+    slot = limits.blocks_for(limits.max_positions) * limits.block_size + GROWTH_TOKENS
+    prompts = (recipe.control.max_staleness + 1) * recipe.batch.groups * limits.block_size
+    return limits.blocks_for(ceil((limits.max_running * slot + prompts) / recipe.control.kv_watermark))
+
+
+def max_versions(recipe: Recipe) -> int:
+    """No more than can be live at once, and two wherever one may follow another."""
+    return max(2, min(recipe.cluster.max_versions, recipe.control.max_staleness + 1))
+
+
+def _positions(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> int:
+    positions = longest_prompt + max_new_tokens
+    if positions > model.max_positions:
+        raise ConfigError(
+            f"a prompt of {longest_prompt} tokens and response.max_new_tokens = {max_new_tokens} are "
+            f"{positions} positions; the model has {model.max_positions}",
+            hint="lower response.max_new_tokens, or leave long prompts out with data.max_prompt_tokens and "
+            "data.overlong_prompts=skip",
+        )
+    return min(model.max_positions, positions + 1)
+
+
+def _steps_ahead(recipe: Recipe, device: str) -> int:
+    asked = recipe.engine.steps_ahead
+    return asked if asked is not None else 0 if device == "cpu" else 1
+
+
+def _backend(device: str) -> Backend:
+    if device == "cpu":
+        return CPU
+    from dora_rl.engines.native.cuda.cuda_backend import CUDA
+
+    return CUDA
+
+
+def _too_little(needed: int, free: int, num_versions: int, note: str) -> ConfigError:
+    return ConfigError(
+        f"an engine with {num_versions} versions and one sequence of the greatest length needs "
+        f"{needed / _GIB:.2f} GiB; {max(0, free) / _GIB:.2f} GiB are left for it{note}",
+        hint="lower control.max_staleness, response.max_new_tokens or cluster.slots, or use a smaller model",
+    )

@@ -1,0 +1,289 @@
+"""The native engine: an Engine over one scheduler, one executor and the versions that are resident.
+
+`step` is the whole loop: plan, launch, take in the oldest answer. With `steps_ahead`, plans are made and
+launched before earlier answers are known. A request that cannot be served becomes a Failed event and touches
+no other.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Listed
+from pathlib import Path
+
+from torch import Tensor
+
+from dora_rl.core.errors import DoraError
+from dora_rl.engines.config import EngineConfig
+from dora_rl.engines.decode_clock import DecodeClock
+from dora_rl.engines.errors import RequestError, VersionError
+from dora_rl.engines.native.backend import Backend
+from dora_rl.engines.native.cpu_executor import CPU
+from dora_rl.engines.native.engine_memory import check_support, checked_ledger
+from dora_rl.engines.native.intake import Intake
+from dora_rl.engines.native.residents import NativeLoad, Residents
+from dora_rl.engines.native.scheduling.scheduler import Scheduler
+from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.step_plan import Launched, Plan
+from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.served_versions import Versions, Weights
+from dora_rl.engines.native.transfer import Exported, header_of, read_exported, sequence_of, write_exported
+from dora_rl.engines.protocol import Abilities, EngineLoad, MovedOut, VersionLoad, VersionReader
+from dora_rl.engines.requests import DrawnTokens, Event, Failed, Request
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.delta import Delta
+
+
+class NativeEngine:
+    """Runs the decoder itself, in this process. Speaks Engine."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        config: EngineConfig,
+        stops: Stops,
+        *,
+        backend: Backend = CPU,
+        source: VersionReader | None = None,
+        device: str = "cpu",
+    ) -> None:
+        check_support(model, config)
+        self._config = config
+        self.ledger = checked_ledger(
+            model,
+            config,
+            workspace_bytes=backend.workspace_bytes(model, config),
+            version_bytes=backend.version_bytes(model, config),
+        )
+        self._device = backend.make_device(model, config)
+        self._versions = Versions(model, config, self.ledger, device=self._device, backend=backend)
+        self._intake = Intake(model, config, self._versions, stops)
+        self._scheduler = Scheduler(config.limits, stops)
+        self._under_way: deque[tuple[Plan, Launched]] = deque()
+        self._events: list[Event] = []
+        self._clock = DecodeClock()
+        self._residents = Residents(self, source, device) if source is not None else None
+
+    @property
+    def abilities(self) -> Abilities:
+        """What control may ask of it."""
+        return Abilities(
+            max_versions=self._config.max_versions,
+            # What arrives waits in host memory until it has a place on the device.
+            moves_kv=self._config.limits.num_host_blocks > 0,
+            continues=True,
+            holds_turns=True,
+            keys_draws=True,
+            is_batch_invariant=self._config.is_batch_invariant,
+        )
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Plan and launch a step, take in the oldest answers; False when there was nothing to do."""
+        if self._device.joins_versions:
+            return self._step_together()
+        plan = self._scheduler.plan()
+        if plan is not None:
+            self._under_way.append((plan, self._device.launch(plan)))
+        most_ahead = self._config.steps_ahead * max(1, self._scheduler.num_versions)
+        is_behind = plan is None or len(self._under_way) > most_ahead
+        if self._under_way and is_behind:
+            self._take_in()
+            return True
+        return plan is not None
+
+    def _step_together(self) -> bool:
+        """One step of every version."""
+        plans = self._scheduler.plan_round()
+        for joined in _joined(plans):
+            self._under_way.extend(zip(joined, self._device.launch_together(joined), strict=True))
+        while self._under_way:
+            self._take_in()
+        return bool(plans)
+
+    def run(self) -> list[Event]:
+        """Step until nothing can advance; return what ended."""
+        while self.step():
+            pass
+        return self.finished()
+
+    def _take_in(self) -> None:
+        plan, launched = self._under_way.popleft()
+        self._events += self._scheduler.commit(plan, launched.result())
+        if any(row.is_sampled for row in plan.rows):
+            self._clock.count(plan.version, time.monotonic())
+
+    def _settle(self) -> None:
+        """Take in all answers and carry out all moves, so that memory is as the scheduler thinks."""
+        while self._under_way:
+            self._take_in()
+        self._device.launch(self._scheduler.settle()).result()
+
+    # --- generate -------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Take a request; what is wrong with it becomes a Failed event."""
+        try:
+            self._intake.check(request)
+            self._scheduler.submit(request)
+        except RequestError as error:
+            self._fail(request.id, error)
+
+    def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
+        """Append the environment's tokens to a held request and let it take its next turn."""
+        try:
+            self._intake.check_tokens(tokens)
+            self._scheduler.resume(request_id, tokens)
+        except RequestError as error:
+            self._fail(request_id, error)
+
+    def abort(self, request_id: int) -> None:
+        """End a request; what it generated so far comes as a Finished event."""
+        try:
+            self._events.append(self._scheduler.abort(request_id))
+        except RequestError as error:
+            self._fail(request_id, error)
+
+    def finished(self) -> list[Event]:
+        """What ended since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def request(self, request_id: int) -> Request:
+        """A live request as it was submitted."""
+        return self._scheduler.find(request_id).request
+
+    def drawn(self, request_id: int, first: int = 0) -> DrawnTokens | None:
+        """What a live request drew in this turn from its `first` token on; None if it is not here."""
+        try:
+            sequence = self._scheduler.find(request_id)
+        except RequestError:
+            return None
+        return DrawnTokens(
+            request=request_id,
+            version=sequence.request.version,
+            tokens=tuple(sequence.tokens[sequence.turn_start + first :]),
+            logprobs=tuple(sequence.logprobs[first:]),
+            cut_logprobs=tuple(sequence.cut_logprobs[first:]),
+        )
+
+    def rest(self) -> None:
+        """Nothing will be generated for a while: the time until the next step is no part of a round."""
+        self._clock.rest()
+
+    def load(self) -> EngineLoad:
+        """What it carries now."""
+        clock = self._clock
+        return self._scheduler.load(tuple(self._versions), clock=clock.rounds, round_s=clock.round_s)
+
+    def check_integrity(self) -> None:
+        """Assert what must hold at every moment."""
+        self._scheduler.check_integrity()
+
+    def decoder(self, version: int) -> Decoder:
+        """A resident version, to be read and not written."""
+        return self._versions[version]
+
+    # --- versions -------------------------------------------------------------------------------
+
+    def begin_version(self, version: int, drop: Listed[int] = ()) -> NativeLoad:
+        """Read a version from the store, to be resident in place of those to drop; one at a time."""
+        return self._stored.begin(version, drop)
+
+    def finish_version(self, load: VersionLoad) -> None:
+        """Wait until it is read and make it resident."""
+        self._stored.finish(load)
+
+    @property
+    def _stored(self) -> Residents:
+        assert self._residents is not None, "this engine was opened without a store of versions"
+        return self._residents
+
+    def load_version(self, version: int, weights: Weights) -> None:
+        """Make a version resident from a full set of weights."""
+        self._versions.load(version, weights)
+
+    def adopt_version(self, version: int, base: int, delta: Delta, *, keeps_base: bool = False) -> None:
+        """Make a version resident as a change to another: in place where nothing uses that any more.
+
+        With `keeps_base` beside it in any case.
+        """
+        self._settle()
+        in_place = not (keeps_base or self._scheduler.uses_version(base))
+        self._versions.adopt(version, base, delta, in_place=in_place)
+        if in_place:
+            self._scheduler.residency.drop_version(base)
+
+    def drop_version(self, version: int) -> None:
+        """Free a version; refused while a request uses it."""
+        self._settle()
+        if self._scheduler.uses_version(version):
+            raise VersionError(f"version {version} is in use", hint="wait for its requests, or move them")
+        self._versions.drop(version)
+        self._scheduler.residency.drop_version(version)
+
+    # --- transfer -------------------------------------------------------------------------------
+
+    def export_request(self, request_id: int) -> Exported:
+        """Take a request out of this engine, with its KV."""
+        self._settle()
+        sequence = self._scheduler.find(request_id)
+        exported = Exported(header=header_of(sequence), kv=self._kv_of(sequence))
+        self._scheduler.remove(sequence)
+        return exported
+
+    def import_request(self, exported: Exported) -> None:
+        """Let a request go on here as it would have gone on there; raise and change nothing if it cannot."""
+        header, scheduler = exported.header, self._scheduler
+        self._intake.check_exported(exported)
+        scheduler.check(header.request, len(header.tokens), header.max_tokens)
+        ticket = self._park(exported)
+        priority = scheduler.new_priority(header.request)
+        serial = scheduler.new_serial()
+        scheduler.add(sequence_of(header, priority=priority, serial=serial, ticket=ticket))
+
+    def export_file(self, request_id: int, path: Path) -> MovedOut:
+        """Take a request out of this engine and write it to a file."""
+        exported = self.export_request(request_id)
+        return MovedOut(drawn=exported.header.drawn, kv_bytes=write_exported(exported, path))
+
+    def import_file(self, request_id: int, path: Path) -> DrawnTokens:
+        """Let a request from a file go on under a new number; give back its turn so far."""
+        exported = read_exported(path, request_id)
+        self.import_request(exported)
+        return exported.header.drawn
+
+    def _kv_of(self, sequence: Sequence) -> Tensor | None:
+        if sequence.ticket is not None:
+            return self._device.parked_kv(sequence.ticket)[:, :, : sequence.num_computed]
+        if not sequence.num_computed:
+            return None
+        return self._device.read_kv(sequence.blocks, sequence.num_computed)
+
+    def _park(self, exported: Exported) -> int | None:
+        """Put the KV where a preempted request has its own: it enters from there when there is room."""
+        if exported.kv is None or not exported.header.num_computed:
+            return None
+        host = self._scheduler.residency.host
+        num_blocks = self._config.limits.blocks_for(exported.header.num_computed)
+        host.check_room(num_blocks)
+        ticket = host.new_ticket(num_blocks)
+        self._device.park_kv(ticket, exported.kv)
+        return ticket
+
+    def _fail(self, request_id: int, error: DoraError) -> None:
+        self._events.append(Failed(id=request_id, message=error.message, hint=error.hint))
+
+
+def _joined(plans: list[Plan]) -> Iterator[list[Plan]]:
+    """Runs of plans that need not await each other."""
+    run: list[Plan] = []
+    for plan in plans:
+        if run and plan.awaits_rows:
+            yield run
+            run = []
+        run.append(plan)
+    if run:
+        yield run

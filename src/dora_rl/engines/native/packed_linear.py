@@ -1,0 +1,105 @@
+"""A version prepared for products of few rows: its matrices laid out as the CPU multiplies them.
+
+A decode step multiplies a handful of rows with every matrix. Laid out by rows, a matrix is rearranged at
+every product, which costs more than the product; so each is rearranged once, when the version comes in. The
+parameters stay as they are beside it, for deltas; embedding and norms are shared.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dora_rl.engines.native.tiled_experts import TiledExperts
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.experts import ExpertMlp
+
+PACKED_FROM = 2**17
+"""Values of a matrix that is worth a copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One version, ready to serve."""
+
+    decoder: Decoder
+    head: "PackedLinear"
+
+    def logits(self, hidden_RH: Tensor) -> Tensor:
+        """Scores over the vocabulary, float32."""
+        scores: Tensor = self.head(hidden_RH.float())
+        return scores
+
+
+class PackedLinear(nn.Module):
+    """A product with a rearranged copy of a matrix; with the matrix itself where there is nothing to gain."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self._is_packed = can_pack(weight)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._is_packed else weight
+        self._bias = bias
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """`rows @ weight.T + bias`."""
+        if not self._is_packed:
+            return functional.linear(rows, self._weight, self._bias)
+        return _multiply(rows, self._weight, self._bias)
+
+
+def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+    return product
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether this build rearranges it and that pays.
+
+    Half precision is left to the machine's own way, and a product with a small matrix is over before the
+    library has found out how to go about it.
+    """
+    is_worth_it = weight.dtype == torch.float32 and weight.numel() >= PACKED_FROM
+    return is_worth_it and torch.backends.mkldnn.is_available() and _packs_well()
+
+
+@cache
+def _packs_well() -> bool:
+    """Whether the library's own operators do here what is asked of them: they are not a public promise."""
+    rows, weight = torch.randn(3, 8), torch.randn(5, 8)
+    try:
+        product = _multiply(rows, torch.ops.mkldnn._reorder_linear_weight(weight), None)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return torch.allclose(product, rows @ weight.T, atol=1e-5)
+
+
+@torch.no_grad()
+def prepare(decoder: Decoder, *, has_tiles: bool = False) -> Prepared:
+    """A decoder over the same parameters, every matrix packed; for tiles of a fixed size if `has_tiles`."""
+    # The memo stands for the copies of the parameters: modules are copied, parameters shared.
+    served = deepcopy(decoder, {id(parameter): parameter for parameter in decoder.parameters()})
+    for module in list(served.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear) and child is not served.head:
+                setattr(module, name, PackedLinear(child.weight.detach(), _detached(child.bias)))
+            elif has_tiles and isinstance(child, ExpertMlp):
+                setattr(module, name, TiledExperts(child))
+    return Prepared(decoder=served, head=PackedLinear(served.head_VH.detach().float(), None))
+
+
+def packed_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Memory of the copies of one version."""
+    with torch.device("meta"):
+        decoder = Decoder(model).to(dtype)
+    matrices = [each.weight for each in decoder.layers.modules() if isinstance(each, nn.Linear)]
+    head = decoder.head_VH.float()
+    has_own_head = dtype != torch.float32 or can_pack(head)
+    return has_own_head * head.nbytes + sum(each.nbytes for each in matrices if can_pack(each))
+
+
+def _detached(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach()

@@ -1,0 +1,192 @@
+"""Who computes: the requests that wait and those that run, in one order.
+
+Order is by deadline, then by submission. Requests enter in that order and never overtake one that waits for
+room, and the last in that order is the first to lose its place, so the first always advances: nothing
+starves.
+"""
+
+from bisect import insort
+from operator import attrgetter
+
+from dora_rl.engines.config import Limits
+from dora_rl.engines.native.scheduling.prefixes import PrefixKey
+from dora_rl.engines.native.scheduling.residency import Residency
+from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.step_plan import Row
+from dora_rl.engines.native.scheduling.turns import Priority
+
+_PRIORITY = attrgetter("priority")
+
+
+class Batch:
+    """Waiting, running and held sequences over the device's memory."""
+
+    def __init__(self, limits: Limits, residency: Residency) -> None:
+        self._limits = limits
+        self._residency = residency
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._by_version: dict[int, list[Sequence]] = {}
+        """Those that run, by version."""
+        self.held: list[Sequence] = []
+        self.num_preempted = 0
+
+    @property
+    def num_versions(self) -> int:
+        """Versions that have running requests."""
+        return len(self._by_version)
+
+    def wait(self, sequence: Sequence) -> None:
+        """Queue a sequence that may have blocks or parked KV already."""
+        insort(self.waiting, sequence, key=_PRIORITY)
+
+    def hold(self, sequence: Sequence) -> None:
+        """Keep a sequence between turns: out of its slot, with its KV."""
+        self.leave(sequence)
+        self._residency.leave_slot(sequence)
+        self.held.append(sequence)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take a sequence out of wherever it is; what it has stays its own."""
+        if sequence.slot is not None:
+            self._stop(sequence)
+            return
+        for queue in (self.waiting, self.held):
+            if sequence in queue:
+                queue.remove(sequence)
+
+    def check_integrity(self) -> None:
+        """Assert that those with a slot run, in order, each among those of its version."""
+        queued = (*self.waiting, *self.running, *self.held)
+        assert [each for each in queued if each.slot is not None] == self.running, "a slot went astray"
+        assert self.running == sorted(self.running, key=_PRIORITY), "out of order"
+        for version, sequences in self._by_version.items():
+            own = [each for each in self.running if each.request.version == version]
+            assert sequences == own != [], f"version {version}: {sequences}, running {own}"
+        assert sum(map(len, self._by_version.values())) == len(self.running), "a version went astray"
+
+    # --- entering -------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Let requests enter in order, up to the first for which there is no room yet."""
+        if not self.waiting or not self._residency.has_slot:
+            return
+        being_computed = {each.prefix_key for each in self.running if each.is_computing_prefix}
+        for sequence in list(self.waiting):
+            if not self._residency.has_slot:
+                return
+            if self._awaits_prefix(sequence, being_computed):
+                continue
+            if sequence.num_drawing or not self._make_room(sequence):
+                return
+            self._enter(sequence)
+            if sequence.is_computing_prefix:
+                being_computed.add(sequence.prefix_key)
+
+    def _awaits_prefix(self, sequence: Sequence, being_computed: set[PrefixKey | None]) -> bool:
+        """Whether another member of its group is computing the prompt right now."""
+        is_wanting = sequence.prefix_key is not None and not sequence.num_computed
+        return (
+            is_wanting and sequence.prefix_key in being_computed and not self._residency.has_prefix(sequence)
+        )
+
+    def _enter(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        self._residency.enter(sequence)
+        for queue in (self.running, self._by_version.setdefault(sequence.request.version, [])):
+            insort(queue, sequence, key=_PRIORITY)
+
+    def _stop(self, sequence: Sequence) -> None:
+        version = sequence.request.version
+        for queue in (self.running, self._by_version[version]):
+            queue.remove(sequence)
+        if not self._by_version[version]:
+            del self._by_version[version]
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Free what nobody computes with until the sequence can enter and every other one can still grow."""
+        while self._residency.num_free < self._residency.num_missing(sequence) + len(self.running):
+            if not (self._residency.evict_prefix() or self._offload_idle(sequence)):
+                return False
+        return True
+
+    def _offload_idle(self, but: Sequence) -> bool:
+        """Offload a sequence that has blocks and does not run: a held one, else one that comes later."""
+        later = (each for each in self.waiting if each.priority > but.priority)
+        idle = [each for each in (*self.held, *later) if each.blocks]
+        if idle:
+            self._residency.offload(max(idle, key=lambda each: (each.is_held, each.priority)))
+        return bool(idle)
+
+    # --- computing ------------------------------------------------------------------------------
+
+    def most_urgent(self) -> dict[int, Priority]:
+        """For each version with something that a step can advance, the priority of the first such."""
+        firsts = ((version, _first_runnable(sequences)) for version, sequences in self._by_version.items())
+        return {version: first.priority for version, first in firsts if first}
+
+    def rows(self, version: int) -> list[Row]:
+        """Decode rows, then chunks of prefill, within the tokens of a step."""
+        sequences = list(self._by_version[version])
+        rows = self._decode_rows(sequences)
+        room = self._limits.step_tokens - len(rows)
+        for sequence in [each for each in sequences if each.num_tokens - each.num_computed > 1]:
+            # Those that still have their slot: one may have lost it to a decoding request.
+            if room and sequence.is_runnable and sequence.slot is not None:
+                row = _chunk(sequence, min(room, sequence.num_uncomputed))
+                rows.append(row)
+                room -= row.num_tokens
+        return rows
+
+    def _decode_rows(self, sequences: list[Sequence]) -> list[Row]:
+        """The hot loop of the host: nothing here but what every decoding sequence needs."""
+        rows, block_size = [], self._limits.block_size
+        for sequence in sequences:
+            num_tokens, start = sequence.num_tokens, sequence.num_computed
+            if num_tokens - start != 1 or num_tokens >= sequence.max_tokens:
+                continue
+            if num_tokens > len(sequence.blocks) * block_size and not self._can_grow(sequence):
+                continue
+            tokens, slot = sequence.tokens, sequence.slot
+            assert slot is not None, "only a running sequence computes"
+            known = (tokens[start],) if start < len(tokens) else ()
+            rows.append(Row(serial=sequence.serial, slot=slot, start=start, tokens=known, is_sampled=True))
+            sequence.num_computed, sequence.num_tokens = num_tokens, num_tokens + 1
+        return rows
+
+    def _can_grow(self, sequence: Sequence) -> bool:
+        """Give it a block for its next token; the last in order makes room."""
+        while sequence.slot is not None and not self._residency.num_free:
+            if not (self._residency.evict_prefix() or self._offload_idle(sequence)):
+                self._preempt(self.running[-1])
+        if sequence.slot is None:
+            return False
+        self._residency.grow(sequence)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.num_preempted += 1
+        self._stop(sequence)
+        self._residency.offload(sequence)
+        insort(self.waiting, sequence, key=_PRIORITY)
+
+
+def _first_runnable(sequences: list[Sequence]) -> Sequence | None:
+    return next((sequence for sequence in sequences if sequence.is_runnable), None)
+
+
+def _chunk(sequence: Sequence, num_tokens: int) -> Row:
+    """Count the tokens as computed, and the draw behind the last of them as under way."""
+    assert sequence.slot is not None, "only a running sequence computes"
+    start, end = sequence.num_computed, sequence.num_computed + num_tokens
+    is_sampled = end == sequence.num_tokens
+    row = Row(
+        serial=sequence.serial,
+        slot=sequence.slot,
+        start=start,
+        tokens=tuple(sequence.tokens[start:end]),
+        is_sampled=is_sampled,
+    )
+    sequence.num_computed = end
+    sequence.num_tokens += is_sampled
+    return row

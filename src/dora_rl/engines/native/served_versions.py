@@ -1,0 +1,151 @@
+"""Resident weight sets, one Decoder a version.
+
+Memory is reserved before anything is allocated, and a change is checked in full before the first value is
+written, so a failed load or delta leaves everything as it was.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+from torch import Tensor
+
+from dora_rl.core.errors import DoraError
+from dora_rl.engines.config import EngineConfig
+from dora_rl.engines.errors import VersionError
+from dora_rl.engines.memory_ledger import MemoryLedger
+from dora_rl.engines.native.backend import Backend, Device
+from dora_rl.engines.native.deltas import changed, check_delta, inverse
+from dora_rl.engines.native.engine_memory import serving_dtype
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.delta import Delta
+from dora_rl.model.load import load_decoder
+
+Weights = Path | Mapping[str, Tensor]
+"""A Hugging Face directory, or every parameter under the Decoder's own names."""
+
+
+class Versions(Mapping[int, Decoder]):
+    """The versions an engine can serve."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        config: EngineConfig,
+        ledger: MemoryLedger,
+        *,
+        device: Device,
+        backend: Backend,
+    ) -> None:
+        self._config = model
+        self._max_versions = config.max_versions
+        self._dtype = serving_dtype(config)
+        self._ledger = ledger
+        self._version_bytes = backend.version_bytes(model, config)
+        self._torch_device = backend.torch_device
+        self._device = device
+        self._decoders: dict[int, Decoder] = {}
+
+    def __getitem__(self, version: int) -> Decoder:
+        return self._decoders[version]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._decoders))
+
+    def __len__(self) -> int:
+        return len(self._decoders)
+
+    def load(self, version: int, weights: Weights) -> None:
+        """Make a version resident from a full set of weights."""
+        self._admit(
+            version,
+            lambda: (
+                self._from_directory(weights) if isinstance(weights, Path) else self._from_tensors(weights)
+            ),
+        )
+
+    def adopt(self, version: int, base: int, delta: Delta, *, in_place: bool) -> None:
+        """Make a version resident as a change to another, which is no more afterwards if `in_place`."""
+        self._check_known(base)
+        check_delta(delta, self._decoders[base])
+        if in_place:
+            self._check_new(version)
+            self._change(version, base, delta)
+        else:
+            self._admit(version, lambda: changed(self._device.copied(self._decoders[base]), delta))
+
+    def drop(self, version: int) -> None:
+        """Free a version."""
+        self._check_known(version)
+        del self._decoders[version]
+        self._device.forget(version)
+        self._ledger.release("device", _name(version))
+
+    def _admit(self, version: int, make: Callable[[], Decoder]) -> None:
+        """Reserve, make and prepare a version, or leave everything as it was."""
+        self._reserve(version)
+        try:
+            decoder = make().requires_grad_(False)
+            self._device.prepare(version, decoder)
+        except (DoraError, RuntimeError) as error:
+            # RuntimeError is how torch reports missing, additional and misshapen tensors.
+            self._ledger.release("device", _name(version))
+            raise VersionError(f"version {version} cannot be loaded: {error}") from error
+        self._decoders[version] = decoder
+
+    def _change(self, version: int, base: int, delta: Delta) -> None:
+        """Turn one version into another, or turn it back if the device cannot serve what came out."""
+        decoder = self._decoders[base]
+        undone = inverse(decoder, delta)
+        self._device.forget(base)
+        try:
+            self._device.prepare(version, changed(decoder, delta))
+        except (DoraError, RuntimeError) as error:
+            self._device.prepare(base, changed(decoder, undone))
+            raise VersionError(f"version {version} cannot be served: {error}") from error
+        self._ledger.rename("device", _name(base), _name(version))
+        self._decoders[version] = self._decoders.pop(base)
+
+    def _reserve(self, version: int) -> None:
+        self._check_new(version)
+        if len(self) >= self._max_versions:
+            raise VersionError(
+                f"{len(self)} versions are resident, the most there may be", hint="drop one that nothing uses"
+            )
+        self._ledger.reserve("device", _name(version), self._version_bytes)
+
+    def _check_new(self, version: int) -> None:
+        if version in self._decoders:
+            raise VersionError(f"version {version} is resident already")
+
+    def _check_known(self, version: int) -> None:
+        if version not in self._decoders:
+            raise VersionError(f"version {version} is not resident; {list(self)} are")
+
+    def _from_directory(self, directory: Path) -> Decoder:
+        decoder = load_decoder(directory, device=self._torch_device, dtype=self._dtype)
+        if _shape(decoder.config) != _shape(self._config):
+            raise VersionError(f"{directory} holds another model than this engine serves")
+        return decoder
+
+    def _from_tensors(self, tensors: Mapping[str, Tensor]) -> Decoder:
+        decoder = Decoder.empty(self._config, device=self._torch_device, dtype=self._dtype)
+        decoder.load_state_dict(tensors)
+        return decoder
+
+
+def _name(version: int) -> str:
+    return f"version {version}"
+
+
+def _shape(config: ModelConfig) -> ModelConfig:
+    """What versions of one model have in common: not the dtype of storage, nor special tokens."""
+    return replace(
+        config,
+        dtype="float32",
+        initializer_range=0.0,
+        bos_token_id=None,
+        eos_token_ids=(),
+        pad_token_id=None,
+    )

@@ -1,0 +1,169 @@
+"""Calls reward functions; whatever they do becomes data.
+
+Never raises for what a user's function does. A synchronous function is called where the caller stands, an
+asynchronous one is awaited under the time limit.
+"""
+
+import asyncio
+import math
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dora_rl.core.record import Record
+from dora_rl.envs.scoring.functions import RewardFunction
+from dora_rl.envs.scoring.reward_messages import (
+    FunctionScores,
+    Item,
+    Metric,
+    Per,
+    Reason,
+    RewardFailure,
+    ScoreRequest,
+    ScoreResult,
+)
+
+_DETAIL_CHARACTERS = 8000
+
+# SystemExit and a cancellation from within end a call like any other exception; an interrupt ends the
+# process.
+_RAISED = (Exception, SystemExit, asyncio.CancelledError)
+
+
+class Scorer:
+    """The functions of a run, called one after the other."""
+
+    def __init__(
+        self,
+        functions: Sequence[RewardFunction],
+        *,
+        time_limit_s: float,
+        began: Callable[[int, RewardFunction], None],
+    ) -> None:
+        self._functions = functions
+        self._time_limit_s = time_limit_s
+        self._began = began
+
+    def is_async(self, per: Per) -> bool:
+        """Some function of this kind has to be awaited."""
+        return any(function.is_async for function in self._of(per))
+
+    def call_plain(self, request: ScoreRequest) -> "Scores":
+        """Every synchronous function."""
+        scores = Scores(request)
+        for function in self._of(request.per):
+            if not function.is_async:
+                self._began(request.request, function)
+                scores.add(function, _called(function, request, scores))
+        return scores
+
+    async def call_async(self, scores: "Scores") -> None:
+        """Every asynchronous function, beside what the others said."""
+        for function in self._of(scores.request.per):
+            if function.is_async:
+                self._began(scores.request.request, function)
+                scores.add(function, await self._awaited(function, scores))
+
+    async def _awaited(self, function: RewardFunction, scores: "Scores") -> "Outcome":
+        try:
+            async with asyncio.timeout(self._time_limit_s) as limit:
+                return _checked(await _call(function, scores), scores.request.items)
+        except _RAISED as error:
+            if limit.expired():
+                return Failed(reason="time limit", detail=f"no answer within {self._time_limit_s:g} s")
+            return Failed(reason="raised", detail=_traceback(error))
+
+    def _of(self, per: Per) -> Iterable[RewardFunction]:
+        return (function for function in self._functions if function.config.per == per)
+
+
+class Failed(Record, frozen=True):
+    """No usable value, and why."""
+
+    reason: Reason
+    detail: str
+
+
+Outcome = tuple[float | None, ...] | Failed
+
+
+class Scores:
+    """What has been said about one request so far."""
+
+    def __init__(self, request: ScoreRequest) -> None:
+        self.request = request
+        self._scores: list[FunctionScores] = []
+        self._failures: list[RewardFailure] = []
+        self._metrics: list[Metric] = []
+
+    def log_metric(self, name: str, value: float) -> None:
+        self._metrics.append(Metric(name=str(name), value=float(value)))
+
+    def add(self, function: RewardFunction, outcome: Outcome) -> None:
+        if isinstance(outcome, Failed):
+            row = self.request.items[0].row.row
+            failure = RewardFailure(
+                function=function.label, row=row, reason=outcome.reason, detail=outcome.detail
+            )
+            self._failures.append(failure)
+        else:
+            self._scores.append(FunctionScores(function=function.label, values=outcome))
+
+    def result(self) -> ScoreResult:
+        return ScoreResult(
+            request=self.request.request,
+            scores=tuple(self._scores),
+            failures=tuple(self._failures),
+            metrics=tuple(self._metrics),
+        )
+
+
+def offered(items: Sequence[Item], log_metric: Callable[[str, float], None]) -> dict[str, Any]:
+    """What a function may be called with: TRL's names, and a list for every column of the rows."""
+    # A column that only some rows have is None for the others.
+    columns = dict.fromkeys(name for item in items for name in item.row.columns)
+    return {
+        **{name: [item.row.columns.get(name) for item in items] for name in columns},
+        "prompts": [item.row.prompt for item in items],
+        "completions": [_completion(item) for item in items],
+        "completion_ids": [list(item.token_ids) for item in items],
+        "log_metric": log_metric,
+    }
+
+
+def _completion(item: Item) -> Any:
+    return [{"role": "assistant", "content": item.text}] if item.row.is_conversational else item.text
+
+
+def _call(function: RewardFunction, scores: Scores) -> Any:
+    return function.call(**function.arguments(offered(scores.request.items, scores.log_metric)))
+
+
+def _called(function: RewardFunction, request: ScoreRequest, scores: Scores) -> Outcome:
+    try:
+        return _checked(_call(function, scores), request.items)
+    except _RAISED as error:
+        return Failed(reason="raised", detail=_traceback(error))
+
+
+def _checked(values: Any, items: Sequence[Item]) -> Outcome:
+    """The values as numbers; arrays and tensors are lists that can say so."""
+    plain = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(plain, list | tuple):
+        return Failed(reason="wrong result", detail=f"returned {values!r:.200}, not a list")
+    if len(plain) != len(items):
+        return Failed(
+            reason="wrong result", detail=f"returned {len(plain)} values for {len(items)} completions"
+        )
+    for value in plain:
+        if value is not None and (isinstance(value, str | bytes) or not hasattr(value, "__float__")):
+            return Failed(reason="wrong result", detail=f"returned {value!r:.200} for a reward")
+    numbers = tuple(None if value is None else float(value) for value in plain)
+    if any(number is not None and not math.isfinite(number) for number in numbers):
+        return Failed(reason="not finite", detail=f"returned {plain!r:.200}")
+    return numbers
+
+
+def _traceback(error: BaseException) -> str:
+    # The end names the exception and the line; what is cut is the way there.
+    return "".join(traceback.format_exception(error))[-_DETAIL_CHARACTERS:]

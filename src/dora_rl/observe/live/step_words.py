@@ -1,0 +1,86 @@
+"""Facts as text: the line of a step, durations, shares."""
+
+from collections.abc import Sequence
+from statistics import mean
+
+from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts
+
+_LATEST = 16
+"""Steps that a rate is taken over: where groups finish in bursts, so do steps."""
+
+_NOTHING = 0.005
+"""A share below that is shown as 0 %."""
+
+
+def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bool = True) -> str:
+    """The last of these train steps in one line; variance within groups where it means something."""
+    facts, left = steps[-1], left_s(steps, num_steps)
+    parts = [
+        f"step {facts.step}/{num_steps}",
+        f"reward {number(facts.reward)}",
+        f"tokens {facts.mean_tokens:.0f} (max {facts.max_tokens})",
+        f"staleness {facts.staleness_mean:.2f} (max {facts.staleness_max})",
+        f"{tokens_per_s(steps):,.0f} tokens/s",
+        f"{duration(facts.step_s)} a step, {duration(facts.train_s)} of it training",
+    ]
+    if compares_groups and facts.zero_variance_share >= _NOTHING:
+        parts.insert(2, f"{facts.zero_variance_share:.0%} of groups without variance")
+    if facts.truncated_share >= _NOTHING:
+        parts.append(f"{facts.truncated_share:.0%} cut")
+    if left:
+        parts.append(f"{duration(left)} left")
+    return "  ".join(parts)
+
+
+def evaluation_line(facts: EvaluationFacts) -> str:
+    """One evaluation in one line."""
+    rows = "1 row" if facts.num_scored == 1 else f"{facts.num_scored:,} rows"
+    return f"held out: {facts.reward:.3f} {after_step(facts.version)}, over {rows}"
+
+
+def after_step(version: int) -> str:
+    """When a version was there."""
+    return f"after step {version}" if version else "before the first step"
+
+
+def left_s(steps: Sequence[StepFacts], num_steps: int) -> float | None:
+    """Time until the last step, by the latest ones; unknown after the first, which waited for the start."""
+    latest = steps[1:][-_LATEST:]
+    remaining = num_steps - steps[-1].step if steps else num_steps
+    return remaining * mean(step.step_s for step in latest) if latest and remaining > 0 else None
+
+
+def tokens_per_s(steps: Sequence[StepFacts]) -> float:
+    """Generated during the latest of these steps; without the first, which waited for the start."""
+    latest = steps[1:][-_LATEST:] or steps
+    seconds = sum(step.step_s for step in latest)
+    return sum(step.generated_tokens for step in latest) / seconds if seconds > 0 else 0.0
+
+
+def waiting(state: RunState) -> str:
+    """Who does what, and who waits for whom."""
+    idle = [instance for instance, versions in state.running.items() if not versions]
+    if not idle:
+        return f"trainer {state.trainer}"
+    who = "instances" if len(state.running) == len(idle) > 1 else f"instance {', '.join(map(str, idle))}"
+    return f"trainer {state.trainer}; {who} idle"
+
+
+def by_version(active: dict[int, int]) -> str:
+    """`v3 x 12, v2 x 4`, the newest first."""
+    return (
+        ", ".join(f"v{version} x {groups}" for version, groups in sorted(active.items(), reverse=True)) or "-"
+    )
+
+
+def duration(seconds: float) -> str:
+    """`8.4 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

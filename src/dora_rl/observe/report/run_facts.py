@@ -1,0 +1,95 @@
+"""What a run was, in numbers: from its steps, its timeline and its metrics."""
+
+from statistics import fmean
+
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.record import Record
+from dora_rl.observe.live.completions import CompletedGroup
+from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts, WarningFacts
+from dora_rl.observe.live.metrics_tail import Metrics
+from dora_rl.observe.timeline import Timeline
+
+
+class RunFacts(Record, frozen=True, gc=True):
+    """All that a report shows. Has the fields that `words.bottleneck` asks for."""
+
+    directory: str
+    condition: str
+    """Whether it is finished, runs, was interrupted or broke off."""
+    recipe: Recipe
+    elapsed_s: float
+    steps: list[StepFacts]
+    evaluations: list[EvaluationFacts]
+    state: RunState
+    metrics: list[Metrics]
+    completions: list[CompletedGroup]
+    timeline: Timeline
+    is_on_cpus: bool
+    """A live run whose instances have no GPU."""
+    warnings: list[WarningFacts]
+    """All that were given, those that no longer hold too."""
+    overlong: tuple[str, ...] = ()
+    """Which prompts were left out because they are too long, in words."""
+    num_overlong: int = 0
+    num_overlong_held_out: int = 0
+
+    @property
+    def starved_s(self) -> float:
+        return sum(step.starved_s for step in self.steps)
+
+    @property
+    def window_stall_s(self) -> float:
+        return sum(step.window_s for step in self.steps)
+
+    @property
+    def max_staleness(self) -> int:
+        return 0 if self.recipe.control.schedule == "sync" else self.recipe.control.max_staleness
+
+    @property
+    def gpus(self) -> int:
+        """Devices, as far as the run's own events tell: instances, and a trainer beside or among them."""
+        return len(self.timeline.specs) + (0 if self.elastic_gpus else 1)
+
+    @property
+    def elastic_gpus(self) -> int:
+        return sum(spec.elastic for spec in self.timeline.specs.values())
+
+    @property
+    def trainer_idle_fraction(self) -> float:
+        """Of the time between the first batch and the last version."""
+        begin, end = self._trained_between
+        busy = sum(min(span.end, end) - span.begin for span in self.timeline.trained if span.begin < end)
+        return max(0.0, 1.0 - busy / (end - begin)) if end > begin else 0.0
+
+    @property
+    def instance_idle_fraction(self) -> float:
+        """Of the same time: instances that decode nothing."""
+        begin, end = self._trained_between
+        if end <= begin or not self.timeline.loads:
+            return 0.0
+        return fmean(_idle_share(self.timeline, instance, begin, end) for instance in self.timeline.loads)
+
+    @property
+    def mean_reward(self) -> tuple[float, float] | None:
+        """Over the first tenth of the steps and over the last."""
+        rewards = [step.reward for step in self.steps if step.reward is not None]
+        if not rewards:
+            return None
+        tenth = max(1, len(rewards) // 10)
+        return fmean(rewards[:tenth]), fmean(rewards[-tenth:])
+
+    @property
+    def _trained_between(self) -> tuple[float, float]:
+        begin = min((span.begin for span in self.timeline.trained), default=0.0)
+        return begin, max(self.timeline.published, default=begin)
+
+
+def _idle_share(timeline: Timeline, instance: int, begin: float, end: float) -> float:
+    running: dict[int, int] = {}
+    idle_s, since, is_idle = 0.0, begin, True
+    for load in timeline.loads[instance]:
+        at = min(max(load.at, begin), end)
+        idle_s += (at - since) * is_idle
+        running[load.version] = load.running
+        since, is_idle = at, not any(running.values())
+    return (idle_s + (end - since) * is_idle) / (end - begin)

@@ -1,0 +1,95 @@
+"""What a result means, in words."""
+
+from typing import Protocol
+
+from dora_rl.sim.simulated_run import Result
+
+_BUSY = 0.05
+"""A side that idles for less is the bottleneck."""
+
+
+class BusyShares(Protocol):
+    """Who was busy and who waited, in a simulated run or a live one."""
+
+    @property
+    def trainer_idle_fraction(self) -> float: ...
+
+    @property
+    def instance_idle_fraction(self) -> float: ...
+
+    @property
+    def max_staleness(self) -> int: ...
+
+    @property
+    def elastic_gpus(self) -> int: ...
+
+    @property
+    def gpus(self) -> int: ...
+
+    @property
+    def window_stall_s(self) -> float: ...
+
+    @property
+    def starved_s(self) -> float: ...
+
+
+def bottleneck(result: BusyShares, *, is_on_cpus: bool = False) -> str:
+    """Who holds the step up, and what would help."""
+    trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
+    if trainer < _BUSY:
+        return f"the trainer: it is busy {1 - trainer:.0%} of the time, so only faster training would help"
+    if result.max_staleness == 0:
+        return f"the tail: {trainer:.0%} of a step everybody waits for the longest trajectories of the batch"
+    if result.elastic_gpus == result.gpus:
+        return (
+            f"taking turns: devices generate {1 - instances:.0%} and train {1 - trainer:.0%} of the time; "
+            "the rest goes to changing sides and to nearly empty instances"
+        )
+    if result.window_stall_s > result.starved_s:
+        return (
+            f"stragglers: the trainer waits {trainer:.0%} of the time, mostly for trajectories "
+            "about to miss their deadline; a greater max_staleness would help"
+        )
+    if instances < 4 * _BUSY:
+        more = "more instances, on more cores," if is_on_cpus else "more rollout GPUs"
+        return (
+            f"generation: instances are busy {1 - instances:.0%} of the time and the trainer waits "
+            f"{trainer:.0%}; {more} would help"
+        )
+    return (
+        f"waiting: the trainer idles {trainer:.0%} and the instances {instances:.0%} of the time; "
+        "starting new work earlier, or a greater active_groups, would help"
+    )
+
+
+def all_clear(result: Result) -> str:
+    """The laws, counted from outside."""
+    broken = [
+        f"{count:,} {what}"
+        for count, what in (
+            (result.lost_trajectories, "lost"),
+            (result.duplicated_trajectories, "trained on twice"),
+            (result.mixed_version_trajectories, "of more than one version"),
+        )
+        if count
+    ]
+    trained = f"{result.trained_trajectories:,} trajectories trained on"
+    if broken:
+        return f"{trained}; {', '.join(broken)}"
+    return f"{trained}: none lost, none twice, none of more than one version, none older than allowed"
+
+
+def overlong(num_prompts: int, num_left_out: int, max_tokens: int | None, *, what: str = "prompts") -> str:
+    """`2 of 10 prompts are longer than 512 tokens and were left out`."""
+    verb, were = ("is", "was") if num_left_out == 1 else ("are", "were")
+    limit = "the limit" if max_tokens is None else f"{max_tokens:,} tokens"
+    return f"{num_left_out:,} of {num_prompts:,} {what} {verb} longer than {limit} and {were} left out"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 group`, `2 groups`, `2 processes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"

@@ -1,0 +1,200 @@
+"""A plan for people and for scripts, and what is said when a run is over."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import yaml
+from rich.console import Console
+from rich.markup import escape
+
+from dora_rl.control.schedules import make_schedule
+from dora_rl.core.struct_loader import to_dict
+from dora_rl.observe.live.metrics_tail import Metrics
+from dora_rl.observe.live.step_words import after_step, duration
+from dora_rl.observe.result_words import count, overlong
+from dora_rl.observe.tables import table
+from dora_rl.prepare.run_plan import RunPlan
+from dora_rl.run.run_setup import DeviceLayout
+from dora_rl.run.run_summary import RunSummary
+
+_LABEL = 12
+
+
+def show_plan(console: Console, plan: RunPlan) -> None:
+    """The resolved recipe, who runs where, memory and disk."""
+    console.print(escape(_resolved(plan)), highlight=False, soft_wrap=True)
+    for label, text in _lines(plan):
+        console.print(f"[dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
+    console.print(_ledger(plan))
+
+
+def plan_as_json(plan: RunPlan) -> str:
+    """The same as one object."""
+    devices = plan.setup.devices
+    fields = {
+        "recipe": to_dict(plan.setup.recipe),
+        "run_directory": plan.setup.run_directory,
+        "model": plan.setup.model_directory,
+        "parameters": plan.num_parameters,
+        "rows": plan.num_rows,
+        "held_out_rows": plan.num_held_out,
+        "overlong_rows": plan.num_overlong,
+        "overlong_held_out_rows": plan.num_overlong_held_out,
+        "max_new_tokens": plan.setup.max_new_tokens,
+        "devices": devices,
+        "processes": _processes(plan),
+        "memory": plan.memory,
+        "memory_limits": {place.name: place.num_bytes for place in plan.places},
+        "disk": plan.disk,
+        "disk_bytes": plan.disk_bytes,
+        "free_disk_bytes": plan.free_disk_bytes,
+    }
+    return msgspec.json.format(msgspec.json.encode(fields)).decode()
+
+
+def overlong_lines(plan: RunPlan) -> Iterator[str]:
+    """What is not in the run, where anything is not."""
+    limit = plan.setup.data.max_prompt_tokens
+    for what, num_left_out, num_kept in (
+        ("prompts", plan.num_overlong, plan.num_rows),
+        ("held-out prompts", plan.num_overlong_held_out, plan.num_held_out),
+    ):
+        if num_left_out:
+            yield overlong(num_left_out + num_kept, num_left_out, limit, what=what)
+
+
+def start_lines(plan: RunPlan) -> Iterator[str]:
+    """What somebody who starts a run wants to see of its plan."""
+    setup, batch = plan.setup, plan.setup.recipe.batch
+    max_staleness = make_schedule(setup.recipe.control, batch).max_staleness
+    steps = f"{count(setup.recipe.steps, 'step')} of {count(batch.groups, 'group')} of {batch.group_size}"
+    yield f"devices: {_devices(setup.devices)}"
+    yield f"schedule: {setup.recipe.control.schedule} with S = {max_staleness}, {steps}"
+    yield from overlong_lines(plan)
+
+
+def summary_lines(
+    summary: RunSummary, metrics: Sequence[Metrics] = (), whole_s: float | None = None
+) -> Iterator[str]:
+    """How a run ended; `metrics` are all that it wrote, `whole_s` is from the command to now."""
+    done = f"{count(summary.steps, 'step')} in {duration(summary.elapsed_s)}"
+    if whole_s is not None:
+        done += f" ({duration(whole_s)} with preparations)"
+    trained = f"{summary.trained_trajectories:,} trajectories trained on"
+    yield f"{'finished' if summary.is_complete else 'interrupted'}: {done}, {trained}"
+    reward = summary.last_metrics.get("reward")
+    if reward is not None:
+        yield f"reward of the last step: {reward:.3f}"
+    yield from _held_out(metrics, summary.steps)
+    if summary.closed_trajectories:
+        yield "left out: " + ", ".join(f"{n:,} {what}" for what, n in summary.closed_trajectories.items())
+    if summary.reward_failures:
+        yield "without a reward: " + ", ".join(f"{n:,} {what}" for what, n in summary.reward_failures.items())
+    if summary.checkpoint:
+        yield f"model: {summary.checkpoint}"
+    if not summary.is_complete:
+        yield f"go on with: dora train --resume {summary.run_directory}"
+
+
+def _held_out(metrics: Sequence[Metrics], num_steps: int) -> Iterator[str]:
+    """The first evaluation and the last."""
+    found = {int(step): float(reward) for row in metrics
+             if isinstance(step := row.get("step"), int | float)
+             and isinstance(reward := row.get("eval/reward"), int | float)}  # fmt: skip
+    if found:
+        ends = sorted({min(found), max(found)})
+        parts = (f"{found[step]:.3f} {_when(step, num_steps)}" for step in ends)
+        yield f"held-out reward: {', '.join(parts)}"
+
+
+def _when(step: int, num_steps: int) -> str:
+    if step in (0, num_steps):
+        return "after" if step else "before"
+    return after_step(step)
+
+
+def _resolved(plan: RunPlan) -> str:
+    """The recipe without what only the simulator reads."""
+    whole = to_dict(plan.setup.recipe)
+    return yaml.safe_dump(
+        {key: value for key, value in whole.items() if key not in ("task", "simulation")}, sort_keys=False
+    )
+
+
+def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
+    setup = plan.setup
+    rewards = ", ".join(f"{reward.weight:g} x {reward.label}" for reward in setup.scoring.rewards)
+    held_out = f", {plan.num_held_out:,} held out" if plan.num_held_out else ""
+    prompts = f"prompts up to {plan.longest_prompt_tokens} tokens, responses up to {setup.max_new_tokens}"
+    yield "run", setup.run_directory
+    dtype = setup.recipe.trainer.serving_dtype
+    yield "model", f"{setup.model_directory}, {plan.num_parameters:,} parameters, served in {dtype}"
+    yield "rows", f"{plan.num_rows:,} to train on{held_out}; {prompts}"
+    for text in overlong_lines(plan):
+        yield "left out", text
+    yield "rewards", rewards
+    yield "devices", _devices(setup.devices)
+    yield "processes", ", ".join(count(number, what) for what, number in _processes(plan).items())
+    yield "disk", _disk(plan)
+
+
+def _devices(devices: DeviceLayout) -> str:
+    pausing = [number for number in range(devices.instances) if devices.pauses(number)]
+    turns = ""
+    if pausing:
+        who = "generation pauses" if len(pausing) == devices.instances else _pausing(pausing)
+        turns = f"; {who} while it trains"
+    homes = dict.fromkeys(map(devices.instance_home, range(devices.instances)))
+    return (
+        f"{count(devices.instances, 'instance')} on {', '.join(homes)} with "
+        f"{count(devices.instance_threads, 'thread')}, {_trainer(devices)} with "
+        f"{count(devices.trainer_threads, 'thread')}{turns}"
+    )
+
+
+def _pausing(instances: Sequence[int]) -> str:
+    numbers = " and ".join(map(str, instances))
+    return f"instance {numbers} pauses" if len(instances) == 1 else f"instances {numbers} pause"
+
+
+def _trainer(devices: DeviceLayout) -> str:
+    homes = list(dict.fromkeys(map(devices.rank_device, range(devices.trainer_ranks))))
+    if devices.trainer_ranks == 1:
+        return f"trainer on {homes[0]}"
+    return f"trainer as {devices.trainer_ranks} ranks on {', '.join(homes)}, each"
+
+
+def _processes(plan: RunPlan) -> dict[str, int]:
+    devices = plan.setup.devices
+    return {
+        "orchestrator": 1,
+        "instance": devices.instances,
+        "trainer rank" if devices.trainer_ranks > 1 else "trainer": devices.trainer_ranks,
+        "reward worker": plan.setup.scoring.processes,
+    }
+
+
+def _disk(plan: RunPlan) -> str:
+    parts = ", ".join(f"{entry.what} {in_units(entry.num_bytes)}" for entry in plan.disk)
+    short = "  NOT ENOUGH" if plan.disk_bytes > plan.free_disk_bytes else ""
+    return f"up to {in_units(plan.disk_bytes)} ({parts}) of {in_units(plan.free_disk_bytes)} free{short}"
+
+
+def _ledger(plan: RunPlan) -> object:
+    made = table("Memory", "place", "what", ">size", caption="~ estimated; everything else is counted")
+    for place in dict.fromkeys(entry.place for entry in plan.memory):
+        limit = next((each.num_bytes for each in plan.places if each.name == place), None)
+        for entry in plan.memory:
+            if entry.place == place:
+                size = f"{'~ ' if entry.is_estimate else ''}{in_units(entry.num_bytes)}"
+                made.add_row(place, entry.what, size)
+        of = f" of {in_units(limit)}" if limit is not None else ""
+        made.add_row(place, "[bold]together[/]", f"[bold]{in_units(plan.used_bytes(place))}{of}[/]")
+    return made
+
+
+def in_units(num_bytes: int) -> str:
+    """For people."""
+    if num_bytes < 2**20:
+        return f"{num_bytes / 2**10:.1f} KiB"
+    return f"{num_bytes / 2**20:,.1f} MiB" if num_bytes < 2**30 else f"{num_bytes / 2**30:,.2f} GiB"

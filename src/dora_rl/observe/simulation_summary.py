@@ -1,0 +1,48 @@
+"""One run on one screen."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from dora_rl.core.recipe import Recipe
+from dora_rl.observe.result_words import all_clear, bottleneck, count
+from dora_rl.sim.simulated_run import Result
+
+_LABEL = 15
+
+
+def show(console: Console, recipe: Recipe, result: Result) -> None:
+    """Print what a run gave."""
+    console.print(f"[bold]{recipe.model}[/] on {result.gpus} x {recipe.cluster.gpu}, schedule "
+                  f"[bold]{result.schedule}[/], {result.steps} steps, seed {result.seed}",
+                  highlight=False)  # fmt: skip
+    for label, text in _lines(result):
+        console.print(f"  [dim]{label:<{_LABEL}}[/]{text}", highlight=False, soft_wrap=True)
+
+
+def _lines(r: Result) -> Iterator[tuple[str, str]]:
+    limit = f"{r.share_of_limit:.1%} of the zero-bubble limit ({r.limit_step_time_s:,.1f} s)"
+    moved = f"{r.migrations:,} requests, {r.kv_bytes_moved / 1e9:,.0f} GB of KV"
+    lost = f"{count(r.instance_losses, 'instance')} lost"
+    yield "devices", _devices(r)
+    yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit}"
+    yield "speed", f"{r.tokens_per_s:,.0f} tokens/s, prompts and responses"
+    yield "busy", f"trainer {1 - r.trainer_idle_fraction:.1%}, instances {1 - r.instance_idle_fraction:.1%}"
+    yield "staleness", f"mean {r.staleness_mean:.2f}, greatest {r.staleness_max} of {r.max_staleness} allowed"
+    yield "active groups", f"{r.active_groups:,} = {r.active_groups / r.batch_groups:.2f} B"
+    yield "stalls", f"starved {r.starved_s:,.0f} s, window {r.window_stall_s:,.0f} s in the whole run"
+    yield "moves", f"{moved}, {r.version_changes:,} version changes, {r.parked_requests:,} parked"
+    if r.instance_losses:
+        yield "faults", f"{lost}, {r.restarted_trajectories:,} trajectories restarted"
+    yield "bottleneck", bottleneck(r)
+    yield "laws", all_clear(r)
+
+
+def _devices(r: Result) -> str:
+    parts = [
+        (r.rollout_gpus, "generate"),
+        (r.elastic_gpus, "generate and train in turn"),
+        (r.gpus - r.rollout_gpus - r.elastic_gpus, "train"),
+    ]
+    shares = ", ".join(f"{gpus} {what}" for gpus, what in parts if gpus)
+    return f"{shares}; {count(r.instances, 'instance')} of {r.tensor_parallel}"

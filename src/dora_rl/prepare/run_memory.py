@@ -1,0 +1,134 @@
+"""Memory of a run, counted before it starts: who needs how much where, and whether there is room."""
+
+from collections.abc import Sequence
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Recipe
+from dora_rl.engines.kinds import load_kind
+from dora_rl.engines.protocol import EngineDemand, EngineSize
+from dora_rl.model.config import ModelConfig
+from dora_rl.prepare.run_plan import LedgerEntry, MemoryLimit
+from dora_rl.prepare.trainer_memory import checkpoint_bytes, trainer_bytes
+from dora_rl.run.run_setup import DeviceLayout, trainer_config
+
+_GIB = 2**30
+_COPY = "checkpoint put together"
+
+
+class MemoryLedger:
+    """The memory of one completed recipe on the devices it was given."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: ModelConfig,
+        devices: DeviceLayout,
+        limits: Sequence[MemoryLimit],
+        longest_prompt_tokens: int,
+    ) -> None:
+        assert recipe.response.max_new_tokens is not None, "the recipe is completed"
+        self._recipe = recipe
+        self._model = model
+        self._devices = devices
+        self._trainer = trainer_config(recipe)
+        self._longest_prompt_tokens = longest_prompt_tokens
+        self._max_new_tokens = recipe.response.max_new_tokens
+        self._limits = {each.name: each for each in limits}
+        self._host = "cpu" if "cpu" in self._limits else "host"
+        self.entries: list[LedgerEntry] = []
+
+    @property
+    def sequence_tokens(self) -> int:
+        """Tokens of the longest sequence there may be: the longest prompt and a full response."""
+        return self._longest_prompt_tokens + self._max_new_tokens
+
+    def add_processes(self, process_bytes: int) -> None:
+        """Count the memory of Python and torch themselves, in every process."""
+        count = self._devices.instances + self._devices.trainer_ranks
+        self._add(self._host, f"{count} processes with torch", count * process_bytes, is_estimate=True)
+
+    def add_trainer(self) -> None:
+        """Count the memory of every trainer rank on its device; a ConfigError where one has no room."""
+        ranks = self._devices.trainer_ranks
+        for rank in range(ranks):
+            self._add_rank(rank, "trainer" if ranks == 1 else f"trainer rank {rank}")
+        # One process on CPUs writes what it has; others put it together, or copy it from the device.
+        if self._host == "host" or (ranks > 1 and self._trainer.lora is None):
+            size = checkpoint_bytes(self._model, self._trainer)
+            self._add(self._host, f"trainer{' rank 0' if ranks > 1 else ''}: {_COPY}", size)
+        if self._host == "cpu":
+            self._check_trainer("cpu")
+
+    def _add_rank(self, rank: int, name: str) -> None:
+        place_name = self._devices.rank_device(rank)
+        for what, size, is_estimate in trainer_bytes(
+            self._model,
+            self._trainer,
+            longest_tokens=self.sequence_tokens,
+            rank=rank,
+            ranks=self._devices.trainer_ranks,
+        ):
+            self._add(place_name, f"{name}: {what}", size, is_estimate=is_estimate)
+        self._check_trainer(place_name)
+
+    def _check_trainer(self, place_name: str) -> None:
+        if self._free(place_name) < 0:
+            place = self._limits[place_name]
+            raise ConfigError(
+                f"training {self._recipe.model} needs about {self._used(place_name) / _GIB:.1f} GiB on "
+                f"{place_name}, which has {place.num_bytes / _GIB:.1f} GiB to use{place.note}",
+                hint="set trainer.lora.rank=16, trainer.gradient_checkpointing=true or a smaller "
+                "trainer.micro_batch_tokens, raise devices.trainer_ranks where there are GPUs for them, "
+                "or use a smaller model",
+            )
+
+    def add_engines(self) -> EngineSize:
+        """Size the engines, all alike, for the device with the least room, and count their memory."""
+        homes = [self._devices.instance_home(i) for i in range(self._devices.instances)]
+        free, tightest = min((self._free(home) // homes.count(home), home) for home in homes)
+        demand = EngineDemand(
+            model=self._model,
+            recipe=self._recipe,
+            device="cpu" if homes[0] == "cpu" else "cuda",
+            num_instances=len(homes),
+            free_bytes=free,
+            longest_prompt=self._longest_prompt_tokens,
+            max_new_tokens=self._max_new_tokens,
+            free_host_bytes=self._free("host") // len(homes) if self._host == "host" else None,
+            note=self._limits[tightest].note,
+        )
+        sized = load_kind(self._recipe.engine.kind).size(demand)
+        for instance, home in enumerate(homes):
+            name = f"instance {instance}"
+            self._add(home, f"{name}: {sized.config.max_versions} versions", sized.versions_bytes)
+            self._add(home, f"{name}: KV of {_kv_tokens(sized):,} tokens", sized.kv_bytes)
+            self._add(home, f"{name}: workspace", sized.workspace_bytes)
+            if sized.host_kv_bytes:
+                self._add(self._host, f"{name}: KV on its way", sized.host_kv_bytes)
+        return sized
+
+    def check_host(self) -> None:
+        """Refuse a run on GPUs that needs more host memory than there is."""
+        if self._host == "host" and self._free("host") < 0:
+            copies = sum(entry.num_bytes for entry in self.entries if entry.what.endswith(_COPY))
+            place = self._limits["host"]
+            raise ConfigError(
+                f"the run needs about {self._used('host') / _GIB:.1f} GiB of the host's memory, "
+                f"{copies / _GIB:.1f} GiB of it for checkpoints; "
+                f"{place.num_bytes / _GIB:.1f} GiB are to be had{place.note}",
+                hint="set trainer.lora.rank=16, lower engine.host_kv_tokens or devices.instances, "
+                "or use a smaller model",
+            )
+
+    def _add(self, place_name: str, what: str, size: int, *, is_estimate: bool = False) -> None:
+        self.entries.append(LedgerEntry(place=place_name, what=what, num_bytes=size, is_estimate=is_estimate))
+
+    def _used(self, place_name: str) -> int:
+        return sum(each.num_bytes for each in self.entries if each.place == place_name)
+
+    def _free(self, place_name: str) -> int:
+        return self._limits[place_name].num_bytes - self._used(place_name)
+
+
+def _kv_tokens(sized: EngineSize) -> int:
+    return sized.config.limits.num_blocks * sized.config.limits.block_size

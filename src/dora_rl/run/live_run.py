@@ -1,0 +1,121 @@
+"""A live run from its beginning, or from where it was cut short, to its end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.history import Watcher
+from dora_rl.core.named import Objects
+from dora_rl.launch.local import LOCAL
+from dora_rl.launch.protocol import Launch
+from dora_rl.launch.waiting import Interrupts
+from dora_rl.run.open_run import OpenRun, open_again, open_new
+from dora_rl.run.orchestrator import Orchestrator
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
+from dora_rl.run.run_summary import RunSummary
+from dora_rl.store.durable import full_disk_named
+
+__all__ = ["Watcher", "resume_live", "run_live"]
+
+
+def run_live(
+    setup: RunSetup,
+    inputs: Path,
+    watchers: Sequence[Watcher] = (),
+    *,
+    launch: Launch = LOCAL,
+    objects: Objects | None = None,
+    interrupts: Interrupts | None = None,
+) -> RunSummary:
+    """Run a set-up to its end, or until it is interrupted, leaving everything in its run directory.
+
+    `inputs` is where its prompts, its tokenizer and, after a warm start, its model lie; they are copied.
+    `launch` starts every worker; `objects` are what `object:LABEL` in the recipe stands for.
+
+    The first SIGINT or SIGTERM lets the step in progress end, writes a checkpoint and returns; the second
+    returns at once. Either way `resume_live` goes on. A UserError: the set-up cannot work; another DoraError:
+    the run could not go on, with the reason; what is durable can be resumed. Another thread may ask for the
+    end through `interrupts`.
+    """
+    with resumable(Path(setup.run_directory)):
+        return _run(open_new(setup, inputs), launch, watchers, objects, interrupts)
+
+
+def resume_live(
+    run_directory: Path,
+    watchers: Sequence[Watcher] = (),
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    launch: Launch = LOCAL,
+    objects: Objects | None = None,
+    interrupts: Interrupts | None = None,
+) -> RunSummary:
+    """Go on with a run that was interrupted, killed or failed, as `run_live` would have.
+
+    `tell` hears where it goes on.
+    """
+    with resumable(run_directory):
+        opened = open_again(run_directory)
+        done, steps = opened.journal.newest_version, opened.setup.recipe.steps
+        tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {steps}")
+        return _run(opened, launch, watchers, objects, interrupts)
+
+
+@contextmanager
+def resumable(root: Path) -> Iterator[None]:
+    """Add how to resume to errors that end a run and are no mistake of the user's, once it can be."""
+    try:
+        with full_disk_named(root):
+            yield
+    except UserError:
+        raise
+    except DoraError as error:
+        if LiveLayout(root=root).setup.exists():
+            go_on = f"`dora train --resume {root}` goes on"
+            error.hint = f"{error.hint}; then {go_on}" if error.hint else go_on
+        raise
+
+
+def _run(
+    opened: OpenRun,
+    launch: Launch,
+    watchers: Sequence[Watcher],
+    objects: Objects | None,
+    interrupts: Interrupts | None,
+) -> RunSummary:
+    try:
+        orchestrator = Orchestrator(opened, launch, tuple(watchers), objects=objects, interrupts=interrupts)
+        with orchestrator.interrupts.heeded():
+            orchestrator.run()
+            orchestrator.stop()
+        summary = _summary(opened, orchestrator)
+        if summary.is_complete:
+            opened.directory.finish(msgspec.to_builtins(summary))
+        return summary
+    finally:
+        opened.close()
+
+
+def _summary(opened: OpenRun, orchestrator: Orchestrator) -> RunSummary:
+    plane = opened.plane
+    staleness = plane.meters.staleness
+    return RunSummary(
+        run_directory=str(opened.layout.root),
+        is_complete=plane.is_done and opened.journal.covered_step >= opened.setup.recipe.steps,
+        steps=plane.window.newest,
+        elapsed_s=orchestrator.now,
+        trained_trajectories=plane.ledger.num_committed,
+        closed_trajectories=dict(plane.ledger.outcomes),
+        staleness_mean=sum(s * n for s, n in staleness.items()) / max(1, staleness.total()),
+        staleness_max=max(staleness, default=0),
+        starved_s=plane.meters.starved_s,
+        window_stall_s=plane.meters.window_stall_s,
+        worker_deaths=dict(orchestrator.deaths.total),
+        reward_failures=dict(orchestrator.rewards.failures.total),
+        checkpoint=orchestrator.trainer.checkpoint,
+        last_metrics=orchestrator.metrics.last,
+    )

@@ -1,0 +1,145 @@
+"""Metrics of a run: one line a step, of what the trainer measured and how asynchronous the run was."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from dora_rl.control.plane import ControlPlane
+from dora_rl.core.decisions import Take
+from dora_rl.run.messages import StepPublished
+from dora_rl.run.rewards.judge import Judgement
+from dora_rl.store.durable import write_atomically
+from dora_rl.store.journal_records import FinishedGroup
+
+Values = dict[str, float | None]
+
+
+class MetricsWriter:
+    """The metrics of a run: `metrics.jsonl`, and TensorBoard files where that is installed."""
+
+    def __init__(self, path: Path, board: Path, plane: ControlPlane, *, newest_version: int = 0) -> None:
+        lines = _cut(path, newest_version)
+        self._file = path.open("ab")
+        self._board = _board(board)
+        self._plane = plane
+        self._marks = self._counters()
+        self._last_at = max((line["at"] for line in lines if "step_time" in line), default=0.0)
+        self._evaluated = {line["step"] for line in lines if "eval/prompts" in line}
+        self._taken: dict[int, Values] = {}
+        """Metrics of each batch taken and not published yet, by batch: the next may be taken before that."""
+        self._num_failures = 0
+        self._logged: dict[str, list[float]] = {}
+        """Values that reward functions logged since the last step, by name."""
+        self.last: Values = {}
+
+    def judged(self, judgement: Judgement) -> None:
+        """Count a judged trajectory's failures, and what was logged about it unless it was evaluated."""
+        self._num_failures += len(judgement.failures)
+        group = self._plane.ledger.group_of(judgement.trajectory)
+        if group is None or not group.is_evaluation:
+            for metric in judgement.metrics:
+                self._logged.setdefault(metric.name, []).append(metric.value)
+
+    def took(self, take: Take, groups: Sequence[FinishedGroup]) -> None:
+        """Note the rewards and the staleness of a batch that was taken."""
+        named: dict[str, list[float]] = {}
+        for group in groups:
+            for member in group.members:
+                for name, value in member.values.items():
+                    if value is not None:
+                        named.setdefault(name, []).append(value)
+        values: Values = {f"rewards/{name}/mean": fmean(values) for name, values in named.items()}
+        for staleness in range(max(take.staleness) + 1):
+            values[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
+        self._taken[take.batch] = values
+
+    def published(self, message: StepPublished, at: float) -> None:
+        """Write the line of a published step, before the journal has it; a resumed run cuts off the rest."""
+        counters = self._counters()
+        since = {name: value - self._marks[name] for name, value in counters.items()}
+        window = self._plane.window
+        active = {f"active_groups/{version}": float(window.active(version)) for version in window.live()}
+        values: Values = {
+            **message.metrics,
+            **self._taken.pop(message.batch, {}),
+            **since,
+            **active,
+            "step_time": at - self._last_at,
+            "train_time": message.train_s,
+            "publish_time": message.publish_s,
+            "active_groups": float(window.num_active),
+            "finished_groups": float(window.num_finished),
+            "reward_failures": float(self._num_failures),
+        }
+        # A name that the run uses itself stays the run's.
+        for name, logged in self._logged.items():
+            taken = name in values or name in ("step", "at")
+            values[f"logged/{name}" if taken else name] = fmean(logged)
+        self._marks, self._last_at = counters, at
+        self._num_failures, self._logged = 0, {}
+        self.last = values
+        self.write({"step": message.batch + 1, "at": at, **values}, step=message.batch + 1)
+
+    def evaluated(self, version: int, at: float, rewards: list[float], lengths: list[int]) -> None:
+        """Write the line of a complete evaluation, unless it was written before a crash."""
+        if version in self._evaluated:
+            return
+        self._evaluated.add(version)
+        values: Values = {
+            "eval/reward": fmean(rewards) if rewards else None,
+            "eval/mean_length": fmean(lengths) if lengths else None,
+            "eval/prompts": float(len(lengths)),
+        }
+        self.write({"step": version, "at": at, **values}, step=version)
+
+    def write(self, line: dict[str, Any], *, step: int) -> None:
+        self._file.write(msgspec.json.encode(line) + b"\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in line.items():
+                if name not in ("step", "at") and value is not None:
+                    self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _counters(self) -> dict[str, float]:
+        meters = self._plane.meters
+        return {
+            "trainer_starved_s": meters.starved_s,
+            "window_stall_s": meters.window_stall_s,
+            "migrations": float(meters.migrations),
+            "kv_bytes_moved": float(meters.kv_bytes_moved),
+            "version_changes": float(meters.version_changes),
+            "instance_losses": float(meters.instance_losses),
+            "restarted_trajectories": float(meters.restarted_trajectories),
+            "closed_trajectories": float(sum(self._plane.ledger.outcomes.values())),
+        }
+
+
+def _cut(path: Path, newest_version: int) -> list[dict[str, Any]]:
+    """Remove lines that a crash tore and steps that are not published; returns the lines that are left."""
+    if not path.exists():
+        return []
+    kept: dict[bytes, dict[str, Any]] = {}
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            if line.endswith(b"\n") and (read := msgspec.json.decode(line))["step"] <= newest_version:
+                kept[line] = read
+        except msgspec.DecodeError:
+            continue
+    write_atomically(path, b"".join(kept))
+    return list(kept.values())
+
+
+def _board(directory: Path) -> Any:
+    try:
+        from tensorboard.summary import Writer
+    except ImportError:
+        return None
+    return Writer(str(directory))

@@ -1,0 +1,94 @@
+"""The prompts of a run: rows to train on, rows held out, and their token ids, in one file of the run.
+
+Rows are numbered through: those to train on first, then those held out. So a number names a row wherever
+control, the journal or a request speaks of one.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import overload
+
+import msgspec
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.inputs import QueuedPrompt
+from dora_rl.core.record import Record
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt
+from dora_rl.run.run_setup import RunSetup
+
+
+class PromptTable(Record, frozen=True):
+    """All the prompts of a run."""
+
+    train: tuple[TokenizedPrompt, ...]
+    held_out: tuple[TokenizedPrompt, ...]
+    stop_tokens: tuple[int, ...]
+    """Token ids that end a completion of this model."""
+    num_overlong: int = 0
+    """Rows to train on that were left out because their prompts are too long."""
+    num_overlong_held_out: int = 0
+    """Held-out rows that were left out because their prompts are too long."""
+
+    def __getitem__(self, row: int) -> TokenizedPrompt:
+        num_train = len(self.train)
+        return self.train[row] if row < num_train else self.held_out[row - num_train]
+
+    def evaluated(self, most: int | None) -> tuple[QueuedPrompt, ...]:
+        """The first held-out rows, or all of them, as control knows them."""
+        return tuple(
+            QueuedPrompt(epoch=0, row=row, tokens=len(prompt.token_ids))
+            for row, prompt in enumerate(self.held_out[:most], start=len(self.train))
+        )
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(msgspec.msgpack.encode(self))
+
+    @classmethod
+    def read(cls, path: Path) -> "PromptTable":
+        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+
+
+class PromptCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many prompts a run has, and how many were too long for it. Reads no row."""
+
+    train: list[msgspec.Raw]
+    held_out: list[msgspec.Raw]
+    num_overlong: int = 0
+    num_overlong_held_out: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> "PromptCounts":
+        """Read the counts from the file of a prompt table."""
+        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+
+
+class PromptLengths(Sequence[int]):
+    """The length of each training prompt in tokens, by row; held-out rows come behind its end."""
+
+    def __init__(self, table: PromptTable) -> None:
+        self._num_train = len(table.train)
+        self._lengths = [len(prompt.token_ids) for prompt in (*table.train, *table.held_out)]
+
+    def __len__(self) -> int:
+        return self._num_train
+
+    @overload
+    def __getitem__(self, row: int) -> int: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[int]: ...
+
+    def __getitem__(self, row: int | slice) -> int | list[int]:
+        return self._lengths[row]
+
+
+def check_lengths(table: PromptTable, setup: RunSetup) -> None:
+    """Refuse prompts that an engine would refuse later."""
+    longest = max(len(prompt.token_ids) for prompt in (*table.train, *table.held_out))
+    limits, needed = setup.engine.limits, longest + setup.max_new_tokens
+    if needed > limits.max_positions or limits.blocks_for(needed) > limits.num_blocks:
+        raise ConfigError(
+            f"a prompt of {longest} tokens and max_new_tokens = {setup.max_new_tokens} need {needed}; "
+            f"the engine takes {min(limits.max_positions, limits.num_blocks * limits.block_size)}",
+            hint="lower max_new_tokens or data.max_prompt_tokens, or raise the engine's limits",
+        )

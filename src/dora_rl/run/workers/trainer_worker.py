@@ -1,0 +1,238 @@
+"""The trainer of a run, alone or as several ranks: what each does of a command, and what only the first does.
+
+Every rank is told the same commands in the same order and takes part in whatever puts weights together. Only
+rank 0 publishes, writes files and speaks.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dora_rl.launch.breaking import telling_why
+from dora_rl.launch.channel import Channel
+from dora_rl.run import messages as say
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
+from dora_rl.run.workers.checkpoints import (
+    PendingCheckpoint,
+    load_newest,
+    take_checkpoint,
+    write_checkpoint,
+)
+from dora_rl.run.workers.followers import Followers
+from dora_rl.run.workers.rendezvous import join
+from dora_rl.trainer.protocol import Metrics, PolicyTrainer
+from dora_rl.trainer.trainer_factory import open_trainer
+from dora_rl.weights.protocol import VersionStore
+from dora_rl.weights.store import Store
+
+
+class Steps:
+    """One rank's trainer, and the step it is in."""
+
+    def __init__(self, setup: RunSetup, trainer: PolicyTrainer) -> None:
+        self._setup = setup
+        self._trainer = trainer
+        self._layout = LiveLayout(root=Path(setup.run_directory))
+        self._added: set[int] = set()
+        """Ids of groups taken in for the step in progress."""
+        self._busy_s = 0.0
+
+    @property
+    def version(self) -> int:
+        """The version that the next step trains."""
+        return self._trainer.version
+
+    def add(self, command: say.HandGroup) -> None:
+        """Take in one group of a step to come."""
+        began = time.monotonic()
+        self._begin(command.batch)
+        self._added.add(command.group.id)
+        self._trainer.add([command.group])
+        self._busy_s += time.monotonic() - began
+
+    def abandon(self, command: say.AbandonStep) -> None:
+        """Undo what was taken in since the last step, as if its first group had not come."""
+        if self._added:
+            self._trainer.abandon_step()
+        self._added, self._busy_s = set(), 0.0
+
+    def train(self, command: say.TrainStep) -> None:
+        """Take in the rest of a step's groups: its updates are then made, or queued on the device."""
+        began = time.monotonic()
+        self._begin(command.batch)
+        self._trainer.add([group for group in command.groups if group.id not in self._added])
+        self._busy_s += time.monotonic() - began
+
+    def finish(self) -> tuple[Metrics, float]:
+        """End the step; returns its metrics and the seconds it took in all."""
+        began = time.monotonic()
+        metrics = self._trainer.finish_step()
+        train_s = time.monotonic() - began + self._busy_s
+        self._added, self._busy_s = set(), 0.0
+        return metrics, train_s
+
+    def served(self) -> Mapping[str, Tensor]:
+        """The weights as they are published; all ranks gather each tensor, and rank 0 keeps it."""
+        return self._trainer.served_tensors()
+
+    def prepare_checkpoints(self) -> None:
+        """Do beside the first step what the first checkpoint would wait for."""
+        self._trainer.prepare_checkpoints()
+
+    def take_checkpoint(self) -> PendingCheckpoint | None:
+        """Take a checkpoint of the last version, for rank 0 to write."""
+        return take_checkpoint(self._trainer, self._layout.checkpoints)
+
+    def _begin(self, batch: int) -> None:
+        assert batch == self._trainer.version, f"batch {batch} for a trainer of {self._trainer.version}"
+        if not self._added:
+            self._trainer.begin_step(self._setup.recipe.batch.groups)
+
+
+class TrainerWorker:
+    """Rank 0 of the trainer: obeys, has the other ranks follow, publishes and speaks."""
+
+    def __init__(
+        self, channel: Channel, setup: RunSetup, steps: Steps, store: VersionStore, followers: Followers
+    ) -> None:
+        self._channel = channel
+        self._setup = setup
+        self._steps = steps
+        self._store = store
+        self._followers = followers
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._writing: Future[None] = self._writer.submit(steps.prepare_checkpoints)
+        self._obey: dict[type, Callable[[Any], None]] = {
+            say.HandGroup: steps.add,
+            say.AbandonStep: steps.abandon,
+            say.TrainStep: self._train,
+            say.WriteCheckpoint: self._checkpoint,
+            say.RetireVersion: self._retire,
+        }
+
+    def ready(self) -> say.TrainerReady:
+        """Publish the initial version if it is not, and say that the trainer is ready."""
+        if not self._steps.version:
+            initial = self._steps.served()
+            if not self._store.versions:
+                self._store.publish(0, initial)
+        return say.TrainerReady(version=self._steps.version, pid=os.getpid())
+
+    def run(self) -> None:
+        """Obey commands until told to stop."""
+        while not isinstance(command := self._channel.receive(), say.Stop):
+            with self._channel.kept_alive(self._setup.recipe.patience.step_s):
+                if isinstance(command, say.WriteCheckpoint):
+                    # One at a time: all ranks must see alike which are there.
+                    self._writing.result()
+                # Not before it is this one's turn: nobody waits in a collective while rank 0 publishes.
+                self._followers.tell(command)
+                self._obey[type(command)](command)
+
+    def _train(self, command: say.TrainStep) -> None:
+        self._steps.train(command)
+        if command.is_replay:
+            self._steps.finish()
+            self._channel.send(say.StepReplayed(batch=command.batch, num_different=self._publish()))
+            return
+        self._channel.send(say.StepTrained(batch=command.batch))
+        metrics, train_s = self._steps.finish()
+        began = time.monotonic()
+        self._publish()
+        self._channel.send(
+            say.StepPublished(
+                batch=command.batch,
+                train_s=train_s,
+                publish_s=time.monotonic() - began,
+                metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
+            )
+        )
+
+    def _publish(self) -> int | None:
+        """Make the new version durable; one published before is final, and values that differ are counted."""
+        version, tensors = self._steps.version, self._steps.served()
+        newest = max(self._store.versions, default=-1)
+        if version > newest:
+            self._store.publish(version, tensors)
+            return None
+        if version not in self._store.versions:
+            return None  # Retired: nobody can compare any more.
+        device = next(iter(tensors.values())).device
+        published = self._store.fetch(version, str(device))
+        return sum(int((published[name] != own).sum()) for name, own in tensors.items())
+
+    def _checkpoint(self, command: say.WriteCheckpoint) -> None:
+        pending = self._steps.take_checkpoint()
+        assert pending is not None, "rank 0 writes"
+        if pending.is_apart:
+            self._writing = self._writer.submit(self._write, pending)
+        else:
+            self._write(pending)
+
+    def _write(self, pending: PendingCheckpoint) -> None:
+        """Write a checkpoint, beside the next steps where possible; a failure ends the process."""
+        setup, channel = self._setup, self._channel
+        with telling_why(channel), channel.kept_alive(setup.recipe.patience.step_s):
+            model, kept_states = Path(setup.model_directory), setup.recipe.checkpoints.keep
+            directory = write_checkpoint(pending, model=model, kept_states=kept_states)
+            channel.send(say.CheckpointWritten(version=pending.version, directory=str(directory)))
+
+    def _retire(self, command: say.RetireVersion) -> None:
+        if command.version in self._store.versions[:-1]:
+            self._store.retire(command.version)
+
+
+def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
+    """Be rank 0: open the trainer where it left off, say that it is ready, and obey."""
+    setup = begin.setup
+    with Store(Path(begin.store)) as store:
+        with channel.kept_alive(setup.recipe.patience.start_s):
+            worker = TrainerWorker(channel, setup, _opened(begin), store, followers)
+            channel.send(worker.ready())
+        worker.run()
+
+
+def follow(channel: Channel, begin: say.Begin) -> None:
+    """Be another rank: obey the same commands until told to stop, and let rank 0 speak."""
+    steps = _opened(begin)
+    if not steps.version:
+        steps.served()
+    while not isinstance(command := channel.receive(), say.Stop):
+        match command:
+            case say.HandGroup():
+                steps.add(command)
+            case say.AbandonStep():
+                steps.abandon(command)
+            case say.TrainStep():
+                steps.train(command)
+                steps.finish()
+                steps.served()
+            case say.WriteCheckpoint():
+                steps.take_checkpoint()
+            case say.RetireVersion():
+                pass  # The store is rank 0's.
+
+
+def _opened(begin: say.Begin) -> Steps:
+    setup, rank = begin.setup, begin.number
+    layout = LiveLayout(root=Path(setup.run_directory))
+    torch.set_num_threads(setup.devices.trainer_threads)
+    ranks = join(setup.devices, rank, rendezvous=layout.rendezvous, timeout_s=setup.recipe.patience.step_s)
+    trainer = open_trainer(
+        Path(setup.model_directory),
+        setup.trainer,
+        device=setup.devices.rank_device(rank),
+        ranks=ranks,
+        max_response_tokens=setup.max_new_tokens,
+        objects=begin.objects,
+    )
+    load_newest(trainer, layout.checkpoints)
+    return Steps(setup, trainer)

@@ -1,0 +1,43 @@
+"""The simulated trainer: how long a step takes, streamed or whole."""
+
+from dora_rl.costs.train_cost import TrainCost
+
+
+class SimulatedTrainer:
+    """The trainer of a simulated run: fixed devices, plus the elastic ones lent for a step."""
+
+    def __init__(self, cost: TrainCost, *, gpus: int, switch_s: float) -> None:
+        self._cost = cost
+        self._gpus = gpus
+        self._switch_s = switch_s
+        self.lent_gpus = 0
+        self.busy_s = 0.0
+        self.is_training = False
+        self._streamed_until = 0.0
+        self._streamed: set[int] = set()
+
+    def hand(self, group: int, tokens: int, now: float) -> None:
+        """Streaming: work on this group begins as soon as the devices are free."""
+        self._streamed.add(group)
+        begin = max(now, self._streamed_until)
+        seconds = self._cost.compute_s(tokens, self.gpus)
+        self._streamed_until = begin + seconds
+        self.busy_s += seconds
+
+    def begin(self, tokens_of: dict[int, int], now: float) -> tuple[float, float]:
+        """Start a step over these groups; when it will be computed, and when its version visible."""
+        rest = sum(tokens for group, tokens in tokens_of.items() if group not in self._streamed)
+        switch = self._switch_s if self.lent_gpus else 0.0
+        seconds = self._cost.compute_s(rest, self.gpus) + self._cost.fixed_s
+        trained = max(now + switch, self._streamed_until) + seconds
+        self._streamed, self._streamed_until = set(), 0.0
+        self.busy_s += seconds
+        self.is_training = True
+        return trained, trained + self._cost.publish_s(self.gpus)
+
+    def end(self) -> None:
+        self.is_training = False
+
+    @property
+    def gpus(self) -> int:
+        return max(1, self._gpus + self.lent_gpus)

@@ -1,0 +1,85 @@
+"""Which scores an algorithm needs of trajectories before their loss, and from which weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dora_rl.core.recipe.trainer_config import TrainerConfig
+from dora_rl.trainer.examples import TokenScores
+from dora_rl.trainer.frozen_scores import scored
+from dora_rl.trainer.kept import KeptVersions
+from dora_rl.trainer.policy import Policy
+from dora_rl.trainer.ranks import Ranks
+from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
+
+Results = tuple[list[Tensor], list[Tensor] | None]
+
+
+class LogprobScorer:
+    """The policy in training, the reference and the kept versions, asked without gradient."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: TrainerConfig,
+        *,
+        needs_proximal: bool,
+        reference: Policy | None,
+        kept: KeptVersions | None,
+        ranks: Ranks,
+        device: torch.device,
+    ) -> None:
+        self._policy = policy
+        self._config = config
+        self._needs_proximal = needs_proximal
+        self._reference = reference
+        self._kept = kept
+        self._ranks = ranks
+        self._device = device
+
+    def scores_of(self, groups: Sequence[TrainGroup]) -> list[TokenScores]:
+        """Of every member in order, as the algorithm needs them."""
+        members = [member for group in groups for member in group.members]
+        found = self._needed(members)
+        recomputed = self._recomputed(members)
+        return [
+            replace(
+                TokenScores(**{name: values[i] for name, values in found.items()}), recomputed_P=recomputed[i]
+            )
+            for i in range(len(members))
+        ]
+
+    def score(self, policy: Policy, members: Sequence[TrainTrajectory]) -> Results:
+        """Logprobs, and values where there is a critic, of each one's policy tokens."""
+        return scored(
+            policy,
+            members,
+            max_tokens=self._config.micro_batch_tokens,
+            ranks=self._ranks,
+            device=self._device,
+        )
+
+    def _needed(self, members: Sequence[TrainTrajectory]) -> Mapping[str, Sequence[Tensor]]:
+        algorithm = self._config.algorithm
+        found: dict[str, Sequence[Tensor]] = {}
+        if algorithm.kl is not None and self._reference is not None:
+            found["reference_P"], _ = self.score(self._reference, members)
+        if self._needs_proximal or algorithm.advantage.needs_critic:
+            logprobs, values = self.score(self._policy, members)
+            if self._needs_proximal:
+                found["proximal_P"] = logprobs
+            if values is not None:
+                found["values_P"] = values
+        return found
+
+    def _recomputed(self, members: Sequence[TrainTrajectory]) -> list[Tensor | None]:
+        """Logprobs of the members under the version that generated each, where it is kept."""
+        results: list[Tensor | None] = [None] * len(members)
+        if self._kept is not None:
+            for version, indices in self._kept.by_version(members).items():
+                logprobs, _ = self.score(self._kept[version], [members[i] for i in indices])
+                for i, own in zip(indices, logprobs, strict=True):
+                    results[i] = own
+        return results

@@ -1,0 +1,88 @@
+"""A trainer from a model: where its weights go, how they are stored, what else it needs."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+
+from dora_rl.core.named import Objects
+from dora_rl.core.recipe.trainer_config import TrainerConfig
+from dora_rl.model.decoder import Decoder
+from dora_rl.model.load import load_decoder
+from dora_rl.trainer.kept import KeptVersions
+from dora_rl.trainer.lora import LoraWeights
+from dora_rl.trainer.policy import Policy
+from dora_rl.trainer.ranks import Alone, Ranks
+from dora_rl.trainer.sharded import ShardedWeights
+from dora_rl.trainer.trained_weights import FullWeights, Weights
+from dora_rl.trainer.trainer import Trainer
+
+
+def open_trainer(
+    directory: Path,
+    config: TrainerConfig,
+    *,
+    device: torch.device | str = "cpu",
+    ranks: Ranks | None = None,
+    max_response_tokens: int | None = None,
+    objects: Objects | None = None,
+) -> Trainer:
+    """A trainer of the model in a Hugging Face directory; with several ranks, this one's part of it."""
+    decoder = load_decoder(directory, device=device, dtype=torch.float32)
+    return trainer_of(decoder, config, ranks=ranks, max_response_tokens=max_response_tokens, objects=objects)
+
+
+def trainer_of(
+    decoder: Decoder,
+    config: TrainerConfig,
+    *,
+    ranks: Ranks | None = None,
+    max_response_tokens: int | None = None,
+    objects: Objects | None = None,
+) -> Trainer:
+    """A trainer of a decoder in float32, which it owns from now on."""
+    ranks = ranks or Alone()
+    serving = getattr(torch, config.serving_dtype)
+    reference = _reference(decoder, config, serving)
+    return Trainer(
+        _weights(policy_of(decoder, config), config, serving, ranks),
+        config,
+        reference=reference,
+        ranks=ranks,
+        kept=_kept(decoder, config, serving),
+        max_response_tokens=max_response_tokens,
+        objects=objects,
+    )
+
+
+def _kept(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> KeptVersions | None:
+    if not config.kept_versions:
+        return None
+    return KeptVersions(
+        decoder.config,
+        config.kept_versions,
+        device=decoder.norm.weight.device,
+        dtype=serving,
+        attention=config.attention,
+    )
+
+
+def _weights(policy: Policy, config: TrainerConfig, serving: torch.dtype, ranks: Ranks) -> Weights:
+    if config.lora is None:
+        return FullWeights(policy, serving) if ranks.size == 1 else ShardedWeights(policy, serving)
+    return LoraWeights(policy, serving, config.lora, seed=config.seed, ranks=ranks)
+
+
+def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
+    """The module to train, set up as configured."""
+    decoder.is_checkpointed = config.gradient_checkpointing
+    if decoder.norm.weight.is_cuda if config.compile is None else config.compile:
+        decoder.fuse()
+    return Policy(decoder, critic=config.critic, attention=config.attention, fused_head=config.fused_head)
+
+
+def _reference(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> Policy | None:
+    if config.algorithm.kl is None:
+        return None
+    frozen = deepcopy(decoder).to(serving).requires_grad_(False)
+    return Policy(frozen, attention=config.attention)
