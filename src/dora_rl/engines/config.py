@@ -14,17 +14,17 @@ class Limits(Record, frozen=True):
     """Sizes of an engine. None of them is ever exceeded."""
 
     num_blocks: Positive
-    """KV blocks on the device."""
+    """Number of KV blocks on the device."""
     block_size: Positive = 32
-    """Tokens of a block."""
+    """Tokens in a KV block."""
     num_host_blocks: Count = 0
     """KV blocks that may be parked in host memory; where none is left, KV is computed again."""
     max_running: Positive = 64
     """Requests that may compute at once, all versions together."""
     step_tokens: Positive = 512
-    """Tokens of one step: decode first, the rest goes to prefill in chunks."""
+    """Most tokens of one step: decode comes first, the rest goes to prefill in chunks."""
     max_positions: Positive = 4096
-    """Longest sequence the model takes."""
+    """Tokens of the longest sequence the model takes."""
 
     def __post_init__(self) -> None:
         sizes = (self.num_blocks, self.block_size, self.max_running, self.step_tokens, self.max_positions)
@@ -37,7 +37,7 @@ class Limits(Record, frozen=True):
             )
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold this many tokens."""
+        """How many KV blocks hold this many tokens."""
         return -(-num_tokens // self.block_size)
 
     def check_length(self, num_tokens: int, max_tokens: int) -> None:
@@ -64,11 +64,11 @@ class EngineConfig(Record, frozen=True):
 
     limits: Limits
     dtype: Dtype = "float32"
-    """Of weights, activations and KV: that of the versions in the store."""
+    """Dtype of weights, activations and KV: that of the versions in the store."""
     max_versions: Positive = 4
     """Versions that memory is set aside for."""
     is_batch_invariant: bool = False
-    """Make tokens and logprobs bitwise independent of everything but the request and its version."""
+    """Whether tokens and logprobs depend, bit for bit, on nothing but the request and its version."""
     steps_ahead: Count = 0
     """Steps of each version launched before the answer of an earlier one is taken in."""
     device_bytes: Positive = 8 * 2**30

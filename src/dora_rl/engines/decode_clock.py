@@ -13,13 +13,13 @@ class DecodeClock:
     def __init__(self) -> None:
         self.rounds = 0.0
         self.round_s: float | None = None
-        """A running average; None before the first."""
+        """Seconds of a decode round, as a running average; None before the first."""
         self._began_at: float | None = None
         self._had_turn: frozenset[int | None] = frozenset()
-        """Versions that drew tokens in this round."""
+        """Versions that drew tokens in the round in progress."""
 
     def count(self, version: int | None, now: float) -> None:
-        """A version drew tokens; the second time in a round, a new round begins."""
+        """Note that a version drew tokens; the second time in a round, a new round begins."""
         if self._had_turn and version not in self._had_turn:
             self._had_turn |= {version}
             return
@@ -32,5 +32,5 @@ class DecodeClock:
         self._began_at = now
 
     def rest(self) -> None:
-        """Nothing will decode for a while: the time until the next step is no part of a round."""
+        """Note that nothing will decode for a while: the time until the next step is no part of a round."""
         self._began_at = None

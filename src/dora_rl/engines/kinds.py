@@ -8,7 +8,7 @@ KINDS = {"native": "dora_rl.engines.native.kind:NATIVE"}
 
 
 def load_kind(name: str) -> EngineKind:
-    """The kind of that name; a UserError where there is none or its module cannot be imported."""
+    """Load the engine kind of a name; a UserError where there is none or its module cannot be imported."""
     if name not in KINDS and not is_place(name):
         raise ConfigError(
             f"there is no engine '{name}'",

@@ -26,18 +26,18 @@ class Abilities(Record, frozen=True):
     max_versions: int = 1
     """Most versions that may be resident at once; with one, an instance is of one version at a time."""
     moves_kv: bool = False
-    """A live request can leave and enter with its KV; otherwise it is prefilled again where it goes."""
+    """Whether a live request can leave and enter with its KV; otherwise its target prefills it again."""
     continues: bool = False
-    """A request can start behind tokens generated elsewhere; otherwise it starts again."""
+    """Whether a request can start behind tokens generated elsewhere; otherwise it starts again."""
     holds_turns: bool = False
-    """A request can keep its KV between turns and be resumed."""
+    """Whether a request can keep its KV between turns and be resumed."""
     keys_draws: bool = False
-    """A draw depends on the request's key and the token's position, not on batch, device or instance."""
+    """Whether a draw depends on the request's key and the position alone, not on batch or device."""
     is_batch_invariant: bool = False
-    """Tokens and logprobs do not depend on the batch, preemption, migration or recomputation."""
+    """Whether tokens and logprobs are independent of batch, preemption, migration and recomputation."""
 
     def instance_spec(self, limits: Limits, *, is_elastic: bool = False) -> InstanceSpec:
-        """What control is told of an instance with this engine."""
+        """The record by which control knows an instance with this engine."""
         return InstanceSpec(
             slots=limits.max_running,
             kv_tokens=limits.num_blocks * limits.block_size,
@@ -51,24 +51,24 @@ class Abilities(Record, frozen=True):
 
 
 class EngineLoad(Record, frozen=True):
-    """What an engine carries now, and how fast it goes."""
+    """The requests, KV and versions an engine carries now, and how fast it decodes."""
 
     num_running: int
     num_waiting: int
-    """Submitted or preempted, and without KV on the device."""
+    """Number of requests that are submitted or preempted, without KV on the device."""
     num_held: int
-    """Between turns, their KV kept."""
+    """Number of requests between turns, their KV kept."""
     kv_tokens: int
     """KV in use, in tokens of whole blocks."""
     kv_capacity: int
     num_preempted: int
-    """Times a running request lost its place, since the engine began."""
+    """How often a running request lost its place since the engine began."""
     versions: tuple[int, ...]
-    """Resident, oldest first."""
+    """Resident versions, oldest first."""
     clock: float = 0.0
-    """Rounds so far: a request that decodes without interruption gains one token a round."""
+    """Decode rounds so far: a request that decodes without interruption gains one token a round."""
     round_s: float | None = None
-    """Seconds of a round, as a running average; None before the first."""
+    """Seconds of a decode round, as a running average; None before the first."""
 
 
 # --- generating ---------------------------------------------------------------------------------
@@ -98,19 +98,19 @@ class Generates(Protocol):
         ...
 
     def finished(self) -> list[Event]:
-        """What ended since the last call."""
+        """Events of turns that ended since the last call."""
         ...
 
     def step(self) -> bool:
-        """Advance; False when there was nothing to do."""
+        """Run one step of the engine; False when there was nothing to do."""
         ...
 
     def rest(self) -> None:
-        """Nothing will be generated for a while: the time until the next step is no part of a round."""
+        """Note that nothing will be generated for a while: that time is no part of a round."""
         ...
 
     def load(self) -> EngineLoad:
-        """What it carries now."""
+        """The requests, KV and versions that the engine carries now, and how fast it decodes."""
         ...
 
 
@@ -122,7 +122,7 @@ class VersionReader(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where the files are, for an engine that reads them itself."""
+        """The directory of the version files, for an engine that reads them itself."""
         ...
 
     def fetch(self, version: int, device: str | None = None) -> Mapping[str, Any]:
@@ -135,26 +135,28 @@ class VersionReader(Protocol):
 
 
 class VersionLoad(Protocol):
-    """A version on its way into an engine that goes on generating."""
+    """A version on its way into an engine, which goes on generating meanwhile."""
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """The version that is being loaded."""
+        ...
 
     @property
     def is_read(self) -> bool:
-        """Whether finishing would not have to wait."""
+        """Whether the version is read, so that finishing need not wait."""
         ...
 
 
 class HoldsVersions(Protocol):
-    """Resident versions. A load that fails leaves every version that was not to be dropped as it was."""
+    """Loads and frees versions. A load that fails leaves every version not to be dropped as it was."""
 
     def begin_version(self, version: int, drop: Sequence[int] = ()) -> VersionLoad:
-        """Start to make a version resident in place of those to drop; one at a time."""
+        """Begin to make a version resident in place of those to drop; one at a time."""
         ...
 
     def finish_version(self, load: VersionLoad) -> None:
-        """Wait until it is read and make it resident; a VersionError where that cannot be."""
+        """Wait until the version is read and make it resident; a VersionError where that cannot be."""
         ...
 
     def drop_version(self, version: int) -> None:
@@ -169,9 +171,9 @@ class MovedOut(Record, frozen=True):
     """A request that left an engine into a file."""
 
     drawn: DrawnTokens
-    """All of its turn."""
+    """The tokens the request drew in its turn."""
     kv_bytes: int
-    """Of the file; 0 where it could not be written, and the KV is computed again where the request goes."""
+    """Bytes of the file; 0 where it could not be written, and the KV is computed again at the target."""
 
 
 class Transfers(Protocol):
@@ -182,7 +184,7 @@ class Transfers(Protocol):
         ...
 
     def import_file(self, request_id: int, path: Path) -> DrawnTokens:
-        """Let a request go on under a new number as it would have gone on there; give back its turn so far.
+        """Let a request from a file go on under a new number as it would have; returns its turn so far.
 
         An EngineError, and nothing changed, where it cannot.
         """
@@ -190,11 +192,11 @@ class Transfers(Protocol):
 
 
 class Engine(Generates, HoldsVersions, Transfers, Protocol):
-    """What an instance worker drives."""
+    """Everything an instance worker asks of an engine."""
 
     @property
     def abilities(self) -> Abilities:
-        """What control may ask of it."""
+        """What control may ask of this engine."""
         ...
 
 
@@ -202,21 +204,21 @@ class Engine(Generates, HoldsVersions, Transfers, Protocol):
 
 
 class EngineDemand(Record, frozen=True):
-    """What is known before an engine is sized: the run's wishes, and the memory left for one instance."""
+    """What an engine is sized by: the run's wishes, and the memory left for one instance."""
 
     model: ModelConfig
     recipe: Recipe
     device: str
-    """`cpu` or `cuda`."""
+    """The kind of device: `cpu` or `cuda`."""
     num_instances: int
     free_bytes: int
-    """On the device, for this instance alone."""
+    """Bytes free on the device for this instance alone."""
     longest_prompt: int
     max_new_tokens: int
     free_host_bytes: int | None = None
-    """Where the host's memory is apart, what of it this instance may have."""
+    """Bytes of host memory this instance may have; None where the host is the device."""
     note: str = ""
-    """Why there is no more, to end a sentence with."""
+    """Why there is no more memory, in words that end a sentence."""
 
 
 class EngineSize(Record, frozen=True):
@@ -234,24 +236,24 @@ class EngineOpening(Record, frozen=True):
 
     config: EngineConfig
     model: Path
-    """A Hugging Face directory."""
+    """The Hugging Face directory of the model."""
     versions: VersionReader
     device: str = "cpu"
-    """`cpu` or `cuda:i`."""
+    """The device of the instance: `cpu` or `cuda:i`."""
     num_threads: int = 1
     stop_tokens: tuple[int, ...] = ()
-    """That end a completion of this model."""
+    """Token ids that end a completion of this model."""
     tokenizer: Path | None = None
-    """A `tokenizer.json`, where responses end at stop strings."""
+    """Path of a `tokenizer.json`, where responses end at stop strings."""
 
 
 class EngineKind(Protocol):
-    """A way to have an engine, chosen by `engine.kind` in the recipe."""
+    """A way to make engines, chosen by `engine.kind` in the recipe."""
 
     def size(self, demand: EngineDemand) -> EngineSize:
-        """How large an engine may be, in the process that prepares the run; a ConfigError if none fits."""
+        """Size an engine, in the process that prepares the run; a ConfigError if none fits."""
         ...
 
     def open(self, opening: EngineOpening) -> Engine:
-        """An engine without a version, in the process of its instance."""
+        """Open an engine, in the process of its instance; no version is resident yet."""
         ...

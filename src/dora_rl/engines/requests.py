@@ -13,14 +13,14 @@ from dora_rl.core.stream_key import StreamKey as StreamKey
 
 
 class Stopping(Record, frozen=True):
-    """When a turn is over."""
+    """When a turn of a request is over: at which tokens, strings or length."""
 
     max_new_tokens: int
     stop_tokens: tuple[int, ...] | None = None
-    """None: the tokens that end a completion of this model."""
+    """Token ids that end a turn; None for those that end a completion of this model."""
     stop_strings: tuple[str, ...] = ()
     is_length_prescribed: bool = False
-    """Go on to `max_new_tokens` whatever is drawn, as benchmarks do."""
+    """Whether to go on to `max_new_tokens` whatever is drawn, as benchmarks do."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -30,7 +30,7 @@ class Stopping(Record, frozen=True):
 
 
 class Request(Record, frozen=True):
-    """One trajectory to generate, or to go on with."""
+    """One trajectory for an engine to generate, or to go on with."""
 
     id: int
     version: int
@@ -41,33 +41,33 @@ class Request(Record, frozen=True):
     continued: tuple[int, ...] = ()
     """Tokens after the prompt that exist already, generated or from an environment: prefilled, not drawn."""
     group: int | None = None
-    """Requests of one group and version have the same prompt, which is prefilled once."""
+    """The group of the request: requests of one group and version share a prompt, which is prefilled once."""
     deadline: int = 0
-    """The batch it is due in. Lower is more urgent; among equals the earlier submitted is."""
+    """The batch the request is due in. Lower is more urgent; among equals the earlier submitted is."""
     holds_turn: bool = False
-    """Keep its KV when a turn ends, to be resumed with the environment's tokens or aborted."""
+    """Whether to keep the KV when a turn ends, to be resumed with the environment's tokens or aborted."""
 
 
 Reason = Literal["stop token", "stop string", "length", "aborted"]
 
 
 class Finished(Record, frozen=True, tag=True):
-    """A turn ended. Only tokens drawn in this turn are listed."""
+    """A turn of a request ended. Only tokens drawn in this turn are listed."""
 
     id: int
     version: int
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of each token, at the sampling temperature, over the full vocabulary."""
+    """Logprob of each token, at the sampling temperature, over the full vocabulary."""
     cut_logprobs: tuple[float, ...]
-    """Of each token after top-k, top-p and min-p; empty where none of them is on."""
+    """Logprob of each token after top-k, top-p and min-p; empty where none of them is on."""
     reason: Reason
     is_held: bool = False
-    """The engine keeps its KV and waits for `resume` or `abort`."""
+    """Whether the engine keeps the KV and waits for `resume` or `abort`."""
 
     @property
     def drawn(self) -> "DrawnTokens":
-        """All that the turn drew."""
+        """All tokens that the turn drew."""
         return DrawnTokens(
             request=self.id,
             version=self.version,
@@ -78,7 +78,7 @@ class Finished(Record, frozen=True, tag=True):
 
 
 class DrawnTokens(Record, frozen=True):
-    """Tokens that a request drew in its turn, from some token on."""
+    """Tokens that a request drew in its turn, from some token on, with their logprobs."""
 
     request: int
     version: int
@@ -87,7 +87,7 @@ class DrawnTokens(Record, frozen=True):
     cut_logprobs: tuple[float, ...]
 
     def since(self, first: int) -> "DrawnTokens":
-        """What comes after so many of them."""
+        """These tokens without the first `first` of them."""
         return DrawnTokens(
             request=self.request,
             version=self.version,
@@ -98,7 +98,7 @@ class DrawnTokens(Record, frozen=True):
 
 
 class Failed(Record, frozen=True, tag=True):
-    """This request cannot be carried out; all others go on."""
+    """A request cannot be carried out, and why; all others go on."""
 
     id: int
     message: str

@@ -16,13 +16,13 @@ Words = tuple[int, int, int, int]
 
 
 def stream_of(key: StreamKey) -> Words:
-    """Two words of key and two of counter, for the noise of this request."""
+    """The random stream of a request: two words of key and two of counter, for its noise."""
     counter = (key.epoch, key.row, key.member, key.attempt)
     return philox(counter, (key.seed & WORD_MASK, key.seed >> 32))
 
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:
-    """One block of Philox4x32-10."""
+    """Compute one block of Philox4x32-10."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(NUM_ROUNDS):

@@ -18,7 +18,7 @@ from dora_rl.model.decoder import Decoder
 
 
 class Device(Executor, Protocol):
-    """An executor whose KV can be read and given."""
+    """An executor whose KV can also be read and written from outside."""
 
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
         """A copy of the KV of the first tokens: `[layers, 2, num_tokens, kv heads, head size]`."""
@@ -29,35 +29,35 @@ class Device(Executor, Protocol):
         ...
 
     def park_kv(self, ticket: int, kv: Tensor) -> None:
-        """Park KV that came from elsewhere."""
+        """Park KV that came from another engine under a ticket."""
         ...
 
     def copied(self, decoder: Decoder) -> Decoder:
-        """The same weights in memory of its own, perhaps that of a version that is gone."""
+        """The same weights in other memory, perhaps that of a version that is gone."""
         ...
 
     def prepare(self, version: int, decoder: Decoder) -> None:
-        """Make ready to serve a version; raise if what the engine promises cannot be kept with it."""
+        """Prepare to serve a version; raises if what the engine promises cannot be kept with it."""
         ...
 
     def forget(self, version: int) -> None:
-        """Let go of a version."""
+        """Release what is kept for a version."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A kind of device."""
+    """A kind of device: where versions live, how its executor is made, and what memory that needs."""
 
     torch_device: str
-    """Where versions live."""
+    """The torch device that versions live on."""
     make_device: Callable[[ModelConfig, EngineConfig], Device]
-    """Allocates the KV cache."""
+    """Makes the executor of an engine, which allocates the KV cache."""
     prepared_bytes: Callable[[ModelConfig, EngineConfig], int]
-    """What a version needs besides its parameters."""
+    """Bytes a version needs besides its parameters."""
     workspace_bytes: Callable[[ModelConfig, EngineConfig], int]
-    """What a step needs besides weights and KV."""
+    """Bytes a step needs besides weights and KV."""
 
     def version_bytes(self, model: ModelConfig, config: EngineConfig) -> int:
-        """Of one resident version."""
+        """Bytes of one resident version."""
         return parameter_bytes(model, serving_dtype(config)) + self.prepared_bytes(model, config)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def independent(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Consecutive pairs that touch no target of one another."""
+    """Runs of consecutive pairs in which no pair touches the target of another."""
     batches: list[list[tuple[int, int]]] = []
     written: set[int] = set()
     for source, target in pairs:

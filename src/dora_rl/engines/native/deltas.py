@@ -34,7 +34,7 @@ def check_delta(delta: Delta, decoder: Decoder) -> None:
 
 
 def _check_kind(name: str, change: ParameterChange, parameter: Tensor) -> None:
-    """Refuse a change of other values than the parameter's."""
+    """Refuse a change whose indices and values do not match, or whose dtype is not the parameter's."""
     indices_N, values_N = change.indices_N, change.values_N
     if indices_N.shape != values_N.shape or indices_N.ndim != 1 or indices_N.dtype != torch.int64:
         raise VersionError(f"indices and values of '{name}' do not belong together")
@@ -43,7 +43,7 @@ def _check_kind(name: str, change: ParameterChange, parameter: Tensor) -> None:
 
 
 def _lots(changes: Sequence[_Named]) -> Iterator[list[_Named]]:
-    """Changes to look at together: each look costs launches, and takes some bytes a value."""
+    """Changes in lots that are checked together: each check costs launches, and takes some bytes a value."""
     lot: list[_Named] = []
     num_values = 0
     for name, change in changes:
@@ -57,7 +57,8 @@ def _lots(changes: Sequence[_Named]) -> Iterator[list[_Named]]:
 
 
 def _do_fit(changes: Sequence[_Named], sizes: Mapping[str, int], device: torch.device) -> Tensor:
-    """Whether all indices are within their parameters and all values are numbers, without waiting for it.
+    """Whether all indices are within their parameters and all values finite, as a tensor still being
+    computed.
 
     Looked at on the device, wherever the change is: the host would spend most of its time on fresh pages.
     """
@@ -72,7 +73,7 @@ def _do_fit(changes: Sequence[_Named], sizes: Mapping[str, int], device: torch.d
 
 @torch.no_grad()
 def changed(decoder: Decoder, delta: Delta) -> Decoder:
-    """The same decoder, with the delta applied."""
+    """The same decoder, with the delta applied in place."""
     parameters = dict(decoder.named_parameters())
     for name, change in delta.items():
         parameter = parameters[name]
@@ -82,7 +83,7 @@ def changed(decoder: Decoder, delta: Delta) -> Decoder:
 
 
 def inverse(decoder: Decoder, delta: Delta) -> Delta:
-    """The change that undoes a change."""
+    """The delta that undoes a delta."""
     parameters = dict(decoder.named_parameters())
     return {
         name: ParameterChange(

@@ -16,7 +16,7 @@ from dora_rl.model.decoder import Decoder
 
 
 class Intake:
-    """The checks of one engine."""
+    """The checks of one engine on what enters it."""
 
     def __init__(
         self, model: ModelConfig, config: EngineConfig, versions: Mapping[int, Decoder], stops: Stops
@@ -27,7 +27,7 @@ class Intake:
         self._stops = stops
 
     def check(self, request: Request) -> None:
-        """Refuse a version, a token or a stopping rule that is not known here."""
+        """Refuse a request whose version, tokens or stopping rule this engine does not have."""
         if request.version not in self._versions:
             raise RequestError(f"version {request.version} is not resident; {list(self._versions)} are")
         if request.stopping.stop_strings and not self._stops.knows_text:

@@ -19,28 +19,28 @@ _WEIGHTED = (nn.Embedding, nn.Linear, PackedLinear, RmsNorm, ExpertMlp, TiledExp
 
 
 class Turn:
-    """Whose rows follow one another in the pass under way."""
+    """The versions whose rows follow one another in the pass in progress, and how many rows each has."""
 
     def __init__(self) -> None:
         self.versions: Sequence[int] = ()
         self.num_rows: Sequence[int] = ()
 
     def set(self, versions: Sequence[int], num_rows: Sequence[int]) -> None:
-        """For the calls that follow."""
+        """Set whose rows the next calls have."""
         self.versions, self.num_rows = versions, list(num_rows)
 
 
 class Segmented(nn.Module):
-    """One module of every version, each applied to the rows of its own."""
+    """One module of every version, each applied to the rows of its own version."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__()
         self._turn = turn
         self.of: dict[int, nn.Module] = {}
-        """By version."""
+        """The module of each version, by version."""
 
     def forward(self, rows: Tensor) -> Tensor:
-        """The rows of all versions, in order."""
+        """Outputs for the rows of all versions, in order."""
         parts = zip(self._turn.versions, rows.split(self._turn.num_rows), strict=True)
         return torch.cat([self.of[version](part) for version, part in parts])
 
@@ -49,7 +49,7 @@ class Joint:
     """All resident versions as one decoder."""
 
     def __init__(self, model: Prepared) -> None:
-        """Laid out like `model`, which is not kept."""
+        """Build the joint decoder with the layout of `model`, which is not kept."""
         self.turn = Turn()
         self._decoder = _skeleton(model.decoder, self.turn)
         self._segments = {
@@ -58,29 +58,29 @@ class Joint:
         self._head = Segmented(self.turn)
 
     def add(self, version: int, prepared: Prepared) -> None:
-        """Serve a version."""
+        """Serve one more version."""
         for name, segmented in self._segments.items():
             segmented.of[version] = prepared.decoder.get_submodule(name)
         self._head.of[version] = prepared.head
 
     def remove(self, version: int) -> None:
-        """Let go of a version."""
+        """Stop serving a version."""
         for segmented in (*self._segments.values(), self._head):
             del segmented.of[version]
 
     @property
     def decoder(self) -> Decoder:
-        """For hidden states of the rows of `turn`."""
+        """The decoder that gives hidden states of the rows of `turn`."""
         return self._decoder
 
     def logits(self, hidden_RH: Tensor) -> Tensor:
-        """Scores over the vocabulary, float32, of the rows of `turn`."""
+        """Logits over the vocabulary, float32, of the rows of `turn`."""
         scores: Tensor = self._head(hidden_RH.float())
         return scores
 
 
 def _skeleton(decoder: Decoder, turn: Turn) -> Decoder:
-    """The same decoder with a hole wherever there are weights."""
+    """The same decoder with placeholders for all modules that have weights."""
     weighted = [name for name, module in decoder.named_modules() if isinstance(module, _WEIGHTED)]
     outermost = [name for name in weighted if not any(name.startswith(f"{other}.") for other in weighted)]
     holes: dict[int, nn.Module] = {id(decoder.get_submodule(name)): Segmented(turn) for name in outermost}

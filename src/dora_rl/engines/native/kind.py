@@ -16,19 +16,19 @@ from dora_rl.engines.protocol import EngineDemand, EngineOpening, EngineSize
 from dora_rl.model.hub_config import read_config
 
 _SWITCH_S = 0.0005
-"""That a round waits for the interpreter where another thread reads a version: by default ten times as long,
-after every wait for the device."""
+"""Seconds a thread that reads a version may keep the interpreter from a decode round: by default ten times
+as long, after every wait for the device."""
 
 
 class NativeKind:
-    """The decoder over a paged cache, in the process of the instance."""
+    """The kind `native`: a decoder over a paged cache, in the instance's process. Implements EngineKind."""
 
     def size(self, demand: EngineDemand) -> EngineSize:
-        """Versions first, then as much KV as the slots can use and memory holds."""
+        """Size the engine: versions first, then as much KV as the slots can use and memory holds."""
         return size_engine(demand)
 
     def open(self, opening: EngineOpening) -> NativeEngine:
-        """An engine on its device, without a version."""
+        """Open the engine on its device; no version is resident yet."""
         torch.set_num_threads(opening.num_threads)
         sys.setswitchinterval(_SWITCH_S)
         engine = NativeEngine(

@@ -18,7 +18,7 @@ from dora_rl.model.config import ModelConfig
 
 
 class PagedCache:
-    """The KV of every resident sequence."""
+    """The KV of every resident sequence, in blocks."""
 
     def __init__(self, config: ModelConfig, limits: Limits, dtype: torch.dtype) -> None:
         num_cells = (limits.num_blocks + 1) * limits.block_size
@@ -44,11 +44,11 @@ class PagedCache:
         return self.cells.index_select(2, self.cells_of(torch.tensor(blocks))[:num_tokens])
 
     def write(self, blocks: Sequence[int], kv: Tensor) -> None:
-        """Put KV back, as `read` gave it."""
+        """Write KV back in the form that `read` gave."""
         self.cells.index_copy_(2, self.cells_of(torch.tensor(blocks))[: kv.shape[2]], kv)
 
     def cells_of(self, blocks_B: Tensor) -> Tensor:
-        """The cells of blocks, in order."""
+        """The cells of these blocks, in order."""
         return (blocks_B[:, None] * self.block_size + torch.arange(self.block_size)).flatten()
 
 
@@ -59,9 +59,9 @@ class Span:
     first_row: int
     num_rows: int
     context: slice | Tensor
-    """The cells of everything the last row sees, in order: a slice where they are one run."""
+    """Cells of everything the span's last row sees, in order: a slice where they are one run."""
     is_visible: Tensor | None
-    """`[rows, context]`; None for a single row, which sees all."""
+    """Which context each row sees, `[rows, context]`; None for a single row, which sees all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,11 @@ class Bundle:
     """Sequences with short contexts that attend together, filled up to one length."""
 
     rows_RC: Tensor
-    """Rows of the pass: some of one sequence each."""
+    """Row numbers of the pass, the rows of one sequence in each line."""
     is_there_RC: Tensor | None
-    """Which of them do not just fill up; None where all are there."""
+    """Which of the bundle's rows are real and not filling; None where all are."""
     cells_RL: Tensor
-    """The cells of each context, in order."""
+    """Cells of each sequence's context, in order."""
     is_visible_R1CL: Tensor
 
 
@@ -114,7 +114,7 @@ class PagedAttention:
 
 
 def _attend_bundle(mixed_TKGD: Tensor, q_TKGD: Tensor, keys: Tensor, values: Tensor, bundle: Bundle) -> None:
-    """Query heads that share keys go in as rows of one product: no key is repeated."""
+    """Attention of a bundle. Query heads that share keys are rows of one product: no key is repeated."""
     group, num_tokens = q_TKGD.shape[2], bundle.rows_RC.shape[1]
     q_RKGCD = q_TKGD[bundle.rows_RC].permute(0, 2, 3, 1, 4)
     k_RKLD, v_RKLD = (cells[bundle.cells_RL].transpose(1, 2) for cells in (keys, values))
@@ -137,7 +137,7 @@ def _context(cells_1KLD: Tensor, context: slice | Tensor) -> Tensor:
 
 
 def _attend_chunk(q_CKGD: Tensor, k_1KLD: Tensor, v_1KLD: Tensor, is_visible: Tensor) -> Tensor:
-    """Query heads that share keys go in as rows of one product: no key is repeated."""
+    """Attention of one span. Query heads that share keys are rows of one product: no key is repeated."""
     num_rows, _, group, _ = q_CKGD.shape
     q_KRD = q_CKGD.permute(1, 2, 0, 3).flatten(1, 2)
     mixed_KRD: Tensor = functional.scaled_dot_product_attention(

@@ -21,14 +21,14 @@ from dora_rl.model.packed_sequences import filled_up
 
 TILE_ROWS = 16
 _SAME_TOKENS = 63
-"""Contexts up to here go together: filling them up costs less than another product."""
+"""Tokens up to which contexts of any length go together: filling up costs less than another product."""
 SPLIT_TOKENS = 4
-"""Fewer are not worth a worker of their own."""
+"""Tokens below which a run of rows is not worth a worker of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What one call of the decoder computes."""
+    """The tokens, positions and spans that one call of the decoder computes."""
 
     tokens_T: Tensor
     positions_T: Tensor
@@ -38,7 +38,7 @@ class Pass:
 
 
 def split_rows(rows: Sequence[Row], num_parts: int) -> list[tuple[Row, ...]]:
-    """Runs of rows with about as many tokens each, for workers that each read all weights."""
+    """Divide rows into runs of about as many tokens each, for workers that each read all weights."""
     num_tokens = sum(row.num_tokens for row in rows)
     num_parts = max(1, min(num_parts, num_tokens // SPLIT_TOKENS))
     share = -(-num_tokens // num_parts)
@@ -54,7 +54,7 @@ def split_rows(rows: Sequence[Row], num_parts: int) -> list[tuple[Row, ...]]:
 
 
 def whole_pass(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables, short_tokens: int) -> Pass:
-    """All rows of a plan at once; contexts of up to `short_tokens` are bundled."""
+    """One pass over all rows of a plan; contexts of up to `short_tokens` are bundled."""
     firsts = list(_firsts(rows))
     slots_R, starts_R, nums_R, firsts_R = torch.tensor(
         [[row.slot for row in rows], [row.start for row in rows], [row.num_tokens for row in rows], firsts]
@@ -85,7 +85,7 @@ def whole_pass(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables, sho
 def _bundle(
     slots_R: Tensor, starts_R: Tensor, nums_R: Tensor, firsts_R: Tensor, tables: BlockTables
 ) -> Bundle:
-    """Rows of about one length, filled up to the longest of them."""
+    """Bundle rows with contexts of about one length, filled up to the longest."""
     rows_RC, is_there_RC = filled_up(firsts_R, nums_R)
     num_tokens, end = rows_RC.shape[1], int((starts_R + nums_R).max())
     positions_RC = starts_R[:, None] + torch.arange(num_tokens)
@@ -98,7 +98,7 @@ def _bundle(
 
 
 def tiled_passes(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables) -> Iterator[Pass]:
-    """The same tokens, a tile at a time; a tile sees what the tiles before it wrote."""
+    """The tokens of a plan in passes of one tile each; a tile sees what the tiles before it wrote."""
     places = [(row.slot, position) for row in rows for position in _positions(row)]
     places += [(tables.filler_slot, 0)] * (-len(places) % TILE_ROWS)
     tokens_T = _tokens(rows, last_drawn)
@@ -130,7 +130,7 @@ def _positions(row: Row) -> range:
 
 
 def _tokens(rows: Sequence[Row], last_drawn: Tensor) -> Tensor:
-    """Known tokens from the plan, the others from what was drawn last in their slot."""
+    """Token ids of the rows: known ones from the plan, others as drawn last in their slot."""
     tokens_T = torch.tensor([token for row in rows for token in row.tokens or (0,)])
     awaited = [(index, row) for index, row in zip(_firsts(rows), rows, strict=True) if not row.tokens]
     if awaited:

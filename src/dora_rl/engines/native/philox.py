@@ -11,11 +11,11 @@ from torch import Tensor
 from dora_rl.engines.streams import KEY_STEPS, MULTIPLIERS, NUM_ROUNDS, WORD_MASK
 
 CHUNK_BLOCKS = 2**16
-"""On their way at a time: their words should stay in the cache."""
+"""Philox blocks computed at a time: their words should stay in the cache."""
 
 
 def words(streams_R4: Tensor, positions_R: Tensor, count: int) -> Tensor:
-    """The first `count` words of each row, as int64 in [0, 2**32)."""
+    """The first `count` random words of each row, as int64 in [0, 2**32)."""
     planes_4RB = _planes(streams_R4, positions_R, -(-count // 4))
     return torch.stack(planes_4RB, dim=-1).flatten(1)[:, :count]
 
@@ -40,7 +40,7 @@ def _to_gumbel(values: Tensor) -> None:
 
 
 def _planes(streams_R4: Tensor, positions_R: Tensor, num_blocks: int) -> tuple[Tensor, ...]:
-    """The four words of each block, `[rows, blocks]` each."""
+    """The four words of each Philox block, `[rows, blocks]` each."""
     k0, k1, c2, c3 = (column[:, None] for column in streams_R4.unbind(1))
     buffers = torch.empty(6, len(streams_R4), num_blocks, dtype=torch.int64, device=streams_R4.device)
     x0, y0, x1, y1, p0, p1 = buffers

@@ -16,37 +16,47 @@ from dora_rl.model.delta import Delta
 
 
 class Adopts(Protocol):
-    """The engine as its residents see it."""
+    """The part of an engine that bringing in versions needs."""
 
-    def load(self) -> EngineLoad: ...
+    def load(self) -> EngineLoad:
+        """The versions that are resident, among what the engine carries."""
+        ...
 
-    def decoder(self, version: int) -> Decoder: ...
+    def decoder(self, version: int) -> Decoder:
+        """The decoder of a resident version, to be read and not written."""
+        ...
 
-    def load_version(self, version: int, weights: Weights) -> None: ...
+    def load_version(self, version: int, weights: Weights) -> None:
+        """Make a version resident from a full set of weights."""
+        ...
 
-    def adopt_version(self, version: int, base: int, delta: Delta, *, keeps_base: bool = False) -> None: ...
+    def adopt_version(self, version: int, base: int, delta: Delta, *, keeps_base: bool = False) -> None:
+        """Make a version resident as a change to another, which stays if `keeps_base`."""
+        ...
 
-    def drop_version(self, version: int) -> None: ...
+    def drop_version(self, version: int) -> None:
+        """Free a version; refused while a request uses it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeLoad:
-    """A version on its way."""
+    """A version that is being read beside the engine. Implements VersionLoad."""
 
     version: int
     drop: tuple[int, ...]
     base: int | None
-    """What it is made from; None where it comes whole, or is there."""
+    """The resident version this one is made from; None where it comes whole, or is resident already."""
     delta: Future[Delta | None] | None
 
     @property
     def is_read(self) -> bool:
-        """Whether the engine would not have to wait for it."""
+        """Whether the version is read, so that the engine need not wait for it."""
         return self.delta is None or self.delta.done()
 
 
 class Residents:
-    """Brings versions of one source into one engine."""
+    """Brings versions from one version store into one engine."""
 
     def __init__(self, engine: Adopts, source: VersionReader, device: str) -> None:
         self._engine = engine
@@ -55,7 +65,7 @@ class Residents:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="versions")
 
     def begin(self, version: int, drop: Sequence[int]) -> NativeLoad:
-        """Read a version that will be resident instead of those to drop; one at a time."""
+        """Begin to read a version that becomes resident in place of those to drop; one at a time."""
         resident = self._engine.load().versions
         # The nearest, so that few changes lie between; one that goes is changed in place.
         base = max((old for old in resident if old < version), default=None)
@@ -68,7 +78,7 @@ class Residents:
         return NativeLoad(version=version, drop=tuple(drop), base=base, delta=delta)
 
     def finish(self, load: VersionLoad) -> None:
-        """Make it resident, as soon as it is read."""
+        """Make the version resident, waiting until it is read."""
         assert isinstance(load, NativeLoad), f"{load} was not begun by this engine"
         version, base, drop = load.version, load.base, load.drop
         if version not in self._engine.load().versions:

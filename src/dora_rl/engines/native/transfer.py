@@ -25,18 +25,18 @@ HEADER_KEY = "dora_rl.request"
 
 
 class Header(Record, frozen=True):
-    """A request on its way, without its KV."""
+    """A request on its way between engines, without its KV."""
 
     request: Request
     tokens: tuple[int, ...]
-    """All of them: prompt, continued, drawn, from the environment."""
+    """All token ids: prompt, continued, drawn, from the environment."""
     turn_start: int
     max_tokens: int
     logprobs: tuple[float, ...]
-    """Of the tokens drawn in this turn."""
+    """Logprobs of the tokens drawn in this turn."""
     cut_logprobs: tuple[float, ...]
     num_computed: int
-    """Tokens whose KV is there."""
+    """Number of tokens whose KV comes along."""
     is_held: bool
     format: int = FORMAT
 
@@ -53,7 +53,7 @@ class Header(Record, frozen=True):
 
     @property
     def drawn(self) -> DrawnTokens:
-        """What it drew in its turn."""
+        """The tokens drawn in this turn."""
         return DrawnTokens(
             request=self.request.id,
             version=self.request.version,
@@ -71,13 +71,13 @@ class Exported:
     kv: Tensor | None
 
     def to_bytes(self) -> bytes:
-        """For another process."""
+        """The request as bytes for another process."""
         tensors = {} if self.kv is None else {"kv": self.kv.contiguous()}
         return save(tensors, {HEADER_KEY: msgspec.json.encode(self.header).decode()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Exported":
-        """What `to_bytes` wrote, checked."""
+        """Read what `to_bytes` wrote, and check it."""
         try:
             header = msgspec.json.decode(_metadata(data)[HEADER_KEY], type=Header)
             kv = load(data).get("kv")
@@ -87,7 +87,7 @@ class Exported:
 
 
 def header_of(sequence: Sequence) -> Header:
-    """All there is to know about a sequence whose draws are all known."""
+    """The header of a sequence whose draws are all known."""
     assert sequence.num_drawing == 0, f"{sequence.num_drawing} tokens are being drawn"
     return Header(
         request=sequence.request,
@@ -102,7 +102,7 @@ def header_of(sequence: Sequence) -> Header:
 
 
 def sequence_of(header: Header, *, priority: Priority, serial: int, ticket: int | None) -> Sequence:
-    """The sequence again, its KV parked under the ticket."""
+    """The sequence of a header, its KV parked under the ticket."""
     return Sequence(
         request=header.request,
         priority=priority,
@@ -119,7 +119,7 @@ def sequence_of(header: Header, *, priority: Priority, serial: int, ticket: int 
 
 
 def write_exported(exported: Exported, path: Path) -> int:
-    """How many bytes; none where there is no room, and its KV is computed again where it goes."""
+    """Write a request to a file; returns its bytes, 0 without room: then its KV is computed again."""
     content = exported.to_bytes()
     try:
         path.write_bytes(content)
@@ -130,7 +130,7 @@ def write_exported(exported: Exported, path: Path) -> int:
 
 
 def read_exported(path: Path, request_id: int) -> Exported:
-    """What `write_exported` wrote, under a new number; a RequestError where it cannot be read."""
+    """Read what `write_exported` wrote, under a new number; a RequestError where it cannot be read."""
     try:
         exported = Exported.from_bytes(path.read_bytes())
     except OSError as error:

@@ -13,7 +13,7 @@ _NUM_PROBES = 16
 
 
 class BlockPool:
-    """Blocks 1 to `num_blocks`."""
+    """Blocks 1 to `num_blocks`, and how often each is used."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -23,7 +23,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be taken."""
+        """How many blocks can be taken."""
         return len(self._free)
 
     def take(self, near: int) -> int:
@@ -36,11 +36,11 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """Count one more user."""
+        """Count one more user of a block."""
         self._references[block] += 1
 
     def give(self, block: int) -> None:
-        """Count one user less; the last one frees the block."""
+        """Count one user of a block less; the last one frees it."""
         self._references[block] -= 1
         if not self._references[block]:
             del self._references[block]

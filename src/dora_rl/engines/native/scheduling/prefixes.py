@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dora_rl.engines.native.scheduling.blocks import BlockPool
 
 PrefixKey = tuple[int, int]
-"""Version and group."""
+"""The version and the group that share a computed prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Prefix:
 
 
 class Prefixes:
-    """The kept prefixes of an engine."""
+    """The computed prompts of groups that an engine keeps, the least recently used first."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
@@ -33,12 +33,12 @@ class Prefixes:
         return key in self._kept
 
     def keep(self, key: PrefixKey, prefix: Prefix) -> None:
-        """Take over one use of each of its blocks."""
+        """Keep a prefix, taking over one use of each of its blocks."""
         assert key not in self._kept, f"prefix {key} is kept already"
         self._kept[key] = prefix
 
     def find(self, key: PrefixKey | None, prompt: tuple[int, ...]) -> Prefix | None:
-        """The prefix of this very prompt, now the most recently used."""
+        """The kept prefix of this very prompt or None; it is now the most recently used."""
         prefix = self._kept.get(key) if key else None
         if key is None or prefix is None or prefix.prompt != prompt:
             return None
@@ -46,19 +46,19 @@ class Prefixes:
         return prefix
 
     def evict(self) -> bool:
-        """Give up the least recently used; False when there is none."""
+        """Give up the least recently used prefix; False when there is none."""
         if not self._kept:
             return False
         self._give_up(next(iter(self._kept)))
         return True
 
     def drop_version(self, version: int) -> None:
-        """Give up everything computed with a version."""
+        """Give up every prefix computed with a version."""
         for key in [key for key in self._kept if key[0] == version]:
             self._give_up(key)
 
     def uses(self) -> list[int]:
-        """Every block, as often as it is used here."""
+        """Every block of a kept prefix, as often as prefixes use it."""
         return [block for prefix in self._kept.values() for block in prefix.blocks]
 
     def _give_up(self, key: PrefixKey) -> None:

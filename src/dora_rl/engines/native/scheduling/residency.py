@@ -27,7 +27,7 @@ from dora_rl.engines.streams import stream_of
 
 
 class Residency:
-    """Slots and blocks of one engine."""
+    """Slots and blocks of one engine, and which sequence has which."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -38,7 +38,7 @@ class Residency:
         self._draft = Draft()
 
     def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
-        """A plan of these rows, behind everything to be done since the last one."""
+        """A plan of these rows, behind all moves to be made since the last one."""
         draft, self._draft = self._draft, Draft()
         return draft.seal(version, rows)
 
@@ -51,11 +51,11 @@ class Residency:
 
     @property
     def num_free(self) -> int:
-        """Free blocks on the device."""
+        """How many blocks are free on the device."""
         return self._pool.num_free
 
     def num_missing(self, sequence: Sequence) -> int:
-        """Blocks to be taken for the sequence to enter."""
+        """How many blocks must be taken for a sequence to enter."""
         num_needed = self._limits.blocks_for(sequence.num_tokens)
         if sequence.ticket is not None:
             return max(num_needed, self.host.num_blocks(sequence.ticket))
@@ -64,11 +64,11 @@ class Residency:
         return num_needed - len(sequence.blocks)
 
     def has_prefix(self, sequence: Sequence) -> bool:
-        """Whether the prompt of its group is computed."""
+        """Whether the prompt of the sequence's group is computed and kept."""
         return self._prefix_of(sequence) is not None
 
     def evict_prefix(self) -> bool:
-        """Give up a kept prefix; False when there is none."""
+        """Give up the least recently used prefix; False when there is none."""
         return self._prefixes.evict()
 
     # --- in and out -----------------------------------------------------------------------------
@@ -95,20 +95,20 @@ class Residency:
         )
 
     def grow(self, sequence: Sequence) -> None:
-        """Add the block its next token goes to."""
+        """Add the block that the sequence's next token goes to."""
         assert sequence.slot is not None, "it is not running"
         first = len(sequence.blocks)
         self._extend(sequence)
         self._draft.tables.append(Table(slot=sequence.slot, first=first, blocks=(sequence.blocks[-1],)))
 
     def leave_slot(self, sequence: Sequence) -> None:
-        """Stop running; its blocks stay."""
+        """Take a sequence out of its slot; its blocks stay."""
         if sequence.slot is not None:
             self._slots.append(sequence.slot)
             sequence.slot = None
 
     def offload(self, sequence: Sequence) -> None:
-        """Take its KV off the device: to the host where there is room, else to be computed again."""
+        """Take a sequence's KV off the device: to the host where there is room, else to be computed again."""
         self._draft.awaits_rows = True
         self.leave_slot(sequence)
         num_blocks = self._limits.blocks_for(sequence.num_computed)
@@ -126,7 +126,7 @@ class Residency:
         self._give(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Free everything it has."""
+        """Free the slot, the blocks and the parked KV of a sequence."""
         self.leave_slot(sequence)
         self._give(sequence)
         if sequence.ticket is not None:
@@ -137,7 +137,7 @@ class Residency:
     # --- prefixes -------------------------------------------------------------------------------
 
     def keep_prefix(self, sequence: Sequence) -> None:
-        """Keep the prompt of its group, once it is computed; the copy is made before the next step's rows."""
+        """Keep the prompt of a sequence's group once computed; the copy precedes the next step's rows."""
         key, num_tokens = sequence.prefix_key, sequence.num_shareable
         if key is None or key in self._prefixes or not num_tokens or sequence.num_computed < num_tokens:
             return
@@ -155,7 +155,7 @@ class Residency:
         )
 
     def drop_version(self, version: int) -> None:
-        """Forget prefixes computed with a version."""
+        """Forget all prefixes computed with a version."""
         self._prefixes.drop_version(version)
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
@@ -198,7 +198,7 @@ class Residency:
         sequence.blocks.append(self._pool.take(self._next_to(sequence)))
 
     def _next_to(self, sequence: Sequence) -> int:
-        """Behind its last block; a first block goes where its slot has a stretch of the pool to grow into."""
+        """The block to look from for a free one: behind the sequence's last, or in a stretch for its slot."""
         if sequence.blocks:
             return sequence.blocks[-1] + 1
         return 1 + (sequence.slot or 0) * self._limits.num_blocks // self._limits.max_running

@@ -18,7 +18,7 @@ from dora_rl.engines.requests import Finished, Reason, Request
 
 
 class Scheduler:
-    """Requests, from submission to their end."""
+    """Takes requests from submission to their end: plans steps and takes in their answers."""
 
     def __init__(self, limits: Limits, stops: Stops) -> None:
         self.limits = limits
@@ -27,7 +27,7 @@ class Scheduler:
         self._stops = stops
         self._turns = VersionTurns()
         self._sequences: dict[int, Sequence] = {}
-        """By request."""
+        """The sequence of every live request, by request."""
         self._by_serial: dict[int, Sequence] = {}
         self._num_submitted = 0
         self._next_serial = 0
@@ -72,7 +72,7 @@ class Scheduler:
         self._batch.wait(sequence)
 
     def abort(self, request_id: int) -> Finished:
-        """End a request now, with what it has."""
+        """End a request now, with the tokens it has."""
         sequence = self.find(request_id)
         ended = sequence.finished("aborted", is_held=False)
         self.remove(sequence)
@@ -91,12 +91,12 @@ class Scheduler:
         del self._sequences[sequence.request.id], self._by_serial[sequence.serial]
 
     def new_serial(self) -> int:
-        """A name no turn had before."""
+        """A serial number that no turn had before."""
         self._next_serial += 1
         return self._next_serial
 
     def new_priority(self, request: Request) -> Priority:
-        """Behind everything submitted so far with the same deadline."""
+        """A priority behind everything submitted so far with the same deadline."""
         self._num_submitted += 1
         return request.deadline, self._num_submitted
 
@@ -104,17 +104,17 @@ class Scheduler:
 
     @property
     def num_versions(self) -> int:
-        """Versions whose steps take turns."""
+        """How many versions take turns."""
         return self._batch.num_versions
 
     def uses_version(self, version: int) -> bool:
-        """Whether a request is pinned to it."""
+        """Whether a live request is pinned to a version."""
         return any(sequence.request.version == version for sequence in self._sequences.values())
 
     def load(
         self, versions: tuple[int, ...], *, clock: float = 0.0, round_s: float | None = None
     ) -> EngineLoad:
-        """What the engine carries now."""
+        """The requests, KV and versions that the engine carries now."""
         num_used = self.limits.num_blocks - self.residency.num_free
         return EngineLoad(
             num_running=len(self._batch.running),
@@ -157,7 +157,7 @@ class Scheduler:
         return plans
 
     def settle(self) -> Plan:
-        """A step without rows: only what has to be moved."""
+        """A plan without rows that carries out all pending moves."""
         return self._sealed(None, ())
 
     def _sealed(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
@@ -170,7 +170,7 @@ class Scheduler:
         return plan
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[Finished]:
-        """Take in what was drawn; return the turns that ended."""
+        """Take in what a step drew; returns the turns that ended."""
         serials = [row.serial for row in plan.rows if row.is_sampled]
         drawn = zip(serials, sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
         ended, find = [], self._by_serial.get

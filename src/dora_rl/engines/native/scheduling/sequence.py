@@ -20,28 +20,28 @@ class Sequence:
     priority: Priority
     serial: int
     tokens: list[int]
-    """All that are known: prompt, continued, drawn, from the environment."""
+    """All known token ids: prompt, continued, drawn, from the environment."""
     max_tokens: int
-    """The turn ends when there are this many."""
+    """The length in tokens at which the turn ends."""
     turn_start: int
-    """Tokens there were when the turn began."""
+    """How many tokens there were when the turn began."""
     logprobs: list[float] = field(default_factory=list)
-    """Of the tokens drawn in this turn."""
+    """Logprobs of the tokens drawn in this turn."""
     cut_logprobs: list[float] = field(default_factory=list)
-    """The same after the cut; empty where nothing is cut."""
+    """Logprobs of this turn's tokens after the cut; empty where nothing is cut."""
     num_tokens: int = field(init=False)
-    """Tokens known and being drawn."""
+    """Number of tokens, both known and being drawn."""
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     slot: int | None = None
-    """Its place on the device; None while it waits."""
+    """The sequence's slot on the device; None while it does not run."""
     ticket: int | None = None
-    """Its KV is parked on the host under this number."""
+    """The ticket under which the sequence's KV is parked on the host; None where it is not."""
     is_held: bool = False
-    """Between turns."""
+    """Whether the sequence is between turns."""
     is_cut: bool = field(init=False)
     stop_tokens: tuple[int, ...] = ()
-    """Tokens that end a turn."""
+    """Token ids that end a turn."""
     stop_strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -50,33 +50,33 @@ class Sequence:
 
     @property
     def num_drawing(self) -> int:
-        """Tokens being drawn."""
+        """Number of tokens that are being drawn and not known yet."""
         return self.num_tokens - len(self.tokens)
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens whose KV is still to be computed before the next draw."""
+        """Number of tokens whose KV is still to be computed before the next draw."""
         return self.num_tokens - self.num_computed
 
     @property
     def is_runnable(self) -> bool:
-        """Whether a step can advance it."""
+        """Whether a step can advance this sequence."""
         return self.num_tokens < self.max_tokens
 
     @property
     def is_computing_prefix(self) -> bool:
-        """Whether it is on its way through the prompt of its group."""
+        """Whether the sequence is still computing the prompt of its group."""
         return self.prefix_key is not None and self.num_computed < self.num_shareable
 
     @property
     def prefix_key(self) -> PrefixKey | None:
-        """Under which its prompt is shared."""
+        """The key under which this sequence's prompt is shared."""
         group = self.request.group
         return None if group is None else (self.request.version, group)
 
     @property
     def num_shareable(self) -> int:
-        """Tokens of the prompt that members of its group need compute only once."""
+        """Number of prompt tokens that members of a group need compute only once."""
         return len(self.request.prompt) - 1
 
     def resume(self, tokens: tuple[int, ...], max_tokens: int) -> None:
@@ -86,7 +86,7 @@ class Sequence:
         self.max_tokens, self.is_held = max_tokens, False
 
     def hold(self, serial: int) -> None:
-        """End the turn; the next one will answer to another serial."""
+        """End the turn and keep the sequence; the next turn has another serial."""
         self.is_held, self.serial, self.num_tokens = True, serial, len(self.tokens)
         # Steps planned ahead may have gone beyond the end; and the next draw needs a token to compute.
         self.num_computed = min(self.num_computed, len(self.tokens) - 1)
@@ -94,7 +94,7 @@ class Sequence:
         self.turn_start = len(self.tokens)
 
     def finished(self, reason: Reason, *, is_held: bool) -> Finished:
-        """The turn as it is now."""
+        """The Finished event of the turn as it is now."""
         return Finished(
             id=self.request.id,
             version=self.request.version,

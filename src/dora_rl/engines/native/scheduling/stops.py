@@ -14,7 +14,7 @@ Decode = Callable[[Tokens[int]], str]
 
 
 class Stops:
-    """The stopping rules of one model."""
+    """The stopping rules of one model: tokens, strings and lengths."""
 
     def __init__(self, eos_tokens: Iterable[int], decode: Decode | None = None) -> None:
         self._eos_tokens = tuple(eos_tokens)
@@ -26,7 +26,7 @@ class Stops:
         return self._decode is not None
 
     def equip(self, sequence: Sequence) -> None:
-        """Tell a sequence what ends its turns."""
+        """Set the stop tokens and strings that end a sequence's turns."""
         stopping = sequence.request.stopping
         if not stopping.is_length_prescribed:
             own = stopping.stop_tokens

@@ -11,7 +11,7 @@ Priority = tuple[int, int]
 
 
 class VersionTurns:
-    """Which versions had their turn in the round under way."""
+    """Which versions had their turn in the round in progress."""
 
     def __init__(self) -> None:
         self._had_turn: set[int] = set()
