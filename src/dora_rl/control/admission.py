@@ -1,7 +1,8 @@
 """Admission: what starts now, on which instance.
 
 Requests that already have a version come first, then evaluations, then new groups of the newest
-version, and, where the trainer would starve, of older ones. Owns the queue of evaluations.
+version, and, where the trainer would starve, of older ones. Owns the queue of evaluations; asks the
+window whether a group may start, and never starts one that the staleness bound forbids.
 """
 
 from collections import deque
@@ -15,7 +16,7 @@ from dora_rl.core.inputs import QueuedPrompt
 
 
 class Admission:
-    """Fills instances that have room."""
+    """Starts requests, evaluations and new groups on instances that have room."""
 
     def __init__(self, parts: Parts) -> None:
         self._p = parts
@@ -24,7 +25,7 @@ class Admission:
     # --- filling ---
 
     def fill(self, instance: Instance) -> None:
-        """An instance may have room: give it what waits for it, then new groups."""
+        """Start on an instance with room the requests that wait for its versions, then new groups."""
         if instance.state is not State.UP:
             return
         if self._p.dispatch.pending:
@@ -37,6 +38,7 @@ class Admission:
             self._refill(instance)
 
     def fill_everything(self) -> None:
+        """Start on all instances whatever has room now: waiting requests, evaluations, new groups."""
         for version in sorted(self._p.dispatch.pending):
             self._p.dispatch.fill_version(version)
         self.fill_evaluation()
@@ -49,7 +51,7 @@ class Admission:
     # --- groups ---
 
     def admit(self) -> None:
-        """Start groups of the newest version while rule, target and room allow."""
+        """Start groups of the newest version while the bound, the target R and free slots allow."""
         version = self._p.window.newest
         while self._may_admit(version):
             place = self._p.dispatch.place_for(version, self._p.prompts.peek().tokens)
@@ -58,7 +60,7 @@ class Admission:
             self._start_group(version, place)
 
     def planned_groups(self) -> int:
-        """Groups of the newest version that rule and target would let start."""
+        """Number of groups of the newest version that the bound and the target R would let start now."""
         window = self._p.window
         return max(0, min(self._p.target.groups - window.num_active, window.room(window.newest)))
 
@@ -77,6 +79,7 @@ class Admission:
             self._start_group(version, instance)
 
     def _may_admit(self, version: int) -> bool:
+        """Whether one more group of `version` may start: target, steps left, gate, bound, a prompt."""
         p = self._p
         active = p.window.num_active
         if active >= p.target.groups:
@@ -89,11 +92,11 @@ class Admission:
 
     @property
     def lacks_prompts(self) -> bool:
-        """Without another prompt no batch fills: none is queued, and too few groups are active."""
+        """Whether no batch can fill without another prompt: none is queued and too few groups are active."""
         return not self._p.prompts and self._p.window.num_active < self._p.batch.groups
 
     def _start_group(self, version: int, place: Instance) -> None:
-        """Check, admission and pinning are one act, at the moment the first member starts."""
+        """Admit the next prompt as a group pinned to `version` and start its first member: one atomic act."""
         p = self._p
         prompt = p.prompts.take()
         p.window.admit(version)
@@ -113,7 +116,7 @@ class Admission:
         self.fill_evaluation()
 
     def fill_evaluation(self) -> None:
-        """Evaluation may use its share of the slots, and waits for a place like everyone else."""
+        """Start queued evaluations, oldest version first, within evaluation's share of the slots."""
         if not self._evaluations:
             return
         free_slots = self._evaluation_slots() - self._evaluations_placed()
@@ -129,7 +132,7 @@ class Admission:
                 del self._evaluations[version]
 
     def waiting(self) -> dict[int, int]:
-        """Requests that want a place, by version."""
+        """Number of pinned requests and evaluations without an instance, by version."""
         counts = {version: len(queue) for version, queue in self._p.dispatch.pending.items() if queue}
         for version, queue in self._evaluations.items():
             counts[version] = counts.get(version, 0) + len(queue)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dora_rl.control.shares import Bin
 
 Kept = Mapping[int, Mapping[Bin, float]]
-"""KV that would stay, by instance and bin."""
+"""Tokens of KV that would stay where they are, by instance and by the bin it would serve."""
 
 _EPSILON = 1e-6
 
 
 def assign(kept: Kept, shares: Mapping[Bin, int]) -> dict[int, Bin]:
-    """A bin for every instance, each bin getting exactly its share of them."""
+    """Assign a bin to every instance: each bin gets exactly its share of them, and the most KV stays."""
     assignment = _greedily(kept, shares)
     if any(len(bins) > 1 for bins in kept.values()):
         while exchange := _exchange(kept, assignment, list(shares)):
@@ -40,7 +40,7 @@ def _greedily(kept: Kept, shares: Mapping[Bin, int]) -> dict[int, Bin]:
 
 
 def _exchange(kept: Kept, assignment: Mapping[int, Bin], bins: list[Bin]) -> dict[int, Bin]:
-    """Instances that should change bins in a circle, and their new bins; nothing if that wins nothing."""
+    """Instances that should swap bins in a cycle, with their new bins; empty if no swap keeps more KV."""
     best = _best_changes(kept, assignment, bins)
     cycle = _winning_cycle({pair: gain for pair, (gain, _) in best.items()}, bins)
     return {best[a, b][1]: b for a, b in cycle}
@@ -49,7 +49,7 @@ def _exchange(kept: Kept, assignment: Mapping[int, Bin], bins: list[Bin]) -> dic
 def _best_changes(
     kept: Kept, assignment: Mapping[int, Bin], bins: list[Bin]
 ) -> dict[tuple[Bin, Bin], tuple[float, int]]:
-    """For each pair of bins the instance whose change wins most (or loses least)."""
+    """For each pair of bins, the greatest gain in KV kept and the instance whose change makes it."""
     best: dict[tuple[Bin, Bin], tuple[float, int]] = {}
     for instance, now in assignment.items():
         here = kept[instance].get(now, 0.0)

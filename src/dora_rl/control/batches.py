@@ -18,6 +18,7 @@ class Batches:
         self._open: dict[int, Group] = {}
 
     def verdict(self) -> Verdict:
+        """Whether the next batch may be taken, or what it waits for."""
         return self._window.verdict()
 
     def hand_over(self) -> list[Group]:
@@ -37,7 +38,7 @@ class Batches:
         return handed
 
     def allows(self, version: int) -> bool:
-        """May a group of `version` start, or would the open batch then be forced to hold more than fits?"""
+        """Whether a group of `version` may start without forcing the open batch to hold more than fits."""
         left = self._window.batch_groups - len(self._open)
         return not self._open or all(
             self._window.forced(w, extra=1) - self._held(w) <= left
@@ -45,7 +46,7 @@ class Batches:
         )
 
     def holds(self, group: Group) -> bool:
-        """Was this group handed over to the open batch?"""
+        """Whether this group was handed over to the open batch."""
         return group.id in self._open
 
     def take(self) -> list[Group]:
@@ -61,17 +62,18 @@ class Batches:
         return batch
 
     def commit(self) -> None:
+        """Count the groups in training as trained: their step is published."""
         self._ledger.commit()
 
     def give_back(self) -> list[Group]:
-        """The step in training was lost: its batch is taken again, or another one."""
+        """Return the groups of a lost train step to the active ones, finished: a later batch takes them."""
         returned = self._ledger.give_back()
         self._window.give_back(group.version for group in returned)
         self._open = {}
         return returned
 
     def reopen(self) -> None:
-        """The idle trainer lost what it was handed: hand over again."""
+        """Empty the open batch after the idle trainer lost the groups it was handed."""
         self._open = {}
 
     def check(self) -> None:
@@ -83,6 +85,7 @@ class Batches:
         return [group for group in self._ledger.finished() if group.id not in self._open]
 
     def _fits(self, group: Group) -> bool:
+        """Whether the open batch can take `group` and still everything it is forced to hold."""
         left = self._window.batch_groups - len(self._open) - 1
         for version in self._window.live():
             if version >= group.version:

@@ -1,7 +1,7 @@
 """Dispatch: puts requests on instances and takes them off again.
 
-Owns the queues of pinned requests that wait for a place. Changes the fleet and says what it did
-through `emit`; decides nothing about admission, batches or versions.
+Owns the queues of pinned requests that wait for a place. Changes the fleet and emits a decision for
+each change; decides nothing about admission, batches or versions.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ Emit = Callable[[Decision], None]
 
 
 class Dispatch:
-    """Requests between the ledger and the fleet."""
+    """Starts, moves, parks and releases requests on the instances of the fleet."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Dispatch:
         self.moving: dict[int, int] = {}
         self.pending: dict[int, deque[Trajectory]] = {}
         self._overrides: int | None = None
-        """Schedule `partial`: what goes on goes on under this version, whatever it is pinned to."""
+        """Schedule `partial`: requests go on under this version, whatever version they were pinned to."""
 
     # --- looking for a place ---
 
     def place_for(self, version: int, prompt_tokens: int) -> Instance | None:
-        """Where a new group of this version would start now."""
+        """The instance on which a request of this version would start now; None if none has room."""
         if self._queues:
             return self._fleet.roomiest(version, prompt_tokens)
         return self._dealt(version)
@@ -81,6 +81,7 @@ class Dispatch:
                 self.start(queue.popleft(), instance)
 
     def fill_version(self, version: int) -> None:
+        """Start requests of one version that wait for a place, while instances have room for them."""
         queue = self.pending.get(version)
         while queue:
             instance = self.place_for(version, queue[0].prompt_tokens + queue[0].tokens)
@@ -91,6 +92,7 @@ class Dispatch:
     # --- putting on and taking off ---
 
     def start(self, t: Trajectory, instance: Instance) -> None:
+        """Put a request on an instance and emit its `Start`."""
         group = self._ledger.group_of(t.id)
         assert group is not None, f"trajectory {t.id} belongs to no group"
         if t.tokens and not instance.spec.continues:
@@ -151,7 +153,7 @@ class Dispatch:
         )
 
     def _start_again(self, t: Trajectory, source: Instance, target: Instance) -> None:
-        """Neither its KV nor its tokens can go to the target: begin anew there, under the same version."""
+        """Restart a request on the target, same version, when neither its KV nor its tokens can move."""
         if t.phase == Phase.WAITING:
             # Its environment has the turn: it finds a place, and begins anew, when that replies.
             self.evict(t, source)
@@ -163,6 +165,7 @@ class Dispatch:
         self.start(t, target)
 
     def moved(self, t: Trajectory) -> None:
+        """A request has arrived on its new instance."""
         self._arrived(t)
         if t.phase == Phase.MOVING:
             t.phase = Phase.RUNNING
@@ -179,7 +182,7 @@ class Dispatch:
         self._emit(Evict(instance=instance.id, trajectory=t.id))
 
     def wait(self, t: Trajectory, tokens: int) -> None:
-        """The environment has the turn; the KV of `tokens` stays, or goes on to where it is moving."""
+        """A request waits for its environment; its `tokens` of KV stay on its instance or finish moving."""
         instance = self._fleet.get(t.instance)
         assert instance is not None, f"trajectory {t.id} waits nowhere"
         instance.remove(t)
@@ -188,7 +191,7 @@ class Dispatch:
         self._fleet.touch(instance)
 
     def resume(self, t: Trajectory, appended_tokens: int) -> None:
-        """The environment replied: go on where the KV is, or anywhere if it is gone."""
+        """Continue a request whose environment replied: on the instance with its KV, else on any."""
         instance = self._fleet.get(t.instance)
         if instance is None:
             t.tokens += appended_tokens
@@ -203,7 +206,7 @@ class Dispatch:
         self._emit(Resume(instance=instance.id, trajectory=t.id, appended_tokens=appended_tokens))
 
     def requeue(self, t: Trajectory, *, keeps_tokens: bool) -> None:
-        """Its instance is gone: continue elsewhere under the same version, or start again."""
+        """Put a request whose instance is gone first in its version's queue, with or without its tokens."""
         self._meters.restarted_trajectories += 1
         t.instance = None
         if not keeps_tokens:
@@ -214,7 +217,7 @@ class Dispatch:
             self.pending.setdefault(t.version, deque()).appendleft(t)
 
     def repin(self, version: int) -> None:
-        """Everything that waits for a place goes on under `version` (schedule `partial`)."""
+        """Schedule `partial`: every request that waits for a place goes on under `version`."""
         self._overrides = version
         waiting = [t for queue in self.pending.values() for t in queue]
         for t in waiting:
@@ -233,7 +236,7 @@ class Dispatch:
         t.version = version
 
     def _arrived(self, t: Trajectory) -> None:
-        """It is no longer on its way, one way or another."""
+        """Stop counting a request as on its way, whether it arrived or not."""
         instance = self._fleet.get(t.instance)
         if self.moving.pop(t.id, None) is not None and instance is not None:
             instance.arriving -= 1
@@ -242,7 +245,7 @@ class Dispatch:
         return not self._queues or self._fleet.has_room(instance, t.prompt_tokens + t.tokens)
 
     def _dealt(self, version: int) -> Instance | None:
-        """Batch scheduling: deal requests out in turn, whether or not there is room."""
+        """Batch scheduling: the next instance in turn that serves `version`, whether or not it has room."""
         serving = [i for i in self._fleet.serving(version) if i.state is State.UP]
         if not serving:
             return None

@@ -14,7 +14,7 @@ from dora_rl.core import inputs as told
 
 
 class Endings:
-    """Turns, scores, failures and moves of single trajectories."""
+    """Handles what happens to single trajectories: turns, ends, scores, failures and moves."""
 
     def __init__(self, parts: Parts, admission: Admission, steps: Steps, outcomes: Outcomes) -> None:
         self._p = parts
@@ -25,6 +25,7 @@ class Endings:
     # --- generating ---
 
     def ended(self, event: told.Ended) -> None:
+        """A trajectory generated its last token: free its slot and fill it."""
         p = self._p
         t, instance = self._heard_of(event)
         if t is None:
@@ -38,6 +39,7 @@ class Endings:
             self._admission.fill(instance)
 
     def turn_ended(self, event: told.TurnEnded) -> None:
+        """A trajectory waits for its environment: its slot is free, its KV stays."""
         t, instance = self._heard_of(event)
         if t is None or instance is None:
             return
@@ -46,7 +48,7 @@ class Endings:
         self._admission.fill(instance)
 
     def _heard_of(self, event: told.Ended | told.TurnEnded) -> tuple[Trajectory | None, Instance | None]:
-        """The trajectory an instance speaks of, unless it was meanwhile started elsewhere."""
+        """The trajectory that an instance reports on, or None if it was started elsewhere meanwhile."""
         instance = self._p.fleet.get(event.instance)
         if instance is not None:
             instance.last_seen, instance.clock = event.at, event.clock
@@ -60,6 +62,7 @@ class Endings:
     # --- moving ---
 
     def moved(self, event: told.Moved) -> None:
+        """A request arrived: learn from the time it took."""
         self._p.estimates.move_ended(event.trajectory, event.at)
         self._p.meters.kv_bytes_moved += event.kv_bytes
         t = self._p.ledger.trajectory(event.trajectory)
@@ -67,6 +70,7 @@ class Endings:
             self._p.dispatch.moved(t)
 
     def move_failed(self, event: told.MoveFailed) -> None:
+        """A move failed: the request waits for a place with the tokens it has."""
         t = self._p.ledger.trajectory(event.trajectory)
         if t is not None and t.id in self._p.dispatch.moving:
             self._outcomes.take_off(t, event.reason)
@@ -76,18 +80,21 @@ class Endings:
     # --- environments ---
 
     def environment_replied(self, event: told.EnvironmentReplied) -> None:
+        """An environment replied: its trajectory goes on."""
         t = self._p.ledger.trajectory(event.trajectory)
         if t is not None and t.phase == Phase.WAITING:
             self._p.dispatch.resume(t, event.tokens)
 
     def environment_failed(self, event: told.EnvironmentFailed) -> None:
+        """An environment broke: another attempt of the trajectory, or its end."""
         self._try_again(event, "environment")
 
     def refused(self, event: told.Refused) -> None:
-        """An engine that cannot carry out a request counts like an environment that broke."""
+        """An engine cannot carry out a request: another attempt of the trajectory, or its end."""
         self._try_again(event, "engine")
 
     def _try_again(self, event: told.EnvironmentFailed | told.Refused, whose: str) -> None:
+        """Start another attempt of a trajectory, or close it when its tries are used up."""
         group = self._p.ledger.group_of(event.trajectory)
         if group is None or (t := group.member(event.trajectory)).phase >= Phase.SCORED:
             return
@@ -100,7 +107,7 @@ class Endings:
             self._give_up(group, t, f"failed: {whose}, {t.failures} tries")
 
     def _give_up(self, group: Group, t: Trajectory, outcome: str) -> None:
-        """A member failed for good; the group goes on while enough are left."""
+        """Close a member that failed for good; its group goes on while `min_members` are left."""
         group.unscored -= 1
         self._outcomes.close(group, [t], outcome)
         if len(group.left()) < self._p.control.min_members:
@@ -111,6 +118,7 @@ class Endings:
     # --- scores ---
 
     def scored(self, event: told.Scored) -> None:
+        """A trajectory was scored; with the last score its group is finished."""
         group = self._p.ledger.group_of(event.trajectory)
         if group is None or (t := group.member(event.trajectory)).phase != Phase.ENDED:
             return
@@ -120,6 +128,7 @@ class Endings:
             self._finished(group)
 
     def _finished(self, group: Group) -> None:
+        """Filter a group whose members are all scored, or let a batch have it."""
         p = self._p
         if group.is_evaluation:
             p.ledger.forget(group)
@@ -134,7 +143,7 @@ class Endings:
             self._steps.take()
 
     def _replace(self, group: Group, outcome: str) -> None:
-        """The group ends in an outcome, and another may start for it."""
+        """Close a group in a counted outcome and let another start in its place."""
         self._outcomes.close_group(group, outcome)
         if not group.is_evaluation:
             self._p.schedule.gate.closed()

@@ -1,7 +1,8 @@
 """What control believes about lengths and costs, learned from what it has seen.
 
 Control never sees a true length or a true cost. Lengths are kept as a log-spaced histogram of ended
-trajectories; times as running averages. Before anything was seen a prior stands in.
+trajectories; times as running averages. Before anything was seen a prior stands in. No estimate can
+break a law: they choose among what is allowed.
 """
 
 import math
@@ -14,10 +15,10 @@ _BUCKETS_PER_OCTAVE = 4
 
 
 class LengthEstimate(Protocol):
-    """How long trajectories are, as far as anyone knows."""
+    """Expected lengths of trajectories in tokens, learned from those that ended."""
 
     def observe(self, tokens: int) -> None:
-        """A trajectory ended after `tokens`."""
+        """Learn that a trajectory ended after `tokens`."""
 
     def mean(self) -> float:
         """Expected tokens of a trajectory that has not started."""
@@ -30,7 +31,7 @@ class LengthEstimate(Protocol):
 
 
 class LearnedLengths:
-    """A histogram of ended lengths; heavier than seen where nothing longer was seen yet."""
+    """A histogram of ended lengths, with a heavier tail assumed beyond the longest seen."""
 
     def __init__(self, *, prior_tokens: float, max_tokens: int, bias: float = 1.0) -> None:
         self._max_tokens = max_tokens
@@ -93,7 +94,7 @@ class LearnedLengths:
 
 
 class Average:
-    """A running average that forgets: the newest observation weighs `weight`."""
+    """A running average in which the newest observation weighs at least `weight`."""
 
     __slots__ = ("_weight", "seen", "value")
 
@@ -109,7 +110,7 @@ class Average:
 
 
 class Estimates:
-    """Everything control believes, in one place."""
+    """All that control has learned: lengths, and seconds of loads, moves, decode steps and train steps."""
 
     def __init__(
         self, *, lengths: LengthEstimate, load_s: float, move_s: float, step_s: float, bias: float = 1.0
@@ -127,22 +128,22 @@ class Estimates:
 
     @property
     def load_s(self) -> float:
-        """Seconds an instance needs to change versions."""
+        """Expected seconds an instance needs to load a version."""
         return self.bias * self._load.value
 
     @property
     def move_s(self) -> float:
-        """Seconds a request pauses when it moves."""
+        """Expected seconds for which a request does not decode when it moves."""
         return self.bias * self._move.value
 
     @property
     def step_s(self) -> float:
-        """Seconds of one decode step."""
+        """Expected seconds of one decode step."""
         return self.bias * self._decode.value
 
     @property
     def train_s(self) -> float | None:
-        """Seconds of one train step; None before the first ended."""
+        """Expected seconds of one train step; None before the first one ended."""
         return self.bias * self._train.value if self._train else None
 
     # --- learning ---

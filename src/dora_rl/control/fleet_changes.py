@@ -17,13 +17,13 @@ from dora_rl.core.decisions import Drop, Interrupt, Lend, Load, Return
 from dora_rl.core.recipe import Control
 
 _MANY = 256
-"""Trajectories among which the longest stands for a version's slowest."""
+"""Number of trajectories whose longest one is taken for a version's slowest request."""
 _RELIEF = 0.05
-"""Share of the KV that an answer to pressure frees."""
+"""Share of an instance's KV that is freed when it reports pressure."""
 
 
 class Steering:
-    """Versions on instances."""
+    """Changes which versions instances hold, frees KV under pressure, and lends instances to the trainer."""
 
     def __init__(
         self,
@@ -49,7 +49,10 @@ class Steering:
     # --- rebalancing ---
 
     def rebalance(self, waiting: Mapping[int, int], planned: int, now: float) -> None:
-        """Look at placement again: `waiting` requests by version, `planned` ones of the newest to come."""
+        """Plan placement anew and carry the plan out.
+
+        `waiting` counts the requests without a place by version, `planned` those of the newest to come.
+        """
         situation = self._situation(waiting, planned, now)
         changes = self._planner.plan(situation)
         moved = {t.version for change in changes for t, _ in change.moves}
@@ -80,7 +83,7 @@ class Steering:
         )
 
     def _carry_out(self, change: Change, waiting: Set[int], moved: Set[int], now: float) -> None:
-        """Make a change, while requests of some versions wait for a place and of some are about to move."""
+        """Carry out one change; `waiting` versions have requests without a place, `moved` ones are moving."""
         instance = change.instance
         for t, target in change.moves:
             self._dispatch.move(t, self._fleet.instances[target], now)
@@ -117,6 +120,7 @@ class Steering:
             self._emit(Drop(instance=instance.id, version=version))
 
     def loaded(self, instance: Instance, version: int) -> None:
+        """An instance has loaded `version`: requests of it may run there."""
         if version != instance.loading:
             return  # An interruption overtook it.
         self._fleet.expect(instance, None)
@@ -128,7 +132,7 @@ class Steering:
     # --- KV pressure ---
 
     def relieve(self, instance: Instance, now: float) -> None:
-        """Free a twentieth of the KV.
+        """Free a twentieth of an instance's KV.
 
         Requests that wait for their environment go first; then the largest move to where there is
         plenty; then the smallest park, on an instance that parks when it is told to.
@@ -156,7 +160,7 @@ class Steering:
                     self._dispatch.evict(t, instance)
 
     def _move_away(self, t: Trajectory, instance: Instance, now: float, *, reserve: float = 0.0) -> bool:
-        """Move a request to an instance of its version with room to spare."""
+        """Move a request to an instance of its version with room for it and `reserve`; False if none has."""
         tokens = int(t.prompt_tokens + instance.clock - t.offset + reserve)
         target = self._fleet.roomiest(t.version, tokens)
         if target is None or target is instance:
@@ -167,7 +171,7 @@ class Steering:
     # --- elastic devices ---
 
     def prepare_lending(self, now: float) -> list[Instance]:
-        """Elastic instances will train: their requests move where there is room, the others wait."""
+        """Mark elastic instances as lent; their requests move where there is room, the others wait."""
         elastic = [i for i in self._fleet if i.spec.elastic and i.state in (State.UP, State.LOADING)]
         for instance in elastic:
             instance.state = State.LENT
@@ -179,19 +183,19 @@ class Steering:
         return elastic
 
     def lend(self, instances: list[Instance]) -> None:
-        """Let these train from now on: said last, so that they decode while the batch is on its way."""
+        """Emit `Lend` for these instances: after the batch's own decisions, so that they decode meanwhile."""
         for instance in instances:
             self._emit(Lend(instance=instance.id))
 
     def give_back(self, now: float) -> None:
-        """Training is over: elastic instances generate again."""
+        """Return the lent instances from the trainer: they generate again."""
         for instance in self._fleet:
             if instance.state is State.LENT:
                 self._emit(Return(instance=instance.id))
                 instance.state, instance.last_seen = State.RETURNING, now
 
     def renew_returning(self, now: float) -> None:
-        """A version was published: instances that come back with nothing to do serve it."""
+        """Load the version just published on returning instances that have nothing to do."""
         newest = self._window.newest
         for instance in self._fleet:
             is_free = instance.is_idle and instance.loading is None
@@ -200,6 +204,7 @@ class Steering:
                 instance.state = State.RETURNING
 
     def returned(self, instance: Instance) -> None:
+        """An instance has its devices back: it generates, or loads its version first."""
         is_loading = instance.loading is not None and self._is_bare(instance)
         instance.state = State.LOADING if is_loading else State.UP
         self._fleet.touch(instance)
@@ -211,7 +216,7 @@ class Steering:
     # --- schedule `partial` ---
 
     def interrupt(self, version: int) -> None:
-        """Everything unfinished goes on under `version`; the record keeps where each stretch began."""
+        """Schedule `partial`: let all unfinished trajectories go on under `version`, as a new segment."""
         for instance in self._fleet:
             requests = instance.requests()
             for t in requests:

@@ -1,4 +1,4 @@
-"""Integrity: the laws, asserted over the books of one control plane."""
+"""Integrity: the laws, asserted over the state of one control plane. Owns no state and changes none."""
 
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.parts import Parts
@@ -18,6 +18,7 @@ def check_integrity(p: Parts) -> None:
 
 
 def _check_place(p: Parts, t: Trajectory, pending: set[int]) -> None:
+    """Assert that a trajectory is on an instance, in a queue or ended, as its phase says."""
     if t.phase in (Phase.RUNNING, Phase.MOVING):
         assert p.fleet.get(t.instance) is not None, f"trajectory {t.id} runs nowhere"
     assert (t.phase == Phase.PENDING) == (t.id in pending), f"trajectory {t.id} is queued wrongly"

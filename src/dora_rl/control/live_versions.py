@@ -1,4 +1,8 @@
-"""Versions: which are alive, and when their weights may go."""
+"""Versions: which are alive, and when their weights may go.
+
+Owns the set of live versions. The newest is always live; any other stays live exactly as long as a group,
+an evaluation or an instance uses it.
+"""
 
 from dora_rl.control.dispatch import Dispatch, Emit
 from dora_rl.control.fleet import Fleet
@@ -8,7 +12,7 @@ from dora_rl.core.decisions import Retire
 
 
 class Versions:
-    """The published versions that somebody may still use."""
+    """The live versions: published, and newest or still used by a group, an evaluation or an instance."""
 
     def __init__(self, window: Window, ledger: Ledger, fleet: Fleet, dispatch: Dispatch, emit: Emit) -> None:
         self._window = window
@@ -19,13 +23,15 @@ class Versions:
         self._live = {0}
 
     def are_live(self, version: int) -> bool:
+        """Whether `version` is live."""
         return version in self._live
 
     def publish(self, version: int) -> None:
+        """Add a published version to the live ones."""
         self._live.add(version)
 
     def retire(self) -> None:
-        """A version that is not the newest goes when no group, evaluation or instance uses it."""
+        """Retire every version but the newest that no group, evaluation or instance uses."""
         for version in sorted(self._live - {self._window.newest}):
             if not self._is_used(version):
                 self._live.discard(version)

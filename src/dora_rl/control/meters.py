@@ -1,6 +1,7 @@
 """Meters: what a run is judged by, counted where it is decided.
 
-Durations of the trainer's waits by reason, staleness of what was trained on, moves and changes.
+Owns the durations of the trainer's waits by reason, the staleness of what was trained on, and counts of
+moves and losses. Decides nothing, and nothing is decided by these but the controllers of R and S.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from dora_rl.control.window import Verdict
 
 
 class Meters:
-    """Counters of one run."""
+    """Counters of one run: waits in seconds, staleness, moves, version changes, losses."""
 
     def __init__(self) -> None:
         self.waited_s = {Verdict.STARVED: 0.0, Verdict.WINDOW: 0.0, Verdict.PROMPTS: 0.0}
@@ -28,7 +29,7 @@ class Meters:
         self._since = 0.0
 
     def wait(self, reason: Verdict | None, now: float) -> bool:
-        """The trainer waits for `reason` from now on (None: it does not). True if that is news."""
+        """Note that the trainer waits for `reason` from now on (None: not at all); True if that changed."""
         if self._waiting is not None:
             self.waited_s[self._waiting] += now - self._since
         changed = reason is not self._waiting
@@ -36,19 +37,22 @@ class Meters:
         return changed
 
     def took(self, batch: list[Group], staleness: tuple[int, ...], now: float) -> None:
-        """A batch was taken: the wait is over."""
+        """Count a batch that was taken: its staleness, its mixed trajectories, the end of the wait."""
         self.wait(None, now)
         self.staleness.update(staleness)
         self.mixed_trajectories += sum(t.is_mixed for group in batch for t in group.left())
 
     @property
     def starved_s(self) -> float:
+        """Seconds the trainer waited with fewer than B groups finished."""
         return self.waited_s[Verdict.STARVED]
 
     @property
     def window_stall_s(self) -> float:
+        """Seconds the trainer waited, with B groups finished, for unfinished ones near their deadline."""
         return self.waited_s[Verdict.WINDOW]
 
     @property
     def prompts_wait_s(self) -> float:
+        """Seconds the trainer waited for prompts that the source had not offered."""
         return self.waited_s[Verdict.PROMPTS]

@@ -8,11 +8,11 @@ from dora_rl.control.estimates import Average, Estimates
 from dora_rl.control.window import Window
 
 _MANY = 256
-"""Trajectories among which a straggler is looked for."""
+"""Number of trajectories whose longest one a version must have time for."""
 
 
 class Pace:
-    """Moving averages of one run, and the predictions made from them."""
+    """Averages of train steps and finished groups over time, and the predictions made from them."""
 
     def __init__(self, window: Window, estimates: Estimates) -> None:
         self._window = window
@@ -26,9 +26,11 @@ class Pace:
     # --- telling ---
 
     def taken(self, now: float) -> None:
+        """A batch was taken: its step begins now."""
         self._step_began = now
 
     def published(self, now: float) -> None:
+        """A version was published: learn the interval and the rate of finished groups."""
         elapsed = max(1e-9, now - self._published_at)
         if self._interval is None:
             self._interval = Average(elapsed, weight=0.5)
@@ -37,36 +39,38 @@ class Pace:
         self._published_at, self._finished_since, self._step_began = now, 0, None
 
     def step_lost(self) -> None:
+        """The step in flight was lost: none is under way."""
         self._step_began = None
 
     def group_finished(self) -> None:
+        """Count a finished group."""
         self._finished_since += 1
 
     # --- predicting ---
 
     @property
     def interval_s(self) -> float:
-        """Seconds from one publish to the next."""
+        """Expected seconds from one publish to the next; 0 before the first."""
         return self._interval.value if self._interval else 0.0
 
     def time_left_s(self, now: float) -> float:
-        """Seconds until the trainer can take another batch."""
+        """Expected seconds until the trainer can take another batch; 0 if it is idle."""
         if self._step_began is None or self._estimates.train_s is None:
             return 0.0
         return max(0.0, self._estimates.train_s - (now - self._step_began))
 
     def would_starve(self, now: float) -> bool:
-        """Will the trainer find less than a batch when it is done?"""
+        """Whether fewer than B groups are expected to be finished when the trainer can take a batch."""
         expected = self._window.num_finished + self._rate.value * self.time_left_s(now)
         return expected < self._window.batch_groups
 
     def slack_s(self, version: int, now: float) -> float:
-        """Seconds until the last batch that may hold `version` is taken."""
+        """Expected seconds until the last batch that may hold `version` is taken."""
         batches = max(0, version + self._window.max_staleness - self._window.taken)
         return self.time_left_s(now) + batches * self.interval_s
 
     def can_finish(self, version: int, now: float) -> bool:
-        """Would groups of `version` that start now end before their deadline, even a very long one?
+        """Whether groups of `version` that start now should end before their deadline, even a long one.
 
         One straggler among them stalls the whole window, so the longest of many counts, not the mean.
         """

@@ -22,7 +22,7 @@ from dora_rl.core.recipe import Batch, Control
 
 
 class Parts:
-    """One run's books, fleet and policies."""
+    """The objects of one run's control plane, and the decisions of the input being handled."""
 
     def __init__(
         self,
@@ -68,15 +68,16 @@ class Parts:
         self.versions = Versions(self.window, self.ledger, self.fleet, self.dispatch, self.emit)
 
     def emit(self, decision: Decision) -> None:
+        """Append a decision to those of the input being handled."""
         self.out.append(decision)
 
     def decided(self) -> list[Decision]:
-        """What was decided since the last call."""
+        """Return the decisions emitted since the last call, in order, and clear them."""
         decisions, self.out = self.out, []
         return decisions
 
 
 def _most_at_once(schedule: Schedule, batch: Batch) -> int:
-    """Groups one input can let start: all of R, and those that follow a batch taken at the same moment."""
+    """Most groups one input can let start: all of R, and those after a batch taken at the same moment."""
     target = schedule.active_groups or (schedule.max_staleness + 1) * batch.groups
     return target + batch.groups + schedule.redundant_groups

@@ -20,10 +20,10 @@ from dora_rl.core.record import Record
 Placement = Literal["auto", "exclusive", "shared"]
 
 _FULL = 0.93
-"""Requests are moved together up to this share of an instance's KV: they will grow."""
+"""Share of an instance's KV up to which requests are moved onto it: they will still grow."""
 
 _UNTOUCHABLE = 1e15
-"""Tokens an instance counts for that is loading a version: nothing outweighs it."""
+"""Tokens of KV counted for a version that an instance is loading, so that no plan reassigns it."""
 
 
 class Change:
@@ -38,22 +38,22 @@ class Change:
 
 
 class Situation(Record, frozen=True, gc=True):
-    """What the planner needs to know beyond the fleet."""
+    """What the planner needs to know beyond the fleet: demands, backlog and times by version."""
 
     demands: Mapping[int, float]
     """Expected tokens left, by version; the newest includes what will be admitted next."""
     backlog: Mapping[int, int]
-    """Requests that want a place now, by version."""
+    """Number of requests that wait for a place now, by version."""
     horizon_s: float
-    """How long a change will be of use: the time to the next publish."""
+    """Seconds for which a change will be of use: the time to the next publish."""
     slack_s: Mapping[int, float]
-    """Time until a version's deadline."""
+    """Seconds until a version's deadline, by version."""
     longest_s: Mapping[int, float]
-    """Time a version's slowest running request is expected to need on an instance without other versions."""
+    """Seconds that a version's slowest running request should need on an instance of its own."""
 
 
 class Planner:
-    """Turns demands into changes of the fleet."""
+    """Plans which instances change versions, from the demand of each version."""
 
     def __init__(self, fleet: Fleet, estimates: Estimates, *, placement: Placement) -> None:
         self._fleet = fleet
@@ -81,7 +81,7 @@ class Planner:
 
     @staticmethod
     def _least(bins: list[Bin], present: list[Instance]) -> list[int]:
-        """Instances that the KV of each bin's requests fills."""
+        """Number of instances that the KV of each bin's requests would fill."""
         capacity = sum(i.kv_capacity for i in present) / len(present)
         kv = dict.fromkeys((version for b in bins for version in b), 0.0)
         for instance in present:
@@ -91,10 +91,11 @@ class Planner:
         return [ceil(sum(kv[version] for version in b) / (_FULL * capacity)) for b in bins]
 
     def _may_share(self, situation: Situation, present: list[Instance]) -> Callable[[Bin, float], bool]:
-        """Cohorts decode in turn: k of them run at a k-th of the speed, and must still make their deadlines.
+        """The test whether several versions may share an instance.
 
-        So versions share only while together they need half of what is left of an instance by then, and
-        while something waits for the instance this frees.
+        Cohorts decode in turn: k of them run at a k-th of the speed, and must still make their deadlines. So
+        versions share only while together they need half of what is left of an instance by then, and while
+        something waits for the instance this frees.
         """
         fits = min(i.spec.versions_that_fit for i in present)
         newest = max(situation.demands)
@@ -124,7 +125,7 @@ class Planner:
 
 
 class _Execution:
-    """One plan in the making: an assignment, and the room that is still unspoken for."""
+    """A plan being made: the assignment, and the slots and KV that its moves have reserved so far."""
 
     def __init__(
         self,
@@ -175,8 +176,11 @@ class _Execution:
         return Change(instance, versions, moves)
 
     def _pays(self, instance: Instance, versions: Bin, num_moved: int) -> bool:
-        """Tokens won by what can start here and by cohorts that no longer wait their turn, against tokens
-        lost while requests travel."""
+        """Whether a change gains more tokens than it costs.
+
+        Gained: by requests that can start here, and by cohorts that no longer wait their turn. Lost: while
+        requests are on their way.
+        """
         e, s = self._estimates, self._situation
         steps = max(0.0, s.horizon_s - e.load_s) / e.step_s
         busy = [version for version, cohort in instance.cohorts.items() if len(cohort)]
@@ -185,7 +189,7 @@ class _Execution:
         return (max(0, self._wanted[versions]) + quicker) * steps > num_moved * e.move_s / e.step_s
 
     def _targets(self, source: Instance, requests: list[Trajectory]) -> list[tuple[Trajectory, int]] | None:
-        """A place for every request on instances that keep its version, or None if one has none."""
+        """A target for every request among instances that keep its version; None if one has no target."""
         moves: list[tuple[Trajectory, int]] = []
         for t in requests:
             tokens = source.kv_of(t)
@@ -231,12 +235,12 @@ class _Execution:
         self._extra[key] = (requests + sign, kv + sign * tokens)
 
     def _load(self, instance: Instance) -> float:
-        """By KV: requests that are moved are old, and long."""
+        """Share of an instance's KV in use with the plan's moves: moved requests are old and long."""
         _, kv = self._extra.get(instance.id, (0, 0.0))
         return (instance.kv_tokens + kv) / instance.kv_capacity
 
     def _unserved(self, versions: Bin) -> int:
-        """Requests of these versions that find no slot on the instances that keep them."""
+        """Number of requests of these versions without a free slot on the instances that keep them."""
         wanted = sum(self._situation.backlog.get(v, 0) for v in versions)
         for key, b in self._assignment.items():
             instance = self._fleet.instances[key]

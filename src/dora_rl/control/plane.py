@@ -31,7 +31,7 @@ from dora_rl.core.recipe import Batch, Control
 
 
 class ControlPlane:
-    """One run's decisions."""
+    """Turns the inputs of one run, one by one, into decisions."""
 
     def __init__(
         self,
@@ -80,32 +80,34 @@ class ControlPlane:
         self.estimates, self.meters, self.target, self.prompts = p.estimates, p.meters, p.target, p.prompts
 
     def handle(self, event: Input) -> list[Decision]:
-        """Take in what happened; return what to do about it, in order."""
+        """Take in one input and return the decisions it leads to, in the order to carry them out."""
         self._p.now = event.at
         self._handlers[type(event)](event)
         return self._p.decided()
 
     @property
     def is_done(self) -> bool:
+        """Whether the last train step was published."""
         return self._steps.is_done
 
     @property
     def steps(self) -> int:
-        """Train steps of the whole run."""
+        """Number of train steps of the whole run."""
         return self._p.steps
 
     @property
     def is_training(self) -> bool:
+        """Whether a train step is in flight."""
         return self._steps.is_training
 
     @property
     def is_stranded(self) -> bool:
-        """No batch fills any more: no prompts are left to come, and too few groups are active."""
+        """Whether no batch can fill any more: the source is exhausted and too few groups are active."""
         return self.prompts.is_exhausted and self.lacks_prompts
 
     @property
     def lacks_prompts(self) -> bool:
-        """The trainer waits, and without another prompt it waits for ever."""
+        """Whether the idle trainer would wait for ever without another prompt."""
         return self._admission.lacks_prompts and not (self.is_training or self.is_done)
 
     def check_integrity(self) -> None:
@@ -164,7 +166,7 @@ class ControlPlane:
             self._p.versions.retire()
 
     def _noted(self, event: told.Lent | told.Fault | told.Replayed) -> None:
-        """For the record: lending was decided here, and of a death control has to know InstanceLost."""
+        """Ignore an input that is only recorded: nothing is decided about it."""
 
     def _returned(self, event: told.Returned) -> None:
         instance = self._p.fleet.get(event.instance)
@@ -198,7 +200,7 @@ class ControlPlane:
         return is_generating and self._p.now - instance.last_seen > self._p.control.silence_s
 
     def _trained(self, event: told.Trained) -> None:
-        """Devices that were lent generate while the version is published, unless the next step wants them."""
+        """Give lent devices back while the version is published, unless the next step wants them at once."""
         if self.is_training and self._p.batches.verdict() is not Verdict.READY:
             self._p.steering.give_back(event.at)
 
@@ -220,7 +222,7 @@ class ControlPlane:
     # --- placement ---
 
     def _look_again(self) -> None:
-        """Something changed for all: place versions anew, then start whatever now has a place."""
+        """Place versions anew, then start whatever has room: after a change that concerns all instances."""
         self._rebalance()
         self._admission.fill_everything()
 

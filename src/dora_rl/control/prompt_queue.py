@@ -14,10 +14,10 @@ class PromptQueue:
 
     def __init__(self, *, most_at_once: int) -> None:
         self.most_at_once = most_at_once
-        """Groups that one input can let start: so many queued, and none of them waits for an offer."""
+        """Most groups that one input can let start: with so many queued, none waits for an offer."""
         self.waiting: deque[QueuedPrompt] = deque()
         self.is_exhausted = False
-        """No more will be offered."""
+        """Whether the source has no more prompts to offer."""
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -28,8 +28,9 @@ class PromptQueue:
         self.is_exhausted = self.is_exhausted or event.is_last
 
     def peek(self) -> QueuedPrompt:
-        """The prompt that starts next; there must be one."""
+        """The prompt that starts next, left in the queue, which must not be empty."""
         return self.waiting[0]
 
     def take(self) -> QueuedPrompt:
+        """Remove and return the prompt that starts next."""
         return self.waiting.popleft()

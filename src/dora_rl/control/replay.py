@@ -15,18 +15,18 @@ from dora_rl.core.record import Record
 
 
 class Difference(Record, frozen=True):
-    """Where record and replay part: None stands for a decision that one of them does not have."""
+    """The first decision in which record and replay differ; None where one of them has no such decision."""
 
     seq: int
     event: Input
     recorded: Decision | None = None
     replayed: Decision | None = None
     refusal: str | None = None
-    """Set if the control plane could not take the input at all."""
+    """The error with which the control plane refused the input, if it could not handle it at all."""
 
 
 class Replay(Record, frozen=True):
-    """How far a replay came, and the first difference if there was one."""
+    """The result of a replay: how many inputs and decisions agreed, and the first difference if any."""
 
     num_inputs: int
     num_decisions: int
@@ -34,7 +34,7 @@ class Replay(Record, frozen=True):
 
 
 def replay(plane: ControlPlane, events: Iterable[Event]) -> Replay:
-    """Feed the recorded inputs to a fresh control plane until it decides otherwise than it did."""
+    """Feed recorded inputs to a fresh control plane up to the first decision that differs from the record."""
     num_inputs = num_decisions = 0
     for event in events:
         difference = _compare(plane, num_inputs, event)

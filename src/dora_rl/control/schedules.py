@@ -19,38 +19,38 @@ from dora_rl.core.record import Record
 
 
 class Gate(Protocol):
-    """When new groups may start, besides the window's rule."""
+    """A schedule's own rule for when new groups may start, besides the window's."""
 
     @property
     def is_open(self) -> bool: ...
 
     def admitted(self) -> None:
-        """A group started."""
+        """Count a group that started."""
 
     def closed(self) -> None:
-        """A group ended in an outcome: another may take its place."""
+        """Count a group that ended in an outcome: another may start in its place."""
 
     def onset(self, missing_groups: int) -> None:
-        """A step begins and `missing_groups` are missing from the target."""
+        """A train step begins, with `missing_groups` fewer groups active than the target."""
 
 
 class AlwaysOpen:
-    """Continuous admission."""
+    """The gate of continuous admission: never closed."""
 
     is_open = True
 
     def admitted(self) -> None:
-        """Nothing to count."""
+        """Ignored: this gate counts no groups."""
 
     def closed(self) -> None:
-        """Nothing to replace."""
+        """Ignored: this gate counts no groups."""
 
     def onset(self, missing_groups: int) -> None:
-        """Every moment is as good as an onset."""
+        """Ignored: groups may start at any moment."""
 
 
 class AtOnset:
-    """A quota of groups at each onset, and none in between but for those that came to nothing."""
+    """The gate that lets a quota of groups start at each step's onset, and replacements in between."""
 
     def __init__(self, *, most_groups: int | None = None) -> None:
         self._most_groups = most_groups
@@ -72,14 +72,14 @@ class AtOnset:
 
 
 class Schedule(Record, frozen=True, gc=True):
-    """What distinguishes one schedule from another."""
+    """All that distinguishes one schedule from another: bound, target, gate, and what a publish does."""
 
     max_staleness: int
     active_groups: int | None
-    """Target number of active groups; None lets a controller find it."""
+    """Target number of active groups, R; None lets the controller find it."""
     gate: Gate
     interrupts: bool = False
-    """Unfinished work goes on with each new version instead of its own."""
+    """Whether a publish interrupts unfinished trajectories, which go on under the new version."""
     redundant_groups: int = 0
 
 
@@ -131,4 +131,5 @@ _SCHEDULES: dict[ScheduleName, Callable[[Control, Batch], Schedule]] = {
 
 
 def make_schedule(control: Control, batch: Batch) -> Schedule:
+    """The schedule that a recipe names."""
     return _SCHEDULES[control.schedule](control, batch)

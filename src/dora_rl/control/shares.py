@@ -39,13 +39,13 @@ def largest_remainder(demands: Sequence[float], total: int, least: Sequence[int]
 
 
 def _reducible(shares: list[int], floors: list[int]) -> list[int]:
-    """Where one can be taken away: above its floor if any is, else wherever more than one is left."""
+    """Indices of shares that may lose one: those above their floor, else those above one."""
     above = [i for i, share in enumerate(shares) if share > floors[i]]
     return above or [i for i, share in enumerate(shares) if share > 1]
 
 
 def exclusive_bins(demands: Mapping[int, float], num_instances: int) -> list[Bin]:
-    """Every version alone; the two smallest neighbours share while there are more versions than instances."""
+    """One bin for each version; while there are more than instances, the two smallest neighbours merge."""
     bins: list[Bin] = [(version,) for version in sorted(demands)]
     while len(bins) > max(1, num_instances):
         sizes = [_demand(a, demands) + _demand(b, demands) for a, b in pairwise(bins)]

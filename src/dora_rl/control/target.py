@@ -12,7 +12,7 @@ from dora_rl.control.window import Window
 
 
 class Target:
-    """How many groups should be active; fixed, or found by watching what is finished at each publish."""
+    """The target number of active groups R: fixed, or adjusted by what is finished at each publish."""
 
     def __init__(self, *, window: Window, fixed: int | None) -> None:
         self._window = window
@@ -22,11 +22,11 @@ class Target:
         self._hold = 0
 
     def reached(self) -> None:
-        """Admission stopped because the target was reached."""
+        """Note that the target kept a group from being admitted."""
         self._was_binding = True
 
     def published(self, *, was_starved: bool) -> None:
-        """A step ended: compare what is finished with what the next batch needs."""
+        """A step ended: adjust R by comparing the finished groups with what the next batch needs."""
         was_binding, self._was_binding = self._was_binding, False
         if self._is_fixed:
             return
@@ -39,7 +39,7 @@ class Target:
             self._hold = 1 + self.groups // self._window.batch_groups
 
     def _change(self, *, was_binding: bool, was_starved: bool) -> int:
-        """How far R is from the smallest that keeps a margin of finished groups."""
+        """By how much R should change to keep a margin of finished groups over B."""
         batch = self._window.batch_groups
         margin = max(1, batch // 16)
         surplus = self._window.num_finished - batch
@@ -51,7 +51,7 @@ class Target:
 
     @property
     def _most(self) -> int:
-        """More could never all be trained in time."""
+        """The largest useful R, (S + 1) B: more groups could not all be trained in time."""
         return (self._window.max_staleness + 1) * self._window.batch_groups
 
 
@@ -64,7 +64,10 @@ class StalenessTarget:
         self._calm = 0
 
     def published(self, *, stall_share: float, oldest_taken: int) -> None:
-        """A step ended: `stall_share` of it was window stall, `oldest_taken` its greatest staleness."""
+        """A step ended: adjust S.
+
+        `stall_share` of the step was window stall; `oldest_taken` was the greatest staleness in its batch.
+        """
         if stall_share > 0.02 and self._window.max_staleness < self._limit:
             self._window.loosen(self._window.max_staleness + 1)
             self._calm = 0

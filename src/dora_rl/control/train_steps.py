@@ -1,6 +1,7 @@
 """Steps: the trainer's side of the control plane.
 
-When a batch is taken, what its beginning and its end change, and what the idle trainer waits for.
+Owns whether a step is in flight. Decides when a batch is taken, what a step's beginning and its end
+change, and what the idle trainer waits for. One step at a time, each on exactly B groups.
 """
 
 from dora_rl.control.admission import Admission
@@ -14,7 +15,7 @@ from dora_rl.core.inputs import Published
 
 
 class Steps:
-    """Train steps, one after another."""
+    """Takes a batch for each train step, and handles the step's end or loss."""
 
     def __init__(self, parts: Parts, admission: Admission, outcomes: Outcomes) -> None:
         self._p = parts
@@ -30,7 +31,7 @@ class Steps:
     # --- taking ---
 
     def take(self) -> None:
-        """Close the next batch if the trainer is idle and the rule allows; else say what it waits for."""
+        """Take the next batch if the trainer is idle and the rule allows; else emit what it waits for."""
         p = self._p
         if self.is_training or self.is_done or p.window.taken == p.steps:
             return
@@ -50,6 +51,7 @@ class Steps:
             self._p.emit(Wait(reason=verdict.value))
 
     def _begin(self, number: int, batch: list[Group]) -> None:
+        """Begin a train step on `batch`: lend elastic instances, emit `Take`, let new groups start."""
         p = self._p
         staleness = tuple(number - group.version for group in batch)
         self.is_training = True
@@ -62,14 +64,14 @@ class Steps:
         p.steering.lend(lent)
 
     def _onset(self) -> None:
-        """A step begins: new groups may start."""
+        """Open the gate at a step's beginning and let new groups start."""
         p = self._p
         p.schedule.gate.onset(p.target.groups - p.window.num_active)
         self._admission.admit()
         p.versions.retire()
 
     def _abort_redundant(self) -> None:
-        """Groups started beyond need end when a batch is complete: the youngest, unfinished ones first."""
+        """Close redundant groups before a batch is taken: the unfinished first, the youngest first."""
         p = self._p
         while p.window.spare and (version := p.window.overfull()) is not None:
             candidates = (group for group in p.ledger.groups.values() if group.version <= version)
@@ -79,7 +81,7 @@ class Steps:
     # --- ending ---
 
     def published(self, event: Published) -> None:
-        """A step ended: count it, learn from it, and take the next batch if there is one."""
+        """A version was published: count its step, learn from it, and take the next batch if there is one."""
         p = self._p
         p.window.publish(event.version)
         p.versions.publish(event.version)
@@ -99,7 +101,7 @@ class Steps:
             p.steering.renew_returning(event.at)
 
     def _adjust(self) -> None:
-        """Let the controllers look at the step that ended."""
+        """Let the controllers of R and S react to the step that ended."""
         p, meters = self._p, self._p.meters
         p.target.published(was_starved=meters.starved_s > self._starved_mark)
         if p.control.adapt_staleness:
@@ -108,7 +110,7 @@ class Steps:
         self._starved_mark, self._stall_mark = meters.starved_s, meters.window_stall_s
 
     def lost(self) -> None:
-        """The trainer starts again without the step in flight, or without what it was handed."""
+        """The trainer restarted: take back the step in flight, or the groups it was handed while idle."""
         if self.is_training:
             self.is_training = False
             self._p.batches.give_back()

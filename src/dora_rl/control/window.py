@@ -14,11 +14,14 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """What an idle trainer learns when it asks for a batch."""
+    """The answer to an idle trainer that asks for a batch: ready, or what it waits for."""
 
     READY = "ready"
+    """The next batch may be taken."""
     STARVED = "starved"
+    """Fewer than B groups are finished."""
     WINDOW = "window"
+    """B groups are finished, but taking them would make an unfinished group miss its deadline."""
     PROMPTS = "prompts"
     """Starved for want of prompts: none is queued, and too few groups are active to fill a batch."""
 
@@ -30,7 +33,7 @@ class Window:
         self.batch_groups = batch_groups
         self.max_staleness = max_staleness
         self.spare = spare
-        """Redundant groups: active beyond what deadlines allow, until the next batch is taken."""
+        """Redundant groups that may be active beyond what deadlines allow, until a batch is taken."""
         self.newest = 0
         self.taken = 0
         self.num_active = 0
@@ -50,7 +53,7 @@ class Window:
         return room
 
     def verdict(self) -> Verdict:
-        """May the next batch be taken? If not, what is it waiting for?"""
+        """Whether the next batch may be taken, and if not, what it waits for."""
         if self.num_finished < self.batch_groups:
             return Verdict.STARVED
         unfinished = 0
@@ -61,7 +64,7 @@ class Window:
         return Verdict.READY
 
     def overfull(self) -> int | None:
-        """The oldest version up to which redundant groups must end before a batch is taken."""
+        """The oldest version up to which redundant groups must end before a batch is taken, if any."""
         active = unfinished = 0
         for w in sorted(self._active):
             active += self._active[w]
@@ -75,12 +78,15 @@ class Window:
         return max(0, self.active_up_to(version) + extra - self._slack(version, 0))
 
     def active_up_to(self, version: int) -> int:
+        """Number of active groups of version <= `version`: A(w)."""
         return sum(count for w, count in self._active.items() if w <= version)
 
     def active(self, version: int) -> int:
+        """Number of active groups of exactly `version`."""
         return self._active.get(version, 0)
 
     def unfinished(self, version: int) -> int:
+        """Number of unfinished groups of exactly `version`."""
         return self._unfinished.get(version, 0)
 
     @property
@@ -89,7 +95,7 @@ class Window:
 
     @property
     def oldest_allowed(self) -> int:
-        """The oldest version the next batch may hold."""
+        """The oldest version the next batch may hold, m - S."""
         return self.taken - self.max_staleness
 
     def live(self) -> Iterator[int]:
@@ -99,20 +105,22 @@ class Window:
     # --- telling ---
 
     def admit(self, version: int) -> None:
+        """Count a group that starts under `version`; the rule must allow it."""
         assert self.room(version) > 0, f"no room for version {version}: {self}"
         self._add(version, +1, unfinished=+1)
 
     def finish(self, version: int) -> None:
+        """Count a group of `version` as finished."""
         self._count(self._unfinished, version, -1)
         self.num_finished += 1
 
     def close(self, version: int, *, finished: bool) -> None:
-        """A group left in a counted outcome."""
+        """Remove a group of `version` that ended in a counted outcome."""
         self._add(version, -1, unfinished=0 if finished else -1)
         self.num_finished -= finished
 
     def take(self, versions: Iterable[int]) -> None:
-        """Close the next batch over these finished groups."""
+        """Count a batch as taken; `versions` are those of its groups."""
         for version in versions:
             assert version >= self.oldest_allowed, f"version {version} is too old: {self}"
             self._add(version, -1, unfinished=0)
@@ -121,7 +129,7 @@ class Window:
         self.check()
 
     def give_back(self, versions: Iterable[int]) -> None:
-        """The step of the last batch was lost: its groups are active and finished again."""
+        """Take back the last batch, whose step was lost: its groups are active and finished again."""
         self.taken -= 1
         for version in versions:
             self._add(version, +1, unfinished=0)
@@ -129,23 +137,24 @@ class Window:
         self.check()
 
     def publish(self, version: int) -> None:
+        """Make `version` the newest: the step on the last batch taken ended."""
         assert version == self.newest + 1 <= self.taken, f"publishing {version}: {self}"
         self.newest = version
 
     def loosen(self, max_staleness: int) -> None:
-        """Raise the bound: always safe."""
+        """Raise the staleness bound, which is always safe."""
         assert max_staleness >= self.max_staleness
         self.max_staleness = max_staleness
 
     def tighten(self, max_staleness: int) -> bool:
-        """Lower the bound if every active group can still make its new deadline."""
+        """Lower the staleness bound if every active group can still make its deadline; False if not."""
         before, self.max_staleness = self.max_staleness, max_staleness
         if not self._feasible():
             self.max_staleness = before
         return self.max_staleness == max_staleness
 
     def check(self) -> None:
-        """Every active group can still make its deadline."""
+        """Assert that every active group can still make its deadline, and that the counts agree."""
         assert self._feasible(), f"a deadline cannot be met: {self}"
         assert self.taken - 1 <= self.newest <= self.taken, f"versions out of step: {self}"
         assert self.num_active == sum(self._active.values())
@@ -157,12 +166,12 @@ class Window:
         return all(self.active_up_to(w) <= self._most(w) for w in self._active)
 
     def _most(self, version: int) -> int:
-        """Groups of version <= `version` that may be active."""
+        """Most groups of version <= `version` that may be active."""
         slack = self._slack(version, 1)
         return slack + self.spare if slack else 0
 
     def _slack(self, version: int, ahead: int) -> int:
-        """Groups that fit into the batches left for `version`: all (1), or all but the next (0)."""
+        """Number of groups that fit into the batches left for `version`: all (1), or all but the next (0)."""
         return max(0, version + self.max_staleness - self.taken + ahead) * self.batch_groups
 
     def _add(self, version: int, active: int, *, unfinished: int) -> None:
