@@ -1,10 +1,13 @@
-"""Everything the control plane can decide. Executors carry these out, live or simulated."""
+"""Everything the control plane can decide. Executors carry these out, live or simulated.
+
+Owns the records of decisions alone. A decision says what to do and to what, never how.
+"""
 
 from dora_rl.core.record import Record
 
 
 class Decision(Record, frozen=True, tag=True, tag_field="decision"):
-    """Something to do now."""
+    """One thing that the executor, live or simulated, must do now."""
 
 
 # --- requests on instances ----------------------------------------------------------------------
@@ -26,12 +29,12 @@ class Start(Decision, frozen=True):
     attempt: int
     prompt_tokens: int
     generated_tokens: int = 0
-    """Tokens that exist already, from before a crash or an interruption: prefill them too."""
+    """Number of tokens that exist already, from before a crash or an interruption: prefill them too."""
     evaluation: bool = False
 
 
 class Resume(Decision, frozen=True):
-    """The environment replied: append its tokens to the KV kept on this instance, and go on."""
+    """Append the environment's reply to the KV kept on this instance, and go on generating."""
 
     instance: int
     trajectory: int
@@ -81,7 +84,7 @@ class Interrupt(Decision, frozen=True):
 
 
 class Load(Decision, frozen=True):
-    """Make `version` resident, dropping `drop` first, once the requests moved away have left."""
+    """Make `version` resident on an instance, dropping `drop` first, once moved requests have left."""
 
     instance: int
     version: int
@@ -89,26 +92,26 @@ class Load(Decision, frozen=True):
 
 
 class Drop(Decision, frozen=True):
-    """Free a resident version that nothing uses."""
+    """Free a version on an instance that nothing there uses."""
 
     instance: int
     version: int
 
 
 class Lend(Decision, frozen=True):
-    """Stop generating and let these devices train; requests that stay wait with their KV."""
+    """Stop generating on an instance and let its devices train; requests that stay wait with their KV."""
 
     instance: int
 
 
 class Return(Decision, frozen=True):
-    """Training is over: the devices return to this instance, which generates again."""
+    """Give an instance its devices back from the trainer: it generates again."""
 
     instance: int
 
 
 class Restart(Decision, frozen=True):
-    """An instance stopped answering: end it and start it anew."""
+    """End an instance that stopped answering, and start it anew."""
 
     instance: int
     reason: str
@@ -118,7 +121,7 @@ class Restart(Decision, frozen=True):
 
 
 class Admit(Decision, frozen=True):
-    """A group starts, pinned to a version."""
+    """Record that a group starts, pinned to a version."""
 
     group: int
     version: int
@@ -127,7 +130,7 @@ class Admit(Decision, frozen=True):
 
 
 class Hand(Decision, frozen=True):
-    """Streaming: this finished group belongs to the open batch; training on it may begin."""
+    """Streaming: give a finished group to the trainer as part of the open batch."""
 
     batch: int
     group: int
@@ -139,11 +142,11 @@ class Take(Decision, frozen=True):
     batch: int
     groups: tuple[int, ...]
     staleness: tuple[int, ...]
-    """Staleness of each group, in the order of `groups`."""
+    """Staleness of each group in versions, in the order of `groups`."""
 
 
 class Close(Decision, frozen=True):
-    """Trajectories ended in a counted outcome instead of a batch."""
+    """Record that trajectories ended in a counted outcome instead of a batch."""
 
     group: int
     members: tuple[int, ...]
@@ -151,19 +154,19 @@ class Close(Decision, frozen=True):
 
 
 class Retire(Decision, frozen=True):
-    """Nothing uses this version any more: its weights may go."""
+    """Record that nothing uses a version any more: its weights may be deleted."""
 
     version: int
 
 
 class Wait(Decision, frozen=True):
-    """The idle trainer waits, and for what: `starved`, `window` or `prompts`."""
+    """Record that the idle trainer waits, and for what: `starved`, `window` or `prompts`."""
 
     reason: str
 
 
 class Finish(Decision, frozen=True):
-    """All train steps are done."""
+    """End the run: all train steps are published."""
 
 
 AnyDecision = (

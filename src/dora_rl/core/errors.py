@@ -13,7 +13,7 @@ import errno
 from typing import ClassVar
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""The system's words for a full disk."""
+"""Error numbers with which the system reports a full disk or an exhausted quota."""
 
 
 class DoraError(Exception):
@@ -28,7 +28,7 @@ class DoraError(Exception):
 
 
 class UserError(DoraError):
-    """The input cannot be worked with."""
+    """An error in what the user gave: the run cannot work with it."""
 
     exit_code = 2
 
@@ -42,12 +42,12 @@ class ModelError(UserError):
 
 
 def install_hint(extra: str) -> str:
-    """How to get an extra, from an index or from a clone."""
+    """The hint how to install an optional extra, from an index or from a clone."""
     return f"pip install 'dora-rl[{extra}]', or '.[{extra}]' in a clone"
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what led to it, is the system's word for a full disk."""
+    """Whether an error, or one that led to it, reports a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True

@@ -25,12 +25,13 @@ from dora_rl.core.recipe import Count, Recipe
 from dora_rl.core.struct_loader import Tree, build, to_dict
 
 SCHEMA = 2
-"""Raised when a line written before can no longer be read."""
+"""Number of the event log's format, raised when lines written before can no longer be read."""
 
 Event = tuple[Input, list[Decision]]
+"""One input and the decisions that control made about it, in order."""
 
 Watcher = Callable[[Input, list[Decision]], None]
-"""Hears every input with what was decided about it; of a live run once both are durable."""
+"""A function called with every input and its decisions; in a live run once both are durable."""
 
 _Line = tuple[int, dict[str, Any]]
 
@@ -39,22 +40,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_header(recipe: Recipe) -> bytes:
-    """The first line."""
+    """The first line of an event log: its schema and the recipe."""
     return _encode({"history": SCHEMA, "recipe": to_dict(recipe)}) + b"\n"
 
 
 def encode_event(seq: int, event: Input, decisions: list[Decision]) -> bytes:
-    """The lines of one event."""
+    """The lines of an event log for one input and its decisions."""
     lines = [b'{"seq":%d,"decisions":%d,%b\n' % (seq, len(decisions), _encode(event)[1:])]
     lines += [b'{"seq":%d,"at":%b,%b\n' % (seq, _encode(event.at), _encode(d)[1:]) for d in decisions]
     return b"".join(lines)
 
 
 class HistoryWriter:
-    """Writes one run; `watch` has the form of a simulation's watcher."""
+    """Writes the event log of one run; its `watch` is a `Watcher`."""
 
     def __init__(self, path: Path, recipe: Recipe, *, num_written: int | None = None) -> None:
-        """Begin a log, or go on with one that holds exactly `num_written` whole events."""
+        """Begin an event log, or go on with one that holds exactly `num_written` whole events."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("wb" if num_written is None else "ab")
@@ -69,7 +70,7 @@ class HistoryWriter:
         self._seq += 1
 
     def flush(self) -> None:
-        """Let readers of a live run see what was written so far."""
+        """Write out what is buffered, so that readers of a live run see it."""
         self._file.flush()
 
     def __enter__(self) -> Self:
@@ -88,7 +89,7 @@ class History:
         self._path = path
         self.recipe = build(Recipe, self._header(), str(path))
         self.torn_line: int | None = None
-        """Where the record breaks off, known once it was read to its end."""
+        """Number of the line where the log breaks off; None if it does not, or was not read to its end."""
 
     def __iter__(self) -> Iterator[Event]:
         lines = self._lines()
@@ -120,7 +121,7 @@ class History:
             raise self._damage(number, str(error)) from error
 
     def _lines(self) -> Iterator[_Line]:
-        """Each line after the first, with its number; a torn one ends them."""
+        """Each line after the first, decoded, with its number; a torn line ends them."""
         self.torn_line = None
         decode = msgspec.json.Decoder(dict[str, Any]).decode
         with self._path.open("rb") as file:
@@ -135,7 +136,7 @@ class History:
                 yield number, fields
 
     def _header(self) -> Tree:
-        """The recipe in the first line, of a schema that can be read."""
+        """The recipe in the log's first line, if its schema can be read."""
         try:
             with self._path.open("rb") as file:
                 header = msgspec.json.decode(file.readline())

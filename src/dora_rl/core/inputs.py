@@ -1,8 +1,8 @@
 """Everything the control plane can be told.
 
-The control plane is a deterministic function of one ordered stream of these records; each carries the
-time it was observed at, so replaying a stream needs no clock. `clock` is an instance's decode clock:
-a request that decodes without interruption gains one token for each unit of it.
+Owns the records of inputs alone. The control plane is a deterministic function of one ordered stream of
+them; each carries the time it was observed at, so replaying a stream needs no clock. `clock` is an
+instance's decode clock: a request that decodes without interruption gains one token for each unit of it.
 """
 
 from dora_rl.core.instance_spec import InstanceSpec
@@ -19,19 +19,23 @@ class Input(Record, frozen=True, tag=True, tag_field="input"):
 
 
 class InstanceJoined(Input, frozen=True):
+    """An instance is ready to generate, for the first time or after a restart."""
+
     instance: int
     spec: InstanceSpec
     version: int = 0
-    """The version already resident."""
+    """The version that the instance holds already."""
 
 
 class InstanceLost(Input, frozen=True):
+    """An instance died or is given up: what it carried is gone."""
+
     instance: int
     reason: str
 
 
 class LoadReport(Input, frozen=True):
-    """A sign of life, and what the instance carries."""
+    """A sign of life of an instance: its decode clock, tokens of KV in use, seconds a decode step."""
 
     instance: int
     clock: float
@@ -40,7 +44,7 @@ class LoadReport(Input, frozen=True):
 
 
 class KvPressure(Input, frozen=True):
-    """The KV cache is nearly full; the instance will preempt by itself if nothing is moved."""
+    """An instance's KV cache is nearly full; it will preempt by itself if nothing is moved."""
 
     instance: int
     clock: float
@@ -48,20 +52,20 @@ class KvPressure(Input, frozen=True):
 
 
 class Loaded(Input, frozen=True):
-    """The instance now serves `version` (and dropped what it was told to drop)."""
+    """An instance now serves `version` (and dropped what it was told to drop)."""
 
     instance: int
     version: int
 
 
 class Lent(Input, frozen=True):
-    """An elastic instance stopped generating; its devices train now."""
+    """An elastic instance stopped generating: its devices are with the trainer."""
 
     instance: int
 
 
 class Returned(Input, frozen=True):
-    """An elastic instance generates again."""
+    """An elastic instance has its devices back from the trainer and generates again."""
 
     instance: int
 
@@ -91,9 +95,11 @@ class TurnEnded(Input, frozen=True):
 
 
 class EnvironmentReplied(Input, frozen=True):
+    """An environment ended its turn: its trajectory goes on."""
+
     trajectory: int
     tokens: int
-    """Environment tokens to append before the policy goes on."""
+    """Number of environment tokens to append before the policy goes on."""
 
 
 class EnvironmentFailed(Input, frozen=True):
@@ -111,13 +117,13 @@ class Refused(Input, frozen=True):
 
 
 class RewardFault(Record, frozen=True):
-    """A reward function that gave no usable value."""
+    """A failure of a reward function, which gave no usable value for a trajectory."""
 
     function: str
     reason: str
-    """Which kind of failure: `raised`, `time limit` and so on."""
+    """Kind of the failure: `raised`, `time limit` and so on."""
     detail: str
-    """In one line; the traceback is in the run's logs."""
+    """The failure in one line; the traceback is in the run's logs."""
 
 
 class Scored(Input, frozen=True, omit_defaults=True):
@@ -138,6 +144,8 @@ class Moved(Input, frozen=True):
 
 
 class MoveFailed(Input, frozen=True):
+    """A request did not arrive on its new instance."""
+
     trajectory: int
     reason: str
 
@@ -149,7 +157,7 @@ class QueuedPrompt(Record, frozen=True, array_like=True, gc=False):
     """A row's prompt as control knows it. With the run's seed, (epoch, row) keys the draws of its group."""
 
     epoch: int
-    """How often the row was offered before."""
+    """How often this row was offered before."""
     row: int
     tokens: int
 
@@ -159,18 +167,18 @@ class PromptsOffered(Input, frozen=True, omit_defaults=True):
 
     prompts: tuple[QueuedPrompt, ...]
     is_last: bool = False
-    """The source is exhausted: no prompt comes after these."""
+    """Whether the source is exhausted: no prompt comes after these."""
 
 
 # --- trainer and run ----------------------------------------------------------------------------
 
 
 class Trained(Input, frozen=True):
-    """The step in flight is computed: devices lent for it are free. Its version is not durable yet."""
+    """The step in flight is computed: devices lent for it are free, but its version is not durable yet."""
 
 
 class Published(Input, frozen=True):
-    """The step that trained `version - 1` is durable and its weights can be loaded."""
+    """Version `version` is durable and can be loaded: the step that trained it is over."""
 
     version: int
     train_s: float
@@ -189,14 +197,14 @@ class EvaluationAsked(Input, frozen=True):
 
 
 class Tick(Input, frozen=True):
-    """Time passed."""
+    """Time passed: a sign for what is due by the clock alone."""
 
 
 # --- for the record: nothing is decided about these ---------------------------------------------
 
 
 class Fault(Input, frozen=True):
-    """A worker of any kind died or hung."""
+    """A worker of any kind died or hung; recorded only."""
 
     worker: str
     reason: str
@@ -204,11 +212,11 @@ class Fault(Input, frozen=True):
 
 
 class Replayed(Input, frozen=True):
-    """A trainer that started again trained on a published batch once more."""
+    """A restarted trainer trained on the batch of a published step once more; recorded only."""
 
     batch: int
     num_different: int
-    """Values in which the weights differ from those that were published."""
+    """Number of weights that differ from those published."""
 
 
 AnyInput = (

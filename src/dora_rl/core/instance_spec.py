@@ -10,7 +10,7 @@ GROWTH_TOKENS = 64
 
 
 class InstanceSpec(Record, frozen=True):
-    """One rollout engine replica, on one or several devices."""
+    """Size, place and abilities of one rollout engine replica, on one or several devices."""
 
     slots: int
     """Most requests that may decode at once."""
@@ -21,16 +21,17 @@ class InstanceSpec(Record, frozen=True):
     max_versions: int = 1
     """Most versions that may be resident at once."""
     gpus: int = 1
+    """GPUs of the instance."""
     node: int = 0
-    """Instances of one node exchange KV over the fast link."""
+    """Number of the machine the instance is on: within one, KV travels over the fast link."""
     elastic: bool = False
-    """Generates until a batch is ready, then trains."""
+    """Whether its devices generate until a batch is ready, and then train."""
     moves_kv: bool = True
-    """A live request can be exported with its KV; otherwise it is prefilled again."""
+    """Whether a live request can be exported with its KV; if not, it is prefilled again."""
     continues: bool = True
-    """A request can start from tokens generated elsewhere; otherwise it starts again."""
+    """Whether a request can start from tokens generated elsewhere; if not, it starts again."""
     parks: bool = True
-    """A request's KV can be taken to host memory on command; otherwise the instance preempts by itself."""
+    """Whether a request's KV moves to host memory on command; if not, the engine preempts by itself."""
 
     def kv_capacity(self, num_versions: int) -> int:
         """Tokens of KV that fit beside `num_versions` resident versions."""

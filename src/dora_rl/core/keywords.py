@@ -16,24 +16,24 @@ from dora_rl.core.named import did_you_mean
 
 
 class Keywords(Struct, frozen=True, kw_only=True):
-    """The keywords of one function."""
+    """The keyword arguments that one function takes."""
 
     named: frozenset[str]
-    """Those its parameters are called by."""
+    """Names of the function's parameters that can be given by keyword."""
     takes_all: bool
-    """It has `**kwargs`, and takes any other too."""
+    """Whether the function has `**kwargs`, and so takes any keyword."""
     required: tuple[str, ...]
-    """Those it cannot be called without, beside what it is always given."""
+    """Names of parameters that the function needs and that neither the run nor the options give."""
 
     def chosen(self, offered: Mapping[str, Any]) -> dict[str, Any]:
-        """What it is called with, of what there is."""
+        """Those of the offered values that the function takes, by keyword."""
         return {name: value for name, value in offered.items() if self.takes_all or name in self.named}
 
 
 def keywords_of(
     call: Callable[..., Any], what: str, *, offered: Collection[str], options: Mapping[str, Any]
 ) -> Keywords:
-    """Read a signature; `what` names the function in errors, as in "the reward 'length'".
+    """Read the keywords a function takes; `what` names it in errors, as in "the reward 'length'".
 
     `offered` are the keywords that the run always has for it, `options` those that the recipe gives.
     """

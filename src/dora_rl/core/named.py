@@ -20,14 +20,14 @@ from typing import Any
 from dora_rl.core.errors import UserError
 
 OBJECT = "object:"
-"""Before the label of an object that has no place of its own."""
+"""Prefix of the name of an object that no file or module has."""
 
 Objects = Mapping[str, bytes]
-"""What such labels stand for, as the bytes of cloudpickle."""
+"""Objects named `object:LABEL`, by label, as the bytes of cloudpickle."""
 
 
 def load_named(name: str, objects: Objects | None = None) -> Any:
-    """The object of that name; a UserError where there is none."""
+    """The Python object of a written name, imported or from `objects`; a UserError if there is none."""
     if name.startswith(OBJECT):
         return _sent(name, objects or {})
     place, _, attribute = name.rpartition(":" if ":" in name else ".")
@@ -40,16 +40,17 @@ def load_named(name: str, objects: Objects | None = None) -> Any:
 
 
 def is_place(name: str) -> bool:
-    """Whether a name says where an object is, and is not that of something built in."""
+    """Whether a name says where a Python object is, as against the name of something built in."""
     return ":" in name or "." in name
 
 
 def import_place(name: str) -> str:
-    """The file or module that has the object of that name."""
+    """The file or module part of an object's name."""
     return name.rpartition(":")[0] or name
 
 
 def _sent(name: str, objects: Objects) -> Any:
+    """The object that came as bytes under the label of `object:LABEL`."""
     label = name.removeprefix(OBJECT)
     if label not in objects:
         raise UserError(
@@ -66,7 +67,7 @@ def _sent(name: str, objects: Objects) -> Any:
 
 
 def optional_module(name: str, *, needed_for: str, install: str) -> Any:
-    """A module of an optional package; a UserError that says how to get it."""
+    """Import a module of an optional package, or raise a UserError that says how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -76,7 +77,7 @@ def optional_module(name: str, *, needed_for: str, install: str) -> Any:
 
 
 def did_you_mean(name: str, known: list[str], kind: str) -> str:
-    """A hint with the nearest of the known names, or all of them."""
+    """A hint with the known name nearest to `name`, or with all known names."""
     near = get_close_matches(name, known, n=1)
     return f"did you mean '{near[0]}'?" if near else f"{kind}: {', '.join(known) or 'none'}"
 
@@ -124,7 +125,7 @@ def _executed(spec: ModuleSpec, path: Path) -> ModuleType:
 
 
 def import_command(place: str) -> str:
-    """What shows a file's or a module's import by itself."""
+    """The shell command that imports a file or a module by itself, to see its error."""
     return f"python {place}" if place.endswith(".py") else f"python -c 'import {place}'"
 
 
@@ -135,7 +136,7 @@ def _import_error(name: str, error: Exception | SystemExit) -> UserError:
 
 
 def _import_hint(name: str, error: Exception | SystemExit, where: str) -> str:
-    """What to do about it, and where."""
+    """The hint what to change, and where, about code of the user's that cannot be imported."""
     shown = import_command(name)
     match error:
         case ModuleNotFoundError(name=str(missing)):
@@ -149,7 +150,7 @@ def _import_hint(name: str, error: Exception | SystemExit, where: str) -> str:
 
 
 def _where(error: Exception | SystemExit) -> str:
-    """`file, line n` of the innermost line of the user's own code."""
+    """The place, `file, line n`, of an error in the user's own code; empty if none of its lines is."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = [

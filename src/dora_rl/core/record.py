@@ -9,4 +9,4 @@ from msgspec import Struct
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """Plain, immutable data."""
+    """The base of all plain, immutable data that crosses a boundary."""

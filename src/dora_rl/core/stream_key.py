@@ -1,4 +1,7 @@
-"""The name of a random stream: what makes a draw the same wherever, and however often, it is made."""
+"""The key of a random stream: what makes a draw the same wherever, and however often, it is made.
+
+Owns the key's fields and their ranges; how numbers are drawn from it is the sampler's.
+"""
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
@@ -7,7 +10,7 @@ _WORD = 2**32
 
 
 class StreamKey(Record, frozen=True):
-    """Names a random stream; with the position of a token in its sequence it names a draw."""
+    """The key of a random stream; with a token's position in its sequence it is the key of one draw."""
 
     seed: int
     epoch: int = 0

@@ -21,11 +21,12 @@ from dora_rl.core.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
 Tree = dict[str, Any]
+"""A recipe, or a part of one, as plain nested mappings."""
 
 _MOST_LISTED = 30
-"""Keys of a section that are all shown."""
+"""Most keys of a section that an error lists in full."""
 _ENTRY = re.compile(r"(.+?)(?:\[\d+\]|\.\d+)(?:\..*)?$")
-"""A path into a list."""
+"""Matches a path into a list, such as `rewards[0].weight` or `rewards.0`."""
 
 
 def load_yaml(path: Path) -> Tree:
@@ -105,7 +106,7 @@ def _parse_yaml(text: str) -> Any:
 
 
 def split_assignment(assignment: str) -> tuple[str, Any]:
-    """The path and the value, read as YAML, of `path=value`."""
+    """The path of an assignment `path=value`, and its value read as YAML."""
     name, equals, text = assignment.partition("=")
     if not (name and equals):
         raise ConfigError(f"override '{assignment}' assigns nothing", hint="write it as path=value")
@@ -160,7 +161,7 @@ def _drop_keys_of_other_members(section: Tree, kind: inspect.Type, tag_field: st
 
 
 def _complete(kind: inspect.Type, given: Any, default: Any, path: str) -> Any:
-    """`given`, its keys and choices checked, with what it leaves out taken from `default`."""
+    """The tree `given` with its keys and choices checked, and what it leaves out taken from `default`."""
     if isinstance(given, dict) and _structs(kind):
         return _complete_struct(kind, given, default if isinstance(default, dict) else {}, path)
     for alternative in alternatives(kind):
@@ -209,7 +210,7 @@ def _defaults(struct: inspect.StructType) -> Tree:
 
 
 def _check_choice(kind: inspect.Type, given: Any, path: str) -> None:
-    """Enumerations are checked here because msgspec does not say what it would have accepted."""
+    """Check a value of an enumeration here: msgspec does not say what it would have accepted."""
     choices: list[Any] = []
     for alternative in alternatives(kind):
         match alternative:
@@ -300,7 +301,7 @@ def _structs(kind: inspect.Type) -> list[inspect.StructType]:
 
 
 def alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """The types a value may have, without what only constrains them."""
+    """The types a value of type `kind` may have, without unions and constraints around them."""
     match kind:
         case inspect.UnionType(types=types):
             for member in types:

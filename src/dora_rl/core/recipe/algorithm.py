@@ -15,7 +15,7 @@ from dora_rl.core.recipe.section import NonNegative, Positive, PositiveFloat, Se
 
 
 class AdvantageConfig(Section, frozen=True, tag_field="kind", tag="outcome"):
-    """Every token of a trajectory gets one advantage: its reward, less a baseline, over a scale."""
+    """One advantage for all tokens of a trajectory: its reward, less a baseline, over a scale."""
 
     baseline: Literal["group", "leave_one_out", "batch", "none"] = "group"
     """What is subtracted: the mean of the group, of the group's other members, of the batch, or nothing."""
@@ -59,9 +59,9 @@ class GaeConfig(Section, frozen=True, tag_field="kind", tag="gae"):
     """Every token gets its own advantage, from the values of a critic."""
 
     discount: Share = 1.0
-    """What a reward loses with each token (gamma)."""
+    """Factor of a reward for each token between (gamma)."""
     decay: Share = 0.95
-    """What a temporal difference loses with each token (lambda); 1 is reward less value, 0 is one step."""
+    """Factor of a temporal difference for each token between (lambda); 1 is reward less value, 0 one step."""
     normalise: bool = True
     """Bring the advantages of the batch's tokens to mean 0 and standard deviation 1."""
     epsilon: PositiveFloat = 1e-6
@@ -101,7 +101,7 @@ AnyAdvantageConfig = AdvantageConfig | GaeConfig | CustomAdvantageConfig
 
 
 class AggregationConfig(Section, frozen=True):
-    """How token losses become the batch's."""
+    """How the losses of tokens become the loss of the batch."""
 
     over: Literal["token", "sequence", "constant"] = "token"
     """Mean over all tokens; mean of the trajectories' means; sum over trajectories x `length`."""
@@ -117,14 +117,14 @@ class AggregationConfig(Section, frozen=True):
 
 
 class KlConfig(Section, frozen=True):
-    """Keep the policy near a reference."""
+    """A penalty that keeps the policy near a reference."""
 
     coefficient: NonNegative = 0.04
-    """Weight of a token's KL."""
+    """Weight of the KL of a token."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Log ratio, half its square, or `exp(-log ratio) - 1 + log ratio`."""
+    """The KL of a token: the log ratio, half its square, or `exp(-log ratio) - 1 + log ratio`."""
     into: Literal["loss", "reward"] = "loss"
-    """Added to the loss, with gradient, or taken from the reward, without."""
+    """Add the KL to the loss, with gradient, or take it from the reward, without."""
 
     def __post_init__(self) -> None:
         if self.into == "loss" and self.estimator == "k1":
@@ -135,27 +135,27 @@ class KlConfig(Section, frozen=True):
 
 
 class OverlongConfig(Section, frozen=True):
-    """What a trajectory cut at the length cap, or near it, costs."""
+    """The cost of a trajectory that was cut at the length cap, or ended near it."""
 
     mask: bool = False
     """Leave the tokens of cut trajectories out of the loss (counted as `masked: overlong`)."""
     penalty: NonNegative = 0.0
-    """Taken from the reward at the cap; less within the buffer before it."""
+    """Reward taken from a trajectory at the cap; less within the buffer before it."""
     buffer_share: Annotated[float, Meta(gt=0, le=1)] = 0.2
-    """Share of the cap over which the penalty rises."""
+    """Share of the cap, before it, over which the penalty rises."""
 
 
 class CorrectionConfig(Section, frozen=True):
-    """Weigh tokens by trainer over engine, both under the weights that generated them."""
+    """Weights of tokens: trainer's over engine's probability, both under the version that generated them."""
 
     level: Literal["token", "sequence", "geometric"] = "token"
-    """Each token's ratio, the product of a trajectory's, or its geometric mean."""
+    """Weigh by each token's ratio, the product of a trajectory's, or its geometric mean."""
     treatment: Literal["truncated", "masked"] = "truncated"
-    """What happens to a weight out of bounds: it becomes the bound, or zero."""
+    """What a weight out of bounds becomes: the bound, or zero."""
     low: NonNegative = 0.0
-    """Lower bound of a weight."""
+    """Lower bound of a correction weight."""
     high: PositiveFloat = 2.0
-    """Upper bound of a weight."""
+    """Upper bound of a correction weight."""
 
     def __post_init__(self) -> None:
         check_range("correction", self.low, self.high)
@@ -174,7 +174,7 @@ class AlgorithmConfig(Section, frozen=True):
     kl: KlConfig | None = None
     """Keep the policy near the initial model; left out, there is no reference model."""
     entropy_bonus: NonNegative = 0.0
-    """Weight of a token's entropy, taken from the loss."""
+    """Weight of the entropy of a token, taken from the loss."""
     overlong: OverlongConfig = field(default_factory=OverlongConfig)
     correction: CorrectionConfig | None = None
     """Weigh tokens by trainer over engine; left out, what the engine recorded is taken as it is."""

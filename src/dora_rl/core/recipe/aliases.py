@@ -30,7 +30,7 @@ KEYS = {
     "warmup_steps": "optimizer.learning_rate_schedule.warmup_updates",
     "weight_decay": "optimizer.weight_decay",
 }
-"""What is the same under another name."""
+"""TRL's arguments that mean exactly what one recipe key means, by name."""
 
 _REFUSED = {
     "num_iterations": "a trajectory is trained on once; batch.updates splits a batch into several updates",
@@ -39,14 +39,14 @@ _REFUSED = {
     "use_vllm": "the rollout engine is built in",
     "vllm_mode": "the rollout engine is built in",
 }
-"""What has no counterpart, and why."""
+"""TRL's arguments without a counterpart, with what to do or know instead."""
 
 _LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo")
 _SCALES = {True: "group", "group": "group", "batch": "batch", False: "none", "none": "none"}
 
 
 def translated(name: str, value: Any, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Recipe keys and their values for an argument of TRL's; None where it is none of them.
+    """Recipe keys and their values for an argument of TRL's; None where the name is not TRL's.
 
     `given` are all arguments: what some of them mean depends on others.
     """
@@ -59,7 +59,7 @@ def translated(name: str, value: Any, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def suggestion(name: str) -> str | None:
-    """What to write instead of an argument of TRL's; None where it is none of them."""
+    """What to write instead of an argument of TRL's; None where the name is not TRL's."""
     if name in KEYS:
         return f"what TRL calls '{name}' is '{KEYS[name]}' here"
     if name in _REFUSED:
@@ -94,7 +94,7 @@ def _scheduler(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batch_size(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """TRL counts completions of an optimizer step, a recipe groups of a train step."""
+    """Groups of a train step from TRL's counts of completions an optimizer step."""
     size = int(given.get("num_generations", 8))
     completions = int(given.get("per_device_train_batch_size", 8)) * int(
         given.get("gradient_accumulation_steps", 1)

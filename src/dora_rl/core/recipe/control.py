@@ -10,7 +10,7 @@ ScheduleName = Literal["sync", "one_step_off", "partial", "async_ratio", "dora_o
 
 
 class Batch(Section, frozen=True):
-    """What a train step consumes."""
+    """The size of a train step: groups, trajectories a group, optimizer updates."""
 
     groups: Positive = 32
     """Groups a train step takes (B)."""
@@ -21,6 +21,7 @@ class Batch(Section, frozen=True):
 
     @property
     def trajectories(self) -> int:
+        """Trajectories of a train step, B x G."""
         return self.groups * self.group_size
 
 
@@ -38,7 +39,7 @@ class Control(Section, frozen=True):
     stream: bool = False
     """Hand finished groups to the trainer before the batch is complete."""
     placement: Literal["auto", "exclusive", "shared"] = "auto"
-    """One version an instance, several in turn, or whichever costs less."""
+    """Serve one version an instance, several in turn, or whichever costs less."""
     rebalance: bool = True
     """Change instances' versions and move requests between them while they run."""
     refill: bool = True
@@ -46,7 +47,7 @@ class Control(Section, frozen=True):
     kv_reuse: bool = True
     """A moved request takes its KV along instead of being prefilled again."""
     queue_scheduling: bool = True
-    """Start a request where there is room when there is room; otherwise deal them out up front."""
+    """Start a request when and where there is room; otherwise deal requests out up front."""
     prompt_replication: bool = True
     """Members of a group may run on different instances."""
     redundant_groups: Count = 0
@@ -54,22 +55,21 @@ class Control(Section, frozen=True):
     filter_zero_variance: bool = False
     """Replace groups whose rewards are all equal."""
     min_members: Positive = 2
-    """A group goes on without its failed members while at least this many are left; left out, one in a group
-    of one."""
+    """Least members of a group that goes on without the failed ones; left out, one in a group of one."""
     environment_tries: Positive = 3
     """How often a trajectory is tried when its environment fails."""
     evaluation_share: Share = 0.1
     """Share of an instance's slots that evaluation may use."""
     rebalance_period_s: PositiveFloat = 5.0
-    """How often placement is looked at without another reason."""
+    """Seconds after which placement is looked at again without another reason."""
     kv_watermark: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    """Requests start on an instance up to this share of its KV."""
+    """Share of an instance's KV up to which requests start on it."""
     silence_s: PositiveFloat = 15.0
-    """An instance that says nothing for so long is taken for dead."""
+    """Seconds without a sign of life after which an instance is taken for dead."""
 
 
 class Cluster(Section, frozen=True):
-    """Devices and how they are split."""
+    """The devices that are simulated or planned for, and how they are split."""
 
     gpu: str = "H800"
     """Kind of GPU that the cost models assume, such as `H100` or `H800`; training uses the devices there
@@ -77,7 +77,7 @@ class Cluster(Section, frozen=True):
     gpus: Positive = 8
     """GPUs in all, those that generate and those that train."""
     gpus_per_node: Positive = 8
-    """GPUs that are linked within one machine."""
+    """GPUs of one machine, which are linked to each other."""
     rollout_gpus: Positive | None = None
     """GPUs that only generate; left out, the planner chooses."""
     elastic_gpus: Count = 0

@@ -15,7 +15,7 @@ BUILT_IN_ORDERS = ("shuffled", "in_order")
 
 
 class SourceConfig(Section, frozen=True):
-    """One table of rows."""
+    """One table of rows: where it is and how it is read."""
 
     name: str
     """A built-in task, a file (.jsonl, .json, .parquet), `module:object`, `file.py:object`, or a Hugging Face
@@ -27,30 +27,30 @@ class SourceConfig(Section, frozen=True):
     split: str = "train"
     """Split of a Hugging Face data set."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What a built-in task, or a function that returns rows, is called with."""
+    """Keyword arguments of the built-in task, or of the function that returns rows."""
 
 
 class OrderConfig(Section, frozen=True):
-    """Which row starts next."""
+    """The order in which rows start."""
 
     name: str = "shuffled"
     """`shuffled` (every row once an epoch, drawn by the seed), `in_order`, or a class or function of your
     own: `module:object` or `file.py:object`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What it is called with. `in_order` has `epochs`: after so many the rows are exhausted."""
+    """Keyword arguments of the order. `in_order` has `epochs`: after so many the rows are exhausted."""
     ahead: Positive | None = None
     """Prompts that are chosen before they can start. Left out, a batch for an order of your own, which may
     look at rewards, and for the others as many as can start at once."""
     time_limit_s: PositiveFloat = 60.0
-    """A call of your own code that takes longer ends its process, which is started again a few times."""
+    """Longest call of your own code, in seconds: its process is then ended and started again, a few times."""
 
     def low_water(self, most_at_once: int, batch_groups: int) -> int:
-        """With fewer prompts queued, more are asked for."""
+        """Number of queued prompts below which more are asked for."""
         return self.ahead or (most_at_once if self.is_built_in else batch_groups)
 
     @property
     def is_built_in(self) -> bool:
-        """It looks at no reward, and runs no code of the user's."""
+        """Whether the order is built in: it looks at no reward and runs no code of the user's."""
         return self.name in BUILT_IN_ORDERS
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class DataConfig(Section, frozen=True):
     held_out_share: ShareBelowOne = 0.0
     """Share of the training rows kept for evaluation, drawn by the seed."""
     order: OrderConfig = field(default_factory=OrderConfig)
-    """Which of the rows trained on starts next. In a file also its name alone."""
+    """Which of the rows trained on starts next. In a file also the order's name alone."""
     seed: int = 0
     """Seed of the draw of rows that `held_out_share` keeps for evaluation."""
     max_prompt_tokens: Positive | None = None
@@ -89,7 +89,7 @@ class DataConfig(Section, frozen=True):
     wrap_in_chat: bool = False
     """Give a prompt that is a plain string to the chat template, as a user's message."""
     system_prompt: str | None = None
-    """Put before every chat that has no system message of its own."""
+    """System message put before every chat that has none of its own."""
     template_options: dict[str, Any] = field(default_factory=dict)
     """Further variables of the chat template, such as `enable_thinking`."""
 
@@ -102,16 +102,16 @@ class DataConfig(Section, frozen=True):
 
 
 class RewardConfig(Section, frozen=True):
-    """One reward function and its part in the sum."""
+    """One reward function and its weight in the sum."""
 
     function: str
-    """A built-in name, `module:function` (or `module.function`), or `file.py:function`."""
+    """Where the reward is: a built-in name, `module:function`, `module.function` or `file.py:function`."""
     weight: float = 1.0
     """Factor of the reward's value in the sum."""
     per: Literal["trajectory", "group"] = "trajectory"
-    """Called for each trajectory as it ends, with lists of length one, or for a whole group at once."""
+    """Call the function for each trajectory as it ends, with lists of length one, or for a whole group."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments it always gets, beside the columns."""
+    """Keyword arguments the reward function always gets, beside the columns."""
     name: str | None = None
     """Name of the reward in metrics; left out, that of the function."""
 
@@ -123,7 +123,7 @@ class RewardConfig(Section, frozen=True):
 
     @property
     def label(self) -> str:
-        """The name that metrics and failures carry."""
+        """The reward's name in metrics and failures."""
         return self.name or self.function.replace(":", ".").rpartition(".")[2]
 
 
@@ -131,13 +131,13 @@ class ScoringSettings(Section, frozen=True):
     """The processes that reward functions run in."""
 
     processes: Positive = 2
-    """Processes that score."""
+    """Number of processes that score."""
     time_limit_s: PositiveFloat = 60.0
-    """A call of one function that takes longer is a failure; a process that does not give way is replaced."""
+    """Longest call of a function, in seconds; a longer one is a failure, its process replaced if need be."""
     start_limit_s: PositiveFloat = 120.0
-    """A process that has not imported its functions by then is replaced."""
+    """Seconds a process has to import its functions before it is replaced."""
     max_concurrent: Positive = 64
-    """Requests a process works on at a time if one of its functions is asynchronous; otherwise it is one."""
+    """Most requests a process works on at a time if one of its functions is asynchronous; otherwise one."""
     retries: Count = 1
     """How often a request is tried again after the process that had it died."""
 

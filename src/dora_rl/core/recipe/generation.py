@@ -6,7 +6,7 @@ from dora_rl.core.record import Record
 
 
 class Sampling(Record, frozen=True):
-    """The distribution tokens are drawn from."""
+    """The distribution that tokens are drawn from."""
 
     temperature: float = 1.0
     """Temperature tokens are drawn at. Zero takes the likeliest; log-probabilities are then those at
@@ -33,12 +33,12 @@ class Sampling(Record, frozen=True):
 
     @property
     def is_cut(self) -> bool:
-        """Whether some tokens may be excluded from the draw."""
+        """Whether top_k, top_p or min_p may exclude tokens from the draw."""
         return not self.is_greedy and (self.top_k is not None or self.top_p < 1 or self.min_p > 0)
 
 
 class ResponseSettings(Section, frozen=True):
-    """When a response is over, besides the tokens with which the model ends it."""
+    """When a response ends, besides the tokens with which the model ends it."""
 
     max_new_tokens: Positive | None = None
     """Most tokens of a response, which is cut there; left out, what the built-in task needs."""
@@ -54,10 +54,10 @@ class ResponseSettings(Section, frozen=True):
 
 
 class EngineSettings(Section, frozen=True):
-    """An instance, beside what `cluster` says: slots, versions, share of the memory."""
+    """The rollout engine of an instance, beside what `cluster` sets: slots, versions, share of the memory."""
 
     kind: str = "native"
-    """What generates: native, or an engine of one's own as module:object or file.py:object."""
+    """The engine: `native`, or one of your own, `module:object` or `file.py:object`."""
     kv_tokens: Positive | None = None
     """Tokens of KV; left out, every slot has room for the longest sequence, in whole blocks and with what
     control keeps free, memory permitting."""
@@ -65,12 +65,12 @@ class EngineSettings(Section, frozen=True):
     """Tokens of KV that may wait in host memory, without which they are computed again; left out, a quarter
     of the KV where requests can move between instances, else none."""
     block_size: Positive = 32
-    """Tokens of a block of KV."""
+    """Tokens of KV in a block, the unit of its allocation."""
     step_tokens: Positive = 512
-    """Tokens of one step: decode first, the rest goes to prefill in chunks."""
+    """Most tokens of one engine step: decode first, the rest goes to prefill in chunks."""
     steps_ahead: Count | None = None
-    """Steps launched before the answer of an earlier one is taken in; left out, one on GPUs, none on CPUs."""
+    """Steps launched before the result of an earlier one is read; left out, one on GPUs, none on CPUs."""
     batch_invariant: bool = False
     """Make tokens and logprobs bitwise independent of everything but the request and its version."""
     report_every_s: PositiveFloat = 1.0
-    """How often an instance says what it carries and which tokens it has drawn since."""
+    """Seconds between an instance's reports of its load and of the tokens drawn since."""

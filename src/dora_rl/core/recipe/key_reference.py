@@ -27,30 +27,30 @@ terminal, `dora keys optimizer` one section. How a recipe is read, shortened and
 
 
 class Key(Record, frozen=True, gc=True):
-    """One key of a section."""
+    """One key of a recipe's section, as the reference shows it."""
 
     name: str
     type: str
-    """What it accepts, in words."""
+    """The values that the key accepts, in words."""
     default: str
-    """As it is written in a recipe; a dash where a value has to be given."""
+    """The key's default as it is written in a recipe; a dash where a value has to be given."""
     meaning: str
-    """The docstring of the field; that of the section where the key holds one."""
+    """The docstring of the key's field, or of the section that the key holds."""
 
 
 class SectionKeys(Record, frozen=True, gc=True):
     """A section of the recipe, or one kind of a section that has several."""
 
     path: str
-    """Where it is, dotted; empty for the keys at the top."""
+    """Dotted path of the section; empty for the keys at the top."""
     kind: str | None
-    """Which kind of the section this is; None where there is only one."""
+    """Name of this kind where the section has several; None where there is only one."""
     meaning: str
     keys: tuple[Key, ...]
 
     @property
     def title(self) -> str:
-        """What the section is called in the reference."""
+        """The section's heading in the reference."""
         return f"{self.path or 'At the top'}{f', kind: {self.kind}' if self.kind else ''}"
 
 
@@ -84,7 +84,7 @@ def _key(struct: schema.StructType, field: schema.Field) -> Key:
 
 
 def _held(kind: schema.Type) -> schema.Type:
-    """What a list is of; any other type itself."""
+    """The type of a list's items; any other type itself."""
     for each in alternatives(kind):
         if isinstance(each, schema.VarTupleType | schema.ListType):
             return each.item_type
@@ -93,7 +93,7 @@ def _held(kind: schema.Type) -> schema.Type:
 
 @cache
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstrings below the fields of a class and of those it extends."""
+    """The docstrings below the fields of a class and of its bases, by field."""
     docs: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if issubclass(each, msgspec.Struct) and each.__module__.startswith("dora_rl."):
@@ -123,7 +123,7 @@ def _default(field: schema.Field, *, is_section: bool) -> str:
 
 
 def _words(kind: schema.Type) -> str:
-    """A type as a reader of YAML would say it."""
+    """A type in words, as a reader of YAML would say it."""
     return " or ".join(dict.fromkeys(_word(each) for each in alternatives(kind)))
 
 
@@ -163,7 +163,7 @@ def _flat(text: str) -> str:
 
 
 def reference(root: type[msgspec.Struct]) -> str:
-    """The whole reference, in Markdown."""
+    """The whole reference of recipe keys, in Markdown."""
     return "\n".join([_HEAD, *map(_markdown, sections(root))])
 
 

@@ -7,18 +7,18 @@ from dora_rl.core.named import did_you_mean, is_place
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
-"""Those that are built in."""
+"""Names of the experiment trackers that are built in."""
 
 
 class Devices(Section, frozen=True):
-    """What a live run runs on."""
+    """The devices a live run runs on, and how they are shared out."""
 
     kind: Literal["auto", "cpu", "cuda"] = "auto"
-    """Left at auto, GPUs where there are any."""
+    """Kind of device to run on; `auto` takes GPUs where there are any."""
     instances: Positive | None = None
-    """Rollout engines; left out, one on CPUs, else one for each GPU that generates."""
+    """Number of rollout engines; left out, one on CPUs, else one for each GPU that generates."""
     elastic: bool | None = None
-    """GPUs that train also generate, and pause while they train; left out, the planner chooses."""
+    """Let GPUs that train also generate, pausing while they train; left out, the planner chooses."""
     instance_threads: Positive | None = None
     """Threads of each instance; left out, an even share on CPUs, one beside a GPU."""
     trainer_ranks: Positive | None = None
@@ -36,9 +36,9 @@ class WarmStart(Section, frozen=True):
     steps: Count = 0
     """Updates of the warm start; 0 is none."""
     update_rows: Positive = 32
-    """Rows of an update, drawn at random."""
+    """Rows of an update of the warm start, drawn at random."""
     rate: PositiveFloat = 3e-3
-    """Peak learning rate of AdamW: it rises within a few updates and falls to a tenth."""
+    """Peak learning rate of the warm start's AdamW: it rises within a few updates and falls to a tenth."""
 
 
 class Evaluation(Section, frozen=True):
@@ -47,22 +47,22 @@ class Evaluation(Section, frozen=True):
     every: Count = 0
     """Train steps between evaluations; 0 is never."""
     max_rows: Positive | None = None
-    """The first so many held-out rows; left out, all."""
+    """Number of held-out rows evaluated, the first ones; left out, all."""
     greedy: bool = True
-    """Take the likeliest token; otherwise sample as training does."""
+    """Take the likeliest token in evaluation; otherwise sample as training does."""
 
 
 class Checkpoints(Section, frozen=True):
-    """The trainer on disk. Whatever follows the last one is trained again after a crash."""
+    """The trainer's state on disk; steps after the last checkpoint are trained again after a crash."""
 
     every: Positive = 10
     """Train steps between checkpoints; the last step has one too."""
     keep: Positive = 2
-    """Checkpoints that stay on disk, the newest ones."""
+    """Number of checkpoints that stay on disk, the newest ones."""
 
 
 class Patience(Section, frozen=True):
-    """How long anything is waited for, and how often a worker may die."""
+    """How long, in seconds, anything is waited for, and how often a worker may die."""
 
     start_s: PositiveFloat = 300.0
     """Longest wait for a worker to be ready after its start, its model loaded."""
@@ -80,7 +80,7 @@ class Patience(Section, frozen=True):
 
 
 class RunSettings(Section, frozen=True):
-    """Where a run leaves what it leaves."""
+    """Where a run leaves its files and who gets its metrics."""
 
     directory: str | None = None
     """Where the run leaves everything, a directory that does not exist; left out, runs/NAME-1, -2 and so
@@ -89,7 +89,7 @@ class RunSettings(Section, frozen=True):
     """Who gets the metrics beside metrics.jsonl, which is always written: `tensorboard`, where it is
     installed, `wandb`, `mlflow`, `trackio`, or a tracker of your own, `file.py:function`."""
     log_completions: Count = 8
-    """Trajectories of every step whose text goes into completions.jsonl."""
+    """Number of trajectories of every step whose text goes into completions.jsonl."""
 
     def __post_init__(self) -> None:
         for name in self.trackers:

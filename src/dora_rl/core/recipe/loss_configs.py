@@ -14,7 +14,7 @@ class LossConfig(Section, frozen=True, tag_field="kind", tag="loss"):
 
     @property
     def needs_proximal(self) -> bool:
-        """Whether the policy's logprobs at the start of the train step are needed."""
+        """Whether the loss needs the policy's logprobs at the start of the train step."""
         return False
 
 
@@ -26,9 +26,9 @@ class PpoConfig(LossConfig, frozen=True, tag="ppo"):
     """PPO's clipped surrogate on the token ratio."""
 
     clip_low: Share = 0.2
-    """A ratio is clipped below 1 - clip_low."""
+    """Clips a token's ratio below 1 - clip_low."""
     clip_high: NonNegative = 0.2
-    """A ratio is clipped above 1 + clip_high."""
+    """Clips a token's ratio above 1 + clip_high."""
     dual_clip: AboveOne | None = None
     """Largest ratio with which a token of negative advantage is pushed down."""
 
@@ -37,16 +37,16 @@ class GspoConfig(LossConfig, frozen=True, tag="gspo"):
     """PPO's clipped surrogate on the geometric mean of a trajectory's ratios."""
 
     clip_low: Share = 3e-4
-    """A trajectory's ratio is clipped below 1 - clip_low."""
+    """Clips a trajectory's ratio below 1 - clip_low."""
     clip_high: NonNegative = 4e-4
-    """A trajectory's ratio is clipped above 1 + clip_high."""
+    """Clips a trajectory's ratio above 1 + clip_high."""
 
 
 class CispoConfig(LossConfig, frozen=True, tag="cispo"):
     """REINFORCE weighted by the clipped token ratio: no token loses its gradient."""
 
     weight_low: NonNegative = 0.0
-    """Smallest weight; 0 is no lower bound."""
+    """Smallest weight of a token; 0 is no lower bound."""
     weight_high: PositiveFloat = 5.0
     """Largest weight of a token."""
 
@@ -67,11 +67,11 @@ class ToprConfig(LossConfig, frozen=True, tag="topr"):
     level: Literal["sequence", "token"] = "sequence"
     """Whether the ratio is the whole trajectory's or each token's."""
     weight_high: PositiveFloat = 1.0
-    """Largest weight of a negative trajectory."""
+    """Largest weight of a trajectory (or token, see `level`) of negative advantage."""
     positive_share: NonNegative = 1.0
-    """Factor of what has a positive advantage."""
+    """Factor of the loss where the advantage is positive."""
     negative_share: NonNegative = 1.0
-    """Factor of what has a negative advantage."""
+    """Factor of the loss where the advantage is negative."""
 
 
 class DecoupledPpoConfig(LossConfig, frozen=True, tag="decoupled_ppo"):
@@ -82,7 +82,7 @@ class DecoupledPpoConfig(LossConfig, frozen=True, tag="decoupled_ppo"):
     clip_high: NonNegative = 0.2
     """The ratio to the proximal policy is clipped above 1 + clip_high."""
     weight_high: PositiveFloat = 5.0
-    """Largest weight, proximal over behaviour."""
+    """Largest weight of a token, its probability under the proximal policy over the behaviour policy's."""
 
     @property
     def needs_proximal(self) -> bool:
@@ -93,7 +93,7 @@ class Kimi15Config(LossConfig, frozen=True, tag="kimi15"):
     """REINFORCE with a penalty on the squared log ratio of the whole trajectory."""
 
     tau: NonNegative = 0.1
-    """Strength of the penalty."""
+    """Strength of the penalty on the squared log ratio."""
 
 
 class CustomLossConfig(Section, frozen=True, tag_field="kind", tag="custom"):

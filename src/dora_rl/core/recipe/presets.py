@@ -64,7 +64,7 @@ PRESETS: dict[str, AlgorithmConfig] = {
 
 
 def preset(name: str) -> AlgorithmConfig:
-    """The algorithm of that name."""
+    """The algorithm of a preset's name; a ConfigError if there is no such preset."""
     if name in PRESETS:
         return PRESETS[name]
     near = get_close_matches(name, PRESETS, n=1)

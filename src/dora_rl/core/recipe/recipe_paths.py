@@ -63,7 +63,7 @@ def _algorithm(algorithm: AlgorithmConfig, directory: Path) -> AlgorithmConfig:
 
 
 def _object(name: str, directory: Path) -> str:
-    """A file, or the file of `file.py:object`."""
+    """A file's name, or the file in `file.py:object`, made absolute if the file exists."""
     file, colon, attribute = name.rpartition(":")
     if colon and file.endswith(".py"):
         return f"{_full(file, directory)}:{attribute}"
@@ -72,6 +72,7 @@ def _object(name: str, directory: Path) -> str:
 
 
 def _full(name: str, directory: Path) -> str:
+    """A path made absolute from `directory`, or else from the working directory, where it exists."""
     for base in (directory, Path()):
         if name and (base / name).exists():
             return str((base / name).resolve())

@@ -27,11 +27,11 @@ _LETTERS = {
     "B": "batch.groups",
     "G": "batch.group_size",
 }
-"""What the documentation calls by a letter."""
+"""Recipe keys that the documentation calls by a letter, by that letter."""
 
 
 def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file, or shipped under a name, with overrides; none is the defaults."""
+    """The recipe in a file or shipped under a name, with overrides applied; for None the defaults."""
     _check_letters(assignments)
     tree, directory, source = recipe_tree(name)
     values = dict(split_assignment(text) for text in assignments)
@@ -39,7 +39,7 @@ def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_tree(name: str | None) -> tuple[Tree, Path, str]:
-    """What a recipe of that name says, where its paths start from, and what to call it in errors."""
+    """A recipe's tree, the directory its paths start from, and its name in errors."""
     if name is None:
         return {}, Path(), "recipe"
     path = find_recipe(name)
@@ -81,12 +81,12 @@ def with_preset_keys(tree: Tree) -> Tree:
 
 
 def _as_section(name: str) -> Tree:
-    """A loss or an advantage by its kind, or by the place of the user's own."""
+    """The section of a loss or an advantage given by name: a built-in kind, or a place of the user's own."""
     return {"kind": "custom", "function": name} if is_place(name) else {"kind": name}
 
 
 def expand(tree: Tree) -> Tree:
-    """The tree with its presets written out, and with what follows from the rest of it."""
+    """The tree with its presets written out and its short forms filled in."""
     tree = with_preset_keys(tree)
     algorithm = tree.get("algorithm")
     if isinstance(algorithm, dict) and "preset" in algorithm:
@@ -96,7 +96,7 @@ def expand(tree: Tree) -> Tree:
 
 
 def laid_over(base: Tree, top: Tree) -> Tree:
-    """`top` over `base`, section by section; a section of another kind replaces the whole."""
+    """The tree `top` laid over `base`, section by section; a section of another kind replaces the whole."""
     if top.get("kind", base.get("kind")) != base.get("kind"):
         return top
     laid = base | top
@@ -126,7 +126,7 @@ def _with_order(tree: Tree) -> Tree:
 
 
 def _with_min_members(tree: Tree) -> Tree:
-    """Where nobody set it, no more than a group has."""
+    """The tree with `min_members` lowered to a group size of one, where nobody set it."""
     match tree:
         case {"control": {"min_members": _}}:
             return tree
@@ -148,7 +148,7 @@ def _with_total_updates(tree: Tree) -> Tree:
 
 
 def _total_updates(tree: Tree) -> int | None:
-    """Of the whole run; None where the tree is wrong, which building the recipe will say better."""
+    """Optimizer updates of the whole run; None where the tree is wrong, which building it reports better."""
     batch = tree.get("batch", {})
     updates = batch.get("updates", 1) if isinstance(batch, dict) else None
     steps = tree.get("steps", _default("steps"))

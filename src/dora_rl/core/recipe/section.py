@@ -15,11 +15,11 @@ PositiveFloat = Annotated[float, Meta(gt=0)]
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One part of the tree."""
+    """The base of every section of a recipe."""
 
 
 def check_range(name: str, low: float, high: float) -> None:
-    """Refuse bounds that leave nothing between them."""
+    """Raise a ConfigError where a lower bound is above its upper bound."""
     if low > high:
         raise ConfigError(
             f"{name}: the lower bound {low} is above the upper bound {high}",

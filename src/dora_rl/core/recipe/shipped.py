@@ -11,7 +11,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Their names and files."""
+    """Files of the recipes that come with the package, by name."""
     return {path.stem: path for path in sorted(_DIRECTORY.glob("*.yaml"))}
 
 
@@ -21,7 +21,7 @@ def summary_of(path: Path) -> str:
 
 
 def find_recipe(name: str) -> Path:
-    """A file of that name, else the shipped recipe of that name."""
+    """The recipe file that a user names by its path, or by the name of a shipped one."""
     path, shipped = Path(name), shipped_recipes()
     if path.is_file():
         return path

@@ -53,7 +53,7 @@ class Turns(Section, frozen=True):
     latency_s: Seconds = 5.0
     """Median time the environment takes for a turn (lognormal)."""
     latency_sigma: Annotated[float, Meta(ge=0)] = 0.8
-    """Standard deviation of the logarithm of that time."""
+    """Standard deviation of the logarithm of the environment's time for a turn."""
     failure_rate: Share = 0.0
     """Chance that a turn's environment fails."""
 
@@ -62,14 +62,14 @@ class Task(Section, frozen=True):
     """The prompts and what they cost, as the simulator imagines them."""
 
     rows: Positive = 17_000
-    """Rows of the data set."""
+    """Number of rows of the data set."""
     prompt_tokens: Positive = 128
-    """Mean prompt length."""
+    """Mean tokens of a prompt."""
     lengths: Lognormal | Empirical = field(default_factory=Lognormal)
-    """How long responses are."""
+    """Distribution of the tokens of a response."""
     turns: Turns = field(default_factory=Turns)
     score_s: Seconds = 0.0
-    """Time to score a trajectory."""
+    """Seconds to score a trajectory."""
     zero_variance_rate: Share = 0.0
     """Share of groups whose rewards come out all equal."""
 
@@ -78,23 +78,23 @@ class Costs(Section, frozen=True):
     """Calibration of the cost models; the defaults are a well-tuned engine and trainer."""
 
     decode_floor_s: Seconds = 0.0
-    """No decode step is faster: launching kernels from the host, which the device's work hides behind."""
+    """Least seconds of a decode step: kernels are launched from the host, however little they do."""
     decode_overhead_s: Seconds = 0.001
-    """Added to every decode step: scheduling and sampling on the host."""
+    """Seconds added to every decode step: scheduling and sampling on the host."""
     bandwidth_efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.85
     """Share of the memory's bandwidth that decoding reaches."""
     compute_efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """Share of peak that prefill reaches."""
+    """Share of the GPU's peak compute that prefill reaches."""
     train_efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.4
-    """Share of peak that training reaches, forward passes for logprobs included."""
+    """Share of the GPU's peak compute that training reaches, forward passes for logprobs included."""
     update_s: Seconds = 0.5
-    """Fixed time of an optimizer update."""
+    """Fixed seconds of an optimizer update."""
     switch_s: Seconds = 5.0
-    """Time an elastic device needs to change between generating and training."""
+    """Seconds an elastic device needs to change between generating and training."""
     delta_share: Share = 0.03
     """Bytes of a published delta as a share of the weights; 1 is full weights."""
     publish_s: Seconds = 0.2
-    """Time the trainer is held up by publishing, besides copying the delta."""
+    """Seconds the trainer is held up by publishing, besides copying the delta."""
     expert_imbalance: Annotated[float, Meta(ge=1)] = 1.2
     """Load of the busiest expert over the mean, for mixtures of experts."""
 
@@ -105,9 +105,9 @@ class Faults(Section, frozen=True):
     instance_deaths_per_hour: Share = 0.0
     """Share of the instances that die in an hour."""
     restart_s: Seconds = 120.0
-    """Time until a dead instance is back."""
+    """Seconds until a dead instance is back."""
     hang_share: Share = 0.0
-    """Share of those deaths that are silent."""
+    """Share of instance deaths that are silent: the instance hangs."""
     slow_share: Share = 0.0
     """Share of instances that run at half speed."""
     trainer_losses_per_hour: Annotated[float, Meta(ge=0)] = 0.0
@@ -117,11 +117,11 @@ class Faults(Section, frozen=True):
 
 
 class Simulation(Section, frozen=True):
-    """What only the simulator needs."""
+    """Settings of the simulator alone."""
 
     warmup_steps: Count = 2
     """Steps left out of the averages while the pipeline fills."""
     estimates: Literal["learned", "oracle", "half", "double"] = "learned"
-    """What control knows: what it saw, the truth, or the former wrong by a factor of two."""
+    """What control believes: what it learned, the truth, or what it learned times one half or two."""
     costs: Costs = field(default_factory=Costs)
     faults: Faults = field(default_factory=Faults)

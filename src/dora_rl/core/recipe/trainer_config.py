@@ -24,7 +24,7 @@ class ScheduleConfig(Record, frozen=True):
     """Updates after which a linear or cosine rate has reached its floor; left out in a file, those of the
     run."""
     floor: Share = 0.0
-    """Where a falling rate ends, as a share of the peak."""
+    """Where a falling learning rate ends, as a share of the peak."""
 
     def __post_init__(self) -> None:
         if self.kind != "constant" and self.total_updates is None:
@@ -42,15 +42,15 @@ class OptimizerConfig(Record, frozen=True):
     learning_rate: NonNegative = 1e-6
     """Peak learning rate."""
     beta1: Share = 0.9
-    """Decay of the first moment."""
+    """Decay rate of the first moment (mean of gradients)."""
     beta2: Share = 0.999
-    """Decay of the second moment."""
+    """Decay rate of the second moment (mean of squared gradients)."""
     epsilon: PositiveFloat = 1e-8
     """Added to the root of the second moment."""
     weight_decay: NonNegative = 0.0
-    """Decay of matrices, decoupled from the gradient; norms and biases are left alone."""
+    """Weight decay of matrices, decoupled from the gradient; norms and biases have none."""
     max_grad_norm: PositiveFloat | None = 1.0
-    """Gradients of a larger global norm are scaled down to it."""
+    """Largest global norm of the gradients, which are scaled down to it; null is no limit."""
     learning_rate_schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
 
@@ -61,11 +61,11 @@ class LoraConfig(Record, frozen=True):
     """Train low-rank changes of some matrices instead of all weights."""
 
     rank: Positive = 16
-    """Rank of the changes."""
+    """Rank of the low-rank changes."""
     alpha: PositiveFloat = 32.0
-    """The change is scaled by alpha / rank."""
+    """Scale of the change: it is multiplied by alpha / rank."""
     targets: tuple[str, ...] = LORA_TARGETS
-    """Published names of the matrices that change."""
+    """Names of the matrices that change, as in the model's checkpoint."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.targets) - set(LORA_TARGETS))
@@ -74,7 +74,7 @@ class LoraConfig(Record, frozen=True):
 
     @property
     def scale(self) -> float:
-        """Of the product of the two factors."""
+        """Factor of the product of the two low-rank factors, alpha / rank."""
         return self.alpha / self.rank
 
 
@@ -97,7 +97,7 @@ class GapConfig(Record, frozen=True):
 
 
 class TrainerSettings(Record, frozen=True):
-    """The trainer's own section."""
+    """How the trainer computes: memory, precision, kernels, what is trained."""
 
     micro_batch_tokens: Positive = 16_384
     """Most tokens of one forward and backward pass; a longer trajectory has one to itself."""
@@ -123,14 +123,14 @@ class TrainerSettings(Record, frozen=True):
 
 
 class TrainerConfig(TrainerSettings, frozen=True):
-    """A trainer, but for its model and devices: its own section and what others say about it."""
+    """All that a trainer is given but for its model and devices, gathered from the recipe."""
 
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     updates: Positive = 1
     """Optimizer updates a train step makes, each on its share of the groups."""
     seed: Count = 0
-    """Of what training draws: fresh LoRA factors."""
+    """Seed of what training draws: fresh LoRA factors."""
 
     def __post_init__(self) -> None:
         if self.algorithm.correction is not None and not self.kept_versions:

@@ -16,7 +16,7 @@ BUILT_IN_MODELS = ("tiny", "smollm2")
 
 
 class Recipe(Section, frozen=True):
-    """A whole set-up."""
+    """The whole set-up of a run, simulation or plan."""
 
     model: str = "Qwen2.5-7B"
     """What is trained: a directory in Hugging Face format, or `tiny` or `smollm2`, which are built in. To
@@ -24,21 +24,21 @@ class Recipe(Section, frozen=True):
     seed: int = 0
     """Seed of every draw of the run: prompts, tokens, fresh LoRA factors."""
     steps: Positive = 12
-    """Train steps of the run."""
+    """Number of train steps of the run."""
     batch: Batch = field(default_factory=Batch)
     control: Control = field(default_factory=Control)
     cluster: Cluster = field(default_factory=Cluster)
     data: DataConfig | None = None
-    """The rows; only training needs them."""
+    """Rows to train on and to hold out; only training needs them."""
     rewards: tuple[RewardConfig, ...] = ()
-    """Left out, what the built-in task comes with."""
+    """Reward functions, of which a weighted sum judges a trajectory; left out, the built-in task's own."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     sampling: Sampling = field(default_factory=Sampling)
     response: ResponseSettings = field(default_factory=ResponseSettings)
     warm_start: WarmStart = field(default_factory=WarmStart)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    """In a file also the name of a preset (`grpo`, `dapo`, ...), or its name and what differs from it:
-    `{preset: dapo, entropy_bonus: 0.001}`."""
+    """How the policy learns from a batch. In a file also the name of a preset (`grpo`, `dapo`, ...), or its
+    name and what differs from it: `{preset: dapo, entropy_bonus: 0.001}`."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
