@@ -38,7 +38,7 @@ class MemoryLedger:
         self._reserved[place, new_name] = self._reserved.pop((place, name))
 
     def used(self, place: Place) -> int:
-        """Bytes reserved."""
+        """Bytes reserved so far."""
         return sum(size for (where, _), size in self._reserved.items() if where == place)
 
     def free(self, place: Place) -> int:

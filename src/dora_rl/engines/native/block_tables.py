@@ -20,11 +20,11 @@ class BlockTables:
         self._block_size = limits.block_size
         self._blocks: list[list[int]] = [[] for _ in range(limits.max_running)] + [[SCRATCH]]
         self._blocks_SB = torch.full((num_slots, limits.blocks_for(limits.max_positions)), SCRATCH)
-        """The same for whole batches; behind a sequence's end lies what was there before."""
+        """Block numbers of every slot as a tensor; behind a sequence's end lies what was there before."""
         self._is_run = [True] * num_slots
 
     def update(self, tables: Sequence[Table]) -> None:
-        """Take in changes."""
+        """Apply a plan's changes to the tables."""
         width = self._blocks_SB.shape[1]
         changed: dict[int, int] = {}
         for table in tables:
@@ -38,7 +38,7 @@ class BlockTables:
             self._blocks_SB.view(-1)[torch.tensor(list(changed))] = torch.tensor(list(changed.values()))
 
     def cells_at(self, slots_T: Tensor, positions_T: Tensor) -> Tensor:
-        """The cell of one token of each slot."""
+        """The cell of one token in each of these slots."""
         blocks_T = self._blocks_SB[slots_T, positions_T.div(self._block_size, rounding_mode="floor")]
         return blocks_T * self._block_size + positions_T % self._block_size
 
@@ -49,12 +49,12 @@ class BlockTables:
         return cells_RBC.flatten(1)[:, :num_tokens]
 
     def run(self, slot: int, num_tokens: int) -> slice | None:
-        """The cells of the first tokens where they follow one another."""
+        """The cells of a slot's first tokens as a slice, or None where they do not follow one another."""
         if not self._is_run[slot]:
             return None
         first = self._blocks[slot][0] * self._block_size
         return slice(first, first + num_tokens)
 
     def cells(self, slot: int, num_tokens: int) -> Tensor:
-        """The cells of the first tokens."""
+        """The cells of a slot's first tokens."""
         return self.cells_of(torch.tensor([slot]), num_tokens)[0]

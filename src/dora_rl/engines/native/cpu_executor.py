@@ -41,25 +41,25 @@ from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 
 _DRAWN_AT_A_TIME = 2**16
-"""Logits that exist at a time, unless 64 rows have more."""
+"""Number of logits that exist at a time, unless 64 rows have more."""
 SHORT_BYTES = 32 * 2**10
-"""Keys of a layer, up to which a context is sooner copied beside others than attended to by itself."""
+"""Bytes of a layer's keys up to which contexts are sooner copied side by side than attended to one by one."""
 _NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A step that is over."""
+    """A step that is over. Implements Launched."""
 
     sampled: Sampled
 
     def result(self) -> Sampled:
-        """What was drawn."""
+        """The tokens that were drawn."""
         return self.sampled
 
 
 class CpuExecutor:
-    """The decoder over a paged cache, in this process."""
+    """The decoder over a paged cache on the CPU, in this process."""
 
     def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
         limits = config.limits
@@ -69,7 +69,7 @@ class CpuExecutor:
         self._cache = PagedCache(model, limits, serving_dtype(config))
         self._short_tokens = SHORT_BYTES // (model.kv_size * serving_dtype(config).itemsize)
         self._parked: dict[int, Tensor] = {}
-        """KV in host memory, by ticket."""
+        """KV parked in host memory, by ticket."""
         self._tables = BlockTables(limits)
         self._vocab_size = model.vocab_size
         self._sampler = Sampler(limits.max_running + 1, model.vocab_size)
@@ -79,7 +79,7 @@ class CpuExecutor:
 
     @property
     def joins_versions(self) -> bool:
-        """Rows of several versions in one pass: where one worker draws them all at once, in any shape."""
+        """Whether rows of several versions run in one pass: where one worker draws them all, in any shape."""
         is_small = draw_rows(self._vocab_size) >= self._tables.filler_slot
         return is_small and self._num_workers == 1 and not self._is_batch_invariant
 
@@ -92,7 +92,7 @@ class CpuExecutor:
         return [Done(sampled=sampled) for sampled in self._run_together(plans)]
 
     def launch(self, plan: Plan) -> Done:
-        """Carry out a step."""
+        """Carry out a plan; the step is over when this returns."""
         self._get_ready(plan)
         if plan.version is None:
             return Done(sampled=_NOTHING)
@@ -112,7 +112,7 @@ class CpuExecutor:
         self._sampler.enter(plan.entrants)
 
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
-        """A copy of the KV of the first tokens."""
+        """A copy of the KV of a sequence's first tokens."""
         return self._cache.read(blocks, num_tokens)
 
     def parked_kv(self, ticket: int) -> Tensor:
@@ -120,15 +120,15 @@ class CpuExecutor:
         return self._parked[ticket]
 
     def park_kv(self, ticket: int, kv: Tensor) -> None:
-        """Park KV that came from elsewhere."""
+        """Park KV that came from another engine under a ticket."""
         self._parked[ticket] = kv.cpu()
 
     def copied(self, decoder: Decoder) -> Decoder:
-        """In new memory: that of a version that is gone was given back."""
+        """The same weights in new memory: that of a version that is gone was given back."""
         return deepcopy(decoder)
 
     def prepare(self, version: int, decoder: Decoder) -> None:
-        """Pack a version."""
+        """Pack the matrices of a version for products of few rows."""
         prepared = prepare(decoder, has_tiles=self._is_batch_invariant)
         if self._is_batch_invariant:
             self._workers.submit(self._check_invariance, prepared).result()
@@ -137,7 +137,7 @@ class CpuExecutor:
         self._joint.add(version, prepared)
 
     def forget(self, version: int) -> None:
-        """Let go of a version."""
+        """Release what is kept for a version."""
         del self._versions[version]
         if self._joint is not None:
             self._joint.remove(version)
@@ -170,7 +170,7 @@ class CpuExecutor:
 
     @torch.inference_mode()
     def _run_together(self, plans: Sequence[Plan]) -> list[Sampled]:
-        """One pass over the rows of all plans, one draw for all of them."""
+        """Run one pass over the rows of all plans, and one draw for all of them."""
         assert self._joint is not None, "no version is resident"
         versions = [plan.version for plan in plans if plan.version is not None]
         rows = tuple(row for plan in plans for row in plan.rows)
@@ -211,7 +211,7 @@ class CpuExecutor:
     def _draw(
         self, version: Prepared | Joint, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor
     ) -> Drawn:
-        """Draw a few rows at a time; in batch-invariant mode always the same number."""
+        """Draw the tokens of a few rows at a time; in batch-invariant mode always the same number."""
         num_rows = len(hidden_RH)
         tile = draw_rows(self._vocab_size)
         if self._is_batch_invariant:
@@ -237,7 +237,7 @@ def _parted(sampled: Sampled, counts: Sequence[int]) -> list[Sampled]:
 
 
 def draw_rows(vocab_size: int) -> int:
-    """Rows whose logits exist at a time."""
+    """How many rows of logits exist at a time."""
     return max(64, _DRAWN_AT_A_TIME // vocab_size)
 
 
@@ -248,7 +248,7 @@ def _joined(parts: Iterable[Sampled]) -> Sampled:
 
 
 def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Of the largest tensors that live during a step: logits and noise, and the activations of a layer."""
+    """Bytes of the largest tensors of a step: logits and noise, and the activations of a layer."""
     logits_and_noise = torch.get_num_threads() * 6 * draw_rows(model.vocab_size) * model.vocab_size * 8
     widths = 4 * max(model.intermediate_size, model.q_size) + 4 * model.hidden_size
     return logits_and_noise + config.limits.step_tokens * widths * 4

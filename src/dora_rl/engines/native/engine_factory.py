@@ -15,7 +15,7 @@ from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 def open_engine(
     directory: Path, config: EngineConfig, *, version: int = 0, backend: Backend = CPU
 ) -> NativeEngine:
-    """An engine that serves the model in the directory as `version`."""
+    """Open an engine that serves the model in the directory as `version`."""
     tokenizer = load_tokenizer(directory)
 
     def decode(tokens: Sequence[int]) -> str:

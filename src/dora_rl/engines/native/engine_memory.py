@@ -1,4 +1,4 @@
-"""A configuration in terms of this engine: its memory, checked before anything is allocated."""
+"""The memory of a native engine: its configuration checked against a limit before anything is allocated."""
 
 import torch
 
@@ -11,7 +11,7 @@ from dora_rl.model.decoder import Decoder
 
 
 def serving_dtype(config: EngineConfig) -> torch.dtype:
-    """Of weights, activations and KV, as torch has it."""
+    """The torch dtype of weights, activations and KV."""
     dtype: torch.dtype = getattr(torch, config.dtype)
     return dtype
 
@@ -33,7 +33,7 @@ def checked_ledger(
 
 
 def check_support(model: ModelConfig, config: EngineConfig) -> None:
-    """Refuse what this engine does not do, before it half does it."""
+    """Refuse settings that the native engine does not support, before anything is allocated."""
     if config.limits.max_positions > model.max_positions:
         raise ConfigError(
             f"sequences of {config.limits.max_positions} tokens; the model takes {model.max_positions}"
@@ -41,7 +41,7 @@ def check_support(model: ModelConfig, config: EngineConfig) -> None:
 
 
 def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Of the parameters of one version."""
+    """Bytes of the parameters of one version."""
     with torch.device("meta"):
         decoder = Decoder(config)
     return sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize

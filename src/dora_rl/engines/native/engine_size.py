@@ -17,11 +17,11 @@ from dora_rl.model.config import ModelConfig
 
 _GIB = 2**30
 _SPARE = 1.02
-"""Room beyond what was counted, for rounding in allocators."""
+"""Factor on the bytes that were counted, for rounding in allocators."""
 
 
 def size_engine(demand: EngineDemand) -> EngineSize:
-    """The engine of one instance; a ConfigError where nothing would fit.
+    """Size the engine of one instance; a ConfigError where nothing would fit.
 
     Where the host's memory is apart, no more of it is taken than is free.
     """
@@ -62,7 +62,7 @@ def size_engine(demand: EngineDemand) -> EngineSize:
 
 
 def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
-    """With a single block of KV: everything else is known before the KV is sized."""
+    """The engine with a single block of KV: everything else is known before the KV is sized."""
     slots = recipe.cluster.slots
     return EngineConfig(
         limits=Limits(
@@ -80,7 +80,7 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
 
 
 def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
-    """What is asked for, else the longest sequence in every slot, in whole blocks as the engine gives them.
+    """KV blocks asked for, else those of the longest sequence in every slot, as the engine gives them.
 
     Control starts a request only where all that run may grow below its watermark, and counts the copies of
     prompts' last blocks that are kept for their groups.
@@ -93,7 +93,7 @@ def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
 
 
 def max_versions(recipe: Recipe) -> int:
-    """No more than can be live at once, and two wherever one may follow another."""
+    """How many versions to hold: no more than can be live at once, and two wherever one follows another."""
     return max(2, min(recipe.cluster.max_versions, recipe.control.max_staleness + 1))
 
 

@@ -36,7 +36,7 @@ from dora_rl.model.delta import Delta
 
 
 class NativeEngine:
-    """Runs the decoder itself, in this process. Speaks Engine."""
+    """Runs the decoder itself, in this process. Implements Engine."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class NativeEngine:
 
     @property
     def abilities(self) -> Abilities:
-        """What control may ask of it."""
+        """What control may ask of this engine."""
         return Abilities(
             max_versions=self._config.max_versions,
             # What arrives waits in host memory until it has a place on the device.
@@ -95,7 +95,7 @@ class NativeEngine:
         return plan is not None
 
     def _step_together(self) -> bool:
-        """One step of every version."""
+        """Plan and launch one step of every version."""
         plans = self._scheduler.plan_round()
         for joined in _joined(plans):
             self._under_way.extend(zip(joined, self._device.launch_together(joined), strict=True))
@@ -147,7 +147,7 @@ class NativeEngine:
             self._fail(request_id, error)
 
     def finished(self) -> list[Event]:
-        """What ended since the last call."""
+        """Events of turns that ended since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -170,30 +170,30 @@ class NativeEngine:
         )
 
     def rest(self) -> None:
-        """Nothing will be generated for a while: the time until the next step is no part of a round."""
+        """Note that nothing will be generated for a while: that time is no part of a round."""
         self._clock.rest()
 
     def load(self) -> EngineLoad:
-        """What it carries now."""
+        """The requests, KV and versions that the engine carries now, and how fast it decodes."""
         clock = self._clock
         return self._scheduler.load(tuple(self._versions), clock=clock.rounds, round_s=clock.round_s)
 
     def check_integrity(self) -> None:
-        """Assert what must hold at every moment."""
+        """Assert what must hold of requests, blocks and slots at every moment."""
         self._scheduler.check_integrity()
 
     def decoder(self, version: int) -> Decoder:
-        """A resident version, to be read and not written."""
+        """The decoder of a resident version, to be read and not written."""
         return self._versions[version]
 
     # --- versions -------------------------------------------------------------------------------
 
     def begin_version(self, version: int, drop: Listed[int] = ()) -> NativeLoad:
-        """Read a version from the store, to be resident in place of those to drop; one at a time."""
+        """Begin to read a version that becomes resident in place of those to drop; one at a time."""
         return self._stored.begin(version, drop)
 
     def finish_version(self, load: VersionLoad) -> None:
-        """Wait until it is read and make it resident."""
+        """Wait until the version is read and make it resident."""
         self._stored.finish(load)
 
     @property
@@ -206,9 +206,9 @@ class NativeEngine:
         self._versions.load(version, weights)
 
     def adopt_version(self, version: int, base: int, delta: Delta, *, keeps_base: bool = False) -> None:
-        """Make a version resident as a change to another: in place where nothing uses that any more.
+        """Make a version resident as a change to another, in place if nothing uses that one any more.
 
-        With `keeps_base` beside it in any case.
+        With `keeps_base` the other stays resident in any case.
         """
         self._settle()
         in_place = not (keeps_base or self._scheduler.uses_version(base))
@@ -227,7 +227,7 @@ class NativeEngine:
     # --- transfer -------------------------------------------------------------------------------
 
     def export_request(self, request_id: int) -> Exported:
-        """Take a request out of this engine, with its KV."""
+        """Take a request out of this engine, with its KV in memory."""
         self._settle()
         sequence = self._scheduler.find(request_id)
         exported = Exported(header=header_of(sequence), kv=self._kv_of(sequence))
@@ -250,7 +250,7 @@ class NativeEngine:
         return MovedOut(drawn=exported.header.drawn, kv_bytes=write_exported(exported, path))
 
     def import_file(self, request_id: int, path: Path) -> DrawnTokens:
-        """Let a request from a file go on under a new number; give back its turn so far."""
+        """Let a request from a file go on under a new number; returns the tokens of its turn so far."""
         exported = read_exported(path, request_id)
         self.import_request(exported)
         return exported.header.drawn
@@ -263,7 +263,7 @@ class NativeEngine:
         return self._device.read_kv(sequence.blocks, sequence.num_computed)
 
     def _park(self, exported: Exported) -> int | None:
-        """Put the KV where a preempted request has its own: it enters from there when there is room."""
+        """Park KV from elsewhere as that of a preempted request, which enters when there is room."""
         if exported.kv is None or not exported.header.num_computed:
             return None
         host = self._scheduler.residency.host
@@ -278,7 +278,7 @@ class NativeEngine:
 
 
 def _joined(plans: list[Plan]) -> Iterator[list[Plan]]:
-    """Runs of plans that need not await each other."""
+    """Plans in runs whose members need not await each other."""
     run: list[Plan] = []
     for plan in plans:
         if run and plan.awaits_rows:

@@ -19,18 +19,18 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.experts import ExpertMlp
 
 PACKED_FROM = 2**17
-"""Values of a matrix that is worth a copy."""
+"""Number of values from which on a matrix is worth a packed copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """One version, ready to serve."""
+    """One version with packed matrices, ready to serve."""
 
     decoder: Decoder
     head: "PackedLinear"
 
     def logits(self, hidden_RH: Tensor) -> Tensor:
-        """Scores over the vocabulary, float32."""
+        """Logits over the vocabulary, float32."""
         scores: Tensor = self.head(hidden_RH.float())
         return scores
 
@@ -57,7 +57,7 @@ def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether this build rearranges it and that pays.
+    """Whether a matrix can be packed by this build of torch, and gains by it.
 
     Half precision is left to the machine's own way, and a product with a small matrix is over before the
     library has found out how to go about it.
@@ -68,7 +68,7 @@ def can_pack(weight: Tensor) -> bool:
 
 @cache
 def _packs_well() -> bool:
-    """Whether the library's own operators do here what is asked of them: they are not a public promise."""
+    """Whether the library's packing operators work here: they are not a public promise."""
     rows, weight = torch.randn(3, 8), torch.randn(5, 8)
     try:
         product = _multiply(rows, torch.ops.mkldnn._reorder_linear_weight(weight), None)
@@ -92,7 +92,7 @@ def prepare(decoder: Decoder, *, has_tiles: bool = False) -> Prepared:
 
 
 def packed_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
-    """Memory of the copies of one version."""
+    """Bytes of the packed copies of one version."""
     with torch.device("meta"):
         decoder = Decoder(model).to(dtype)
     matrices = [each.weight for each in decoder.layers.modules() if isinstance(each, nn.Linear)]

@@ -24,7 +24,7 @@ class Drawn(NamedTuple):
 
 
 class Sampler:
-    """The distribution and the random stream of every slot."""
+    """Draws tokens; holds the distribution and the random stream of every slot."""
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device | str = "cpu") -> None:
         self._temperature = torch.ones(num_slots, device=device)
@@ -37,7 +37,7 @@ class Sampler:
         self._vocab_size = vocab_size
 
     def enter(self, entrants: Sequence[Entrant]) -> None:
-        """Slots have new sequences."""
+        """Set how slots with new sequences draw."""
         if not entrants:
             return
         # The last of those that were given one slot has it.
@@ -65,7 +65,7 @@ class Sampler:
         return Drawn(tokens_R, scores_R - mass_R, scores_R - kept_mass_R)
 
     def _cut(self, logits_RV: Tensor, slots_R: Tensor, mass_R: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits with excluded tokens at minus infinity, and the log of the mass that is left."""
+        """Logits with excluded tokens at minus infinity, and the log of the probability that is left."""
         rows = self._is_cut[slots_R].nonzero().squeeze(1)
         if not len(rows):
             return logits_RV, mass_R
@@ -84,7 +84,7 @@ class Sampler:
 
 
 def keep_likeliest(logits_RV: Tensor, top_k_R: Tensor, top_p_R: Tensor, min_p_R: Tensor) -> Tensor:
-    """Exclude by rank, then by the mass above (of what rank kept), then by the share of the likeliest."""
+    """Exclude tokens by top-k, then by top-p of what that kept, then by min-p of the likeliest."""
     sorted_RV, order_RV = logits_RV.sort(dim=1, descending=True, stable=True)
     rank_V = torch.arange(logits_RV.shape[1], device=logits_RV.device)
     sorted_RV = sorted_RV.masked_fill(rank_V >= top_k_R[:, None], -torch.inf)

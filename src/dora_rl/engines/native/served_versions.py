@@ -23,11 +23,11 @@ from dora_rl.model.delta import Delta
 from dora_rl.model.load import load_decoder
 
 Weights = Path | Mapping[str, Tensor]
-"""A Hugging Face directory, or every parameter under the Decoder's own names."""
+"""Weights of a version: a Hugging Face directory, or every parameter under the Decoder's own names."""
 
 
 class Versions(Mapping[int, Decoder]):
-    """The versions an engine can serve."""
+    """The resident versions of an engine, and the memory reserved for them."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Versions(Mapping[int, Decoder]):
         )
 
     def adopt(self, version: int, base: int, delta: Delta, *, in_place: bool) -> None:
-        """Make a version resident as a change to another, which is no more afterwards if `in_place`."""
+        """Make a version resident as a change to another, which is gone afterwards if `in_place`."""
         self._check_known(base)
         check_delta(delta, self._decoders[base])
         if in_place:
@@ -76,7 +76,7 @@ class Versions(Mapping[int, Decoder]):
             self._admit(version, lambda: changed(self._device.copied(self._decoders[base]), delta))
 
     def drop(self, version: int) -> None:
-        """Free a version."""
+        """Free a version and its memory."""
         self._check_known(version)
         del self._decoders[version]
         self._device.forget(version)
@@ -140,7 +140,7 @@ def _name(version: int) -> str:
 
 
 def _shape(config: ModelConfig) -> ModelConfig:
-    """What versions of one model have in common: not the dtype of storage, nor special tokens."""
+    """What all versions share of a model's configuration: neither storage dtype nor special tokens."""
     return replace(
         config,
         dtype="float32",

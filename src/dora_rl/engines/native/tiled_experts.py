@@ -19,7 +19,7 @@ class TiledExperts(nn.Module):
         self.experts = experts
 
     def forward(self, tile_TH: Tensor) -> Tensor:
-        """Each token's experts, mixed by the router's weights."""
+        """Mix the outputs of each token's experts by the router's weights."""
         weights_TA, experts_TA = self.experts.route(tile_TH)
         chosen_TAH = tile_TH.new_zeros(*experts_TA.shape, tile_TH.shape[1])
         for expert in experts_TA.unique().tolist():

@@ -27,13 +27,13 @@ class Batch:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._by_version: dict[int, list[Sequence]] = {}
-        """Those that run, by version."""
+        """Running sequences, by version."""
         self.held: list[Sequence] = []
         self.num_preempted = 0
 
     @property
     def num_versions(self) -> int:
-        """Versions that have running requests."""
+        """How many versions have running requests."""
         return len(self._by_version)
 
     def wait(self, sequence: Sequence) -> None:
@@ -47,7 +47,7 @@ class Batch:
         self.held.append(sequence)
 
     def leave(self, sequence: Sequence) -> None:
-        """Take a sequence out of wherever it is; what it has stays its own."""
+        """Take a sequence out of whichever queue it is in; it keeps its blocks and its parked KV."""
         if sequence.slot is not None:
             self._stop(sequence)
             return
@@ -56,7 +56,7 @@ class Batch:
                 queue.remove(sequence)
 
     def check_integrity(self) -> None:
-        """Assert that those with a slot run, in order, each among those of its version."""
+        """Assert that exactly the sequences with a slot run, in order, each among those of its version."""
         queued = (*self.waiting, *self.running, *self.held)
         assert [each for each in queued if each.slot is not None] == self.running, "a slot went astray"
         assert self.running == sorted(self.running, key=_PRIORITY), "out of order"
@@ -84,7 +84,7 @@ class Batch:
                 being_computed.add(sequence.prefix_key)
 
     def _awaits_prefix(self, sequence: Sequence, being_computed: set[PrefixKey | None]) -> bool:
-        """Whether another member of its group is computing the prompt right now."""
+        """Whether another member of the sequence's group is computing their prompt right now."""
         is_wanting = sequence.prefix_key is not None and not sequence.num_computed
         return (
             is_wanting and sequence.prefix_key in being_computed and not self._residency.has_prefix(sequence)
@@ -104,7 +104,7 @@ class Batch:
             del self._by_version[version]
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Free what nobody computes with until the sequence can enter and every other one can still grow."""
+        """Free blocks of sequences that do not run until this one can enter and all others can still grow."""
         while self._residency.num_free < self._residency.num_missing(sequence) + len(self.running):
             if not (self._residency.evict_prefix() or self._offload_idle(sequence)):
                 return False
@@ -121,12 +121,12 @@ class Batch:
     # --- computing ------------------------------------------------------------------------------
 
     def most_urgent(self) -> dict[int, Priority]:
-        """For each version with something that a step can advance, the priority of the first such."""
+        """The priority of the first sequence that a step can advance, for each version that has one."""
         firsts = ((version, _first_runnable(sequences)) for version, sequences in self._by_version.items())
         return {version: first.priority for version, first in firsts if first}
 
     def rows(self, version: int) -> list[Row]:
-        """Decode rows, then chunks of prefill, within the tokens of a step."""
+        """Rows of the next step of a version: decode first, then prefill in chunks, within its limit."""
         sequences = list(self._by_version[version])
         rows = self._decode_rows(sequences)
         room = self._limits.step_tokens - len(rows)
@@ -139,7 +139,7 @@ class Batch:
         return rows
 
     def _decode_rows(self, sequences: list[Sequence]) -> list[Row]:
-        """The hot loop of the host: nothing here but what every decoding sequence needs."""
+        """Rows of all decoding sequences. The host's hot loop: nothing but what each of them needs."""
         rows, block_size = [], self._limits.block_size
         for sequence in sequences:
             num_tokens, start = sequence.num_tokens, sequence.num_computed
@@ -155,7 +155,7 @@ class Batch:
         return rows
 
     def _can_grow(self, sequence: Sequence) -> bool:
-        """Give it a block for its next token; the last in order makes room."""
+        """Give a sequence a block for its next token; the last in order makes room."""
         while sequence.slot is not None and not self._residency.num_free:
             if not (self._residency.evict_prefix() or self._offload_idle(sequence)):
                 self._preempt(self.running[-1])
@@ -176,7 +176,7 @@ def _first_runnable(sequences: list[Sequence]) -> Sequence | None:
 
 
 def _chunk(sequence: Sequence, num_tokens: int) -> Row:
-    """Count the tokens as computed, and the draw behind the last of them as under way."""
+    """A row of prefill: counts its tokens as computed, and the draw behind the last as under way."""
     assert sequence.slot is not None, "only a running sequence computes"
     start, end = sequence.num_computed, sequence.num_computed + num_tokens
     is_sampled = end == sequence.num_tokens

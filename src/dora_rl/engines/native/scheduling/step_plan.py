@@ -38,7 +38,7 @@ class Unpark(Record, frozen=True):
 
 
 class Discard(Record, frozen=True):
-    """Forget parked KV."""
+    """Forget parked KV without reading it."""
 
     ticket: int
 
@@ -55,11 +55,11 @@ class Table(Record, frozen=True):
 
 
 class Entrant(Record, frozen=True):
-    """A slot has a new sequence."""
+    """A slot gets a new sequence: how it draws, from which random stream."""
 
     slot: int
     version: int
-    """The sequence's own, whatever version the plan's rows run."""
+    """The version of the sequence, whatever version the plan's rows run."""
     sampling: Sampling
     stream: Words
 
@@ -68,47 +68,47 @@ class Row(Record, frozen=True):
     """Consecutive tokens of one sequence to compute, and whether to draw the token after them."""
 
     serial: int
-    """Names the turn of the sequence; an answer to a serial that is no more is dropped."""
+    """The turn of the sequence that the row belongs to; an answer to a turn that is over is dropped."""
     slot: int
     start: int
-    """Position of the first token."""
+    """Position of the row's first token in its sequence."""
     tokens: tuple[int, ...]
-    """Empty: the one token drawn last in this slot."""
+    """Token ids to compute; empty for the one token drawn last in this slot."""
     is_sampled: bool
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens the row computes."""
+        """How many tokens this row computes."""
         return len(self.tokens) or 1
 
     @property
     def is_decoding(self) -> bool:
-        """Whether it is one token and a draw; such rows come first in a plan."""
+        """Whether the row is one token and a draw; such rows come first in a plan."""
         return self.is_sampled and len(self.tokens) <= 1
 
 
 class Plan(Record, frozen=True):
-    """One step."""
+    """One step of an engine: moves, tables, entrants, and the rows of one version."""
 
     version: int | None
-    """None where there are no rows."""
+    """The version whose weights run the rows; None where there are no rows."""
     rows: tuple[Row, ...]
     moves: tuple[Move, ...] = ()
     tables: tuple[Table, ...] = ()
     entrants: tuple[Entrant, ...] = ()
     awaits_rows: bool = False
-    """Whether its moves read or take what rows of the plan before it write. If not, and the versions differ,
-    the moves of both may come before the rows of both."""
+    """Whether the plan's moves read or take what rows of the plan before it write. If not, and the
+    versions differ, the moves of both may come before the rows of both."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the forward pass."""
+        """How many tokens the forward pass computes."""
         return sum(row.num_tokens for row in self.rows)
 
 
 @dataclass(slots=True)
 class Draft:
-    """What the next plan has to do before its rows, in order."""
+    """Moves, tables and entrants that the next plan starts with, in order."""
 
     moves: list[Move] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Draft:
     awaits_rows: bool = False
 
     def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
-        """The plan, with these rows."""
+        """Make the plan out of this draft and these rows."""
         return Plan(
             version=version,
             rows=rows,
@@ -128,24 +128,24 @@ class Draft:
 
 
 class Sampled(Record, frozen=True):
-    """What was drawn, for each sampled row of a plan in order."""
+    """Tokens and logprobs that were drawn, for each sampled row of a plan in order."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     cut_logprobs: tuple[float, ...]
-    """Equal to `logprobs` for rows without a cut."""
+    """Logprobs after top-k, top-p and min-p; equal to `logprobs` for rows without a cut."""
 
 
 class Launched(Protocol):
-    """A step under way."""
+    """A step that was launched and whose answers may not be there yet."""
 
     def result(self) -> Sampled:
-        """Wait for it."""
+        """Wait for the step to end; returns what it drew."""
         ...
 
 
 class Executor(Protocol):
-    """Carries out plans."""
+    """Carries out plans on a device."""
 
     @property
     def joins_versions(self) -> bool:
