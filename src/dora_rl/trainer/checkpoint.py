@@ -60,16 +60,16 @@ class CheckpointHeader(Record, frozen=True):
     num_skipped: int
     gap_level: float | None
     steps: dict[str, int]
-    """How often each master has been updated."""
+    """How often each master has been updated, by name."""
     files: dict[str, Sealed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All of a checkpoint, in host memory."""
+    """The whole contents of a checkpoint, in host memory."""
 
     header: CheckpointHeader
-    """Without files: they are sealed when they are written."""
+    """The header, without files: they are sealed when they are written."""
     files: Mapping[str, Mapping[str, Tensor]]
 
 
@@ -81,7 +81,7 @@ def save_checkpoint(trainer: "Trainer", directory: Path) -> None:
 
 
 def take_snapshot(trainer: "Trainer", memory: HostMemory) -> Snapshot | None:
-    """What a checkpoint holds. Every rank calls it, rank 0 has it.
+    """Take everything a checkpoint holds. Every rank calls it, rank 0 gets it.
 
     Where `is_apart` it is a copy, which later steps do not change; else it is to be written before them.
     """
@@ -118,7 +118,7 @@ def prepare_snapshots(trainer: "Trainer", memory: HostMemory) -> None:
 
 
 def is_apart(trainer: "Trainer") -> bool:
-    """Whether what is put together in host memory is not the memory that training changes."""
+    """Whether a snapshot lies in other host memory than what training changes."""
     return trainer.weights.is_sharded or is_on_device(trainer)
 
 
@@ -128,7 +128,7 @@ def is_on_device(trainer: "Trainer") -> bool:
 
 
 def write_snapshot(snapshot: Snapshot, directory: Path) -> None:
-    """All of it, or nothing."""
+    """Write a snapshot to a directory: all of it, or nothing."""
     _write_whole(directory, lambda partial: _write(snapshot, partial))
 
 
@@ -243,7 +243,7 @@ def _whole_moments(trainer: "Trainer") -> Iterator[tuple[str, Tensor]]:
 
 
 def _kept(trainer: "Trainer") -> Iterator[tuple[str, Tensor]]:
-    """By version and name; the current version is in the masters."""
+    """Weights of kept versions by version and name; the current version is in the masters."""
     versions = {} if trainer.kept is None else trainer.kept.tensors()
     for version, tensors in versions.items():
         if version != trainer.version:

@@ -57,7 +57,7 @@ class Example:
 
     trajectory: TrainTrajectory
     place: int
-    """Of its group among those it was prepared with."""
+    """Index of the example's group among those it was prepared with."""
     advantages_P: Tensor
     weights_P: Tensor
     scores: TokenScores
@@ -73,7 +73,7 @@ class PreparedExamples:
 
     @property
     def counts(self) -> BatchCounts:
-        """Of what is trained on."""
+        """Numbers of tokens and trajectories that are trained on."""
         return BatchCounts(
             num_tokens=sum(len(each.weights_P) for each in self.examples),
             num_trajectories=len(self.examples),

@@ -32,9 +32,9 @@ def export(trainer: "Trainer", directory: Path, *, origin: Path | None = None) -
 
 
 def served_on_host(trainer: "Trainer", memory: HostMemory) -> Decoder | None:
-    """What an engine serves. Every rank calls it, rank 0 has it.
+    """The weights an engine serves, in host memory. Every rank calls it, rank 0 gets them.
 
-    It is made of the trainer's own memory where that is the host's.
+    They are the trainer's own tensors where those are in host memory.
     """
     is_first = trainer.is_first
     tensors = memory.copied((each for each in trainer.weights.served() if is_first), _SERVED)
@@ -54,15 +54,15 @@ def prepare_serving(trainer: "Trainer", memory: HostMemory) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCheckpoint:
-    """A version and the state to go on from, in host memory, to be written."""
+    """A version and the state to go on from, in host memory, to be written. Implements TrainerCheckpoint."""
 
     decoder: Decoder
     snapshot: Snapshot
     is_apart: bool
-    """Whether training may go on while it is written."""
+    """Whether training may go on while this checkpoint is written."""
 
     def write(self, directory: Path, *, state: str, origin: Path) -> None:
-        """A Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
+        """Write a Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
         save_decoder(self.decoder, directory, origin=origin)
         write_snapshot(self.snapshot, directory / state)
 
@@ -75,7 +75,7 @@ def prepare_checkpoints(trainer: "Trainer", memory: HostMemory) -> None:
 
 
 def host_checkpoint(trainer: "Trainer", memory: HostMemory) -> HostCheckpoint | None:
-    """The current version and the state to go on from. Every rank calls it, rank 0 has it."""
+    """Take the current version and the state to go on from. Every rank calls it, rank 0 gets it."""
     decoder, snapshot = served_on_host(trainer, memory), take_snapshot(trainer, memory)
     if decoder is None or snapshot is None:
         return None

@@ -54,7 +54,7 @@ def own_batches(
 def own_share(
     lengths: Sequence[int], temperatures: Sequence[float], max_tokens: int, ranks: Ranks
 ) -> Iterator[list[int]]:
-    """Micro-batches of one temperature each; some are empty where there are more ranks than trajectories."""
+    """This rank's micro-batches, of one temperature each; some empty where ranks outnumber trajectories."""
     for temperature in sorted(set(temperatures)):
         alike = [i for i, own in enumerate(temperatures) if own == temperature]
         bins = packed_into([lengths[i] for i in alike], max_tokens, multiple=ranks.size)

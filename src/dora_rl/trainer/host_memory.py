@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 class HostMemory:
-    """One place for each name. What it hands out is good until that name is copied again."""
+    """Reused host buffers, one for each name. A copy is good until its name is copied again."""
 
     def __init__(self) -> None:
         self._places: dict[str, Tensor] = {}
 
     def prepare(self, name: str, shape: torch.Size, dtype: torch.dtype) -> None:
-        """Have a place for such a tensor, its pages touched."""
+        """Allocate the buffer for such a tensor, its pages touched."""
         self._places[name] = torch.zeros(shape, dtype=dtype)
 
     def copied(self, named: Iterable[tuple[str, Tensor]], prefix: str) -> dict[str, Tensor]:

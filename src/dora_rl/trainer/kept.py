@@ -16,7 +16,7 @@ from dora_rl.trainer.train_batch import TrainTrajectory
 
 
 class KeptVersions:
-    """At most `num_versions`; the oldest goes first."""
+    """Weights of the latest versions, at most `num_versions`; the oldest goes first."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class KeptVersions:
             del self._policies[old]
 
     def tensors(self) -> dict[int, dict[str, Tensor]]:
-        """Every kept version's weights."""
+        """The weights of every kept version, by version and name."""
         return {
             version: {name: own.detach() for name, own in policy.decoder.named_parameters()}
             for version, policy in sorted(self._policies.items())
         }
 
     def replace(self, versions: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Keep these and no others."""
+        """Keep these versions and no others."""
         self._policies.clear()
         for version, tensors in versions.items():
             self.keep(version, tensors.items())

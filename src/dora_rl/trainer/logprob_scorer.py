@@ -18,7 +18,7 @@ Results = tuple[list[Tensor], list[Tensor] | None]
 
 
 class LogprobScorer:
-    """The policy in training, the reference and the kept versions, asked without gradient."""
+    """Computes logprobs without gradient: by the policy in training, the reference and the kept versions."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LogprobScorer:
         self._device = device
 
     def scores_of(self, groups: Sequence[TrainGroup]) -> list[TokenScores]:
-        """Of every member in order, as the algorithm needs them."""
+        """The scores of every member in order, as the algorithm needs them."""
         members = [member for group in groups for member in group.members]
         found = self._needed(members)
         recomputed = self._recomputed(members)
@@ -52,7 +52,7 @@ class LogprobScorer:
         ]
 
     def score(self, policy: Policy, members: Sequence[TrainTrajectory]) -> Results:
-        """Logprobs, and values where there is a critic, of each one's policy tokens."""
+        """Logprobs, and values where there is a critic, of each trajectory's policy tokens."""
         return scored(
             policy,
             members,

@@ -37,7 +37,7 @@ class Factors:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the masters."""
+        """The names of both factors among the masters."""
         return f"{self.module}.lora_A.weight", f"{self.module}.lora_B.weight"
 
 
@@ -77,16 +77,16 @@ class LoraWeights:
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """All of each."""
+        """Shapes of the masters: every rank has all of each."""
         return {name: master.shape for name, master in self.masters.items()}
 
     @property
     def decayed(self) -> frozenset[str]:
-        """The factors."""
+        """Names of the masters that weight decay applies to: the factors."""
         return frozenset(name for each in self.factors for name in each.names)
 
     def gradients(self) -> dict[str, Tensor]:
-        """Of the factors, and of the critic's head; to be asked for once an update."""
+        """Gradients of the factors and of the critic's head; to be asked for once an update."""
         own = {name: used.grad for name, used in self._own if used.grad is not None}
         found = self._sums | own
         if self._ranks.size > 1 and found:
@@ -98,7 +98,7 @@ class LoraWeights:
         return found
 
     def forget(self) -> None:
-        """Drop them."""
+        """Drop all gradients."""
         self._sums = {}
         for _, used in self._own:
             used.grad = None
@@ -114,17 +114,17 @@ class LoraWeights:
             self._forward[name].copy_(merged)
 
     def served(self) -> Iterator[tuple[str, Tensor]]:
-        """The merged tensors."""
+        """Every parameter of the decoder with the factors merged, in the serving dtype."""
         for name, used in self._forward.items():
             yield name, used.detach()
 
     def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """They are."""
+        """The tensors themselves: every rank has all of each."""
         return ((name, tensor.detach()) for name, tensor in tensors.items())
 
     @torch.no_grad()
     def restore(self, name: str, whole: Tensor, into: Tensor) -> None:
-        """All of it."""
+        """Copy a whole tensor into one shaped like the master of that name."""
         into.copy_(whole)
 
     def _factors_of(self, parameter: str) -> list[Factors]:
@@ -137,7 +137,7 @@ class LoraWeights:
             yield name, used.detach()
 
     def _absorber(self, parameter: str) -> Callable[[Tensor], None]:
-        """Turns a merged parameter's gradient into those of its factors."""
+        """A hook that turns a merged parameter's gradient into those of its factors."""
         mine = self._factors_of(parameter)
 
         @torch.no_grad()
@@ -157,7 +157,7 @@ class LoraWeights:
 
 
 def _fresh_factors(policy: Policy, config: LoraConfig, seed: int) -> Iterator[Factors]:
-    """A random, B zero: at birth nothing is changed."""
+    """New factors, A random and B zero: at first they change nothing."""
     generator = torch.Generator().manual_seed(seed)
     device = policy.decoder.norm.weight.device
     for piece in pieces(policy.decoder.config):

@@ -32,14 +32,14 @@ QUANTITIES = (
 )
 
 OWN = "loss/"
-"""Before the names of what a loss reports of its own."""
+"""Prefix of the names of metrics that a loss reports of its own."""
 
 
 class Totals(NamedTuple):
-    """On the host."""
+    """Sums over one mini-batch, on the host."""
 
     sums: dict[str, list[float]]
-    """Of each quantity, by staleness."""
+    """Sum of each quantity, by staleness."""
     max_gap: float
     """Largest absolute difference of recorded and recomputed logprobs, where the weights are the same."""
 
@@ -54,11 +54,11 @@ class Totals(NamedTuple):
         return math.isfinite(self.total("policy_kl")) and math.isfinite(self.total("entropy"))
 
     def total(self, quantity: str) -> float:
-        """Over all staleness."""
+        """The sum of a quantity over all staleness."""
         return sum(self.sums[quantity])
 
     def mean(self, quantity: str) -> float:
-        """Per policy token."""
+        """The mean of a quantity per policy token."""
         return self.total(quantity) / max(1.0, self.total("tokens"))
 
 
@@ -76,7 +76,7 @@ class LossMeters:
     def add_terms(
         self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, terms: LossTerms
     ) -> None:
-        """Count tokens, with what every policy loss has."""
+        """Add some tokens, with the quantities that every policy loss has."""
         same_weights_P = logprobs_P if tokens.recomputed_P is None else tokens.recomputed_P
         # Chosen, not multiplied by zero: what is not compared may be no number.
         gap_P = (same_weights_P - tokens.behaviour_P).abs().where(tokens.is_comparable_P, 0.0)
@@ -110,7 +110,7 @@ class LossMeters:
             self._sums[self._quantities.index(name)] += sums_S
 
     def totals(self, ranks: Ranks) -> Totals:
-        """Over all ranks, on the host."""
+        """The sums over all ranks, copied to the host."""
         sums = ranks.reduce(self._sums.clone(), "sum").tolist()
         max_gap = float(ranks.reduce(self._max_gap.clone(), "max"))
         return Totals(sums=dict(zip(self._quantities, sums, strict=True)), max_gap=max_gap)

@@ -22,7 +22,7 @@ def packed_into(lengths: Sequence[int], max_tokens: int, *, multiple: int = 1) -
 
 
 def _fewest(lengths: Sequence[int], max_tokens: int) -> int:
-    """Fewer cannot do: by the sum, and because no two long ones share a bin."""
+    """A lower bound on the number of bins: by the sum, and because no two long ones share a bin."""
     num_long = sum(2 * length > max_tokens for length in lengths)
     return max(1, num_long, ceil(sum(lengths) / max_tokens) if max(lengths, default=0) <= max_tokens else 1)
 
@@ -32,7 +32,7 @@ def _rounded_up(value: int, multiple: int) -> int:
 
 
 def _spread(lengths: Sequence[int], max_tokens: int, num_bins: int) -> list[list[int]] | None:
-    """The longest that is left goes into the emptiest bin; None where one then holds too much."""
+    """Put the longest that is left into the emptiest bin, and so on; None where a bin then holds too much."""
     bins: list[list[int]] = [[] for _ in range(num_bins)]
     emptiest = [(0, place) for place in range(num_bins)]
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):

@@ -14,7 +14,7 @@ from dora_rl.trainer.tensors import PolicyTokens
 
 
 class Objective:
-    """The algorithm, but for the tokens."""
+    """The loss of an algorithm: policy loss, KL, entropy bonus, and their coefficients."""
 
     def __init__(self, algorithm: AlgorithmConfig, loss: Loss, *, proximal_is_current: bool) -> None:
         self._algorithm = algorithm
@@ -22,7 +22,7 @@ class Objective:
         self._proximal_is_current = proximal_is_current
 
     def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: LossMeters) -> Tensor:
-        """Summed over tokens of whole trajectories, by their relative weights."""
+        """The loss summed over tokens of whole trajectories, by their relative weights."""
         algorithm = self._algorithm
         terms = self._terms(tokens, self._seen_by_loss(tokens, logprobs_P), meters)
         meters.add_terms(tokens, logprobs_P.detach(), entropy_P.detach(), terms)

@@ -16,10 +16,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Update(NamedTuple):
-    """What an update was."""
+    """Metrics of one optimizer update."""
 
     grad_norm: float
-    """Before clipping."""
+    """Global norm of the gradient, before clipping."""
     learning_rate: float
     is_skipped: bool
 
@@ -49,7 +49,7 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next update."""
+        """The learning rate of the next update."""
         return self._config.learning_rate * share_of_peak(
             self._config.learning_rate_schedule, self.num_updates
         )
@@ -75,7 +75,7 @@ class Optimizer:
         return Update(norm, learning_rate, is_skipped=False)
 
     def moments(self) -> dict[str, dict[str, Tensor]]:
-        """Both moments of each master that has been updated."""
+        """Both moments of AdamW for each master that has been updated, by name."""
         state = self._adamw.state
         masters = self._weights.masters
         return {
@@ -84,14 +84,14 @@ class Optimizer:
         }
 
     def steps(self) -> dict[str, int]:
-        """How often each master has been updated."""
+        """How often each master has been updated, by name."""
         state = self._adamw.state
         named = self._weights.masters.items()
         return {name: int(state[master]["step"]) for name, master in named if state.get(master)}
 
     @torch.no_grad()
     def restore(self, steps: Mapping[str, int], moments: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Continue from whole moments."""
+        """Continue from moments read from a checkpoint, whole on every rank."""
         for name, count in steps.items():
             master = self._weights.masters[name]
             state = self._adamw.state[master]
@@ -115,7 +115,7 @@ class Optimizer:
         return 1.0 if limit is None or norm <= limit else limit / norm
 
     def _norm(self, gradients: list[Tensor]) -> float:
-        """Global norm; waits for the device."""
+        """The global norm of the gradients; waits for the device."""
         device = next(iter(self._weights.masters.values())).device
         squares = torch.zeros((), dtype=torch.float64, device=device)
         if gradients:

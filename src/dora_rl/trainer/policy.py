@@ -47,7 +47,7 @@ class Policy(nn.Module):
         self._attention: AttentionKind = attention
 
     def forward(self, work: Any) -> Any:
-        """`Training` to the summed loss of its tokens, `Sequences` to what is known of theirs."""
+        """The summed loss of a LearningBatch's tokens, or the logprobs and values of Sequences' tokens."""
         return self._loss(*work) if isinstance(work, LearningBatch) else self._scored(work)
 
     def _hidden(self, sequences: Sequences) -> Tensor:
@@ -96,7 +96,7 @@ class Policy(nn.Module):
 
 
 class _Picked(torch.autograd.Function):
-    """Rows at distinct places. Their gradient is copied to its places, where indexing would add it up."""
+    """Rows at distinct indices. Their gradient is copied to its places, where indexing would add it up."""
 
     @staticmethod
     def forward(ctx: Any, hidden_TH: Tensor, places_P: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class LearningBatch(NamedTuple):
 
 
 def _value_head(decoder: Decoder) -> nn.Linear:
-    """Zero at birth: a fresh critic says nothing, rather than noise."""
+    """A value head of zeros: a fresh critic says nothing, rather than noise."""
     head_VH = decoder.head_VH
     head = nn.Linear(decoder.config.hidden_size, 1, device=head_VH.device, dtype=torch.float32)
     nn.init.zeros_(head.weight)

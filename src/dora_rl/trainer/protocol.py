@@ -38,15 +38,15 @@ class StepTrainer(Protocol):
 
 
 class TrainerCheckpoint(Protocol):
-    """A version with everything the next step depends on, to be written."""
+    """A version with everything the next step depends on, to be written to disk."""
 
     @property
     def is_apart(self) -> bool:
-        """Whether training may go on while it is written."""
+        """Whether training may go on while this checkpoint is written."""
         ...
 
     def write(self, directory: Path, *, state: str, origin: Path) -> None:
-        """A Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
+        """Write a Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
         ...
 
 
@@ -59,7 +59,7 @@ class PolicyTrainer(StepTrainer, Protocol):
         ...
 
     def served_tensors(self) -> Mapping[str, Any]:
-        """On the first rank every parameter as it is served; copied before the next step changes it."""
+        """Every parameter as it is served, on the first rank; copy them before the next step."""
         ...
 
     def prepare_checkpoints(self) -> None:
@@ -67,9 +67,9 @@ class PolicyTrainer(StepTrainer, Protocol):
         ...
 
     def take_checkpoint(self) -> TrainerCheckpoint | None:
-        """The version between two steps; None on every rank but the first."""
+        """Take a checkpoint of the version between two steps; None on every rank but the first."""
         ...
 
     def load_checkpoint(self, state: Path) -> None:
-        """Go on exactly as the trainer would have that wrote this state."""
+        """Go on exactly as the trainer that wrote this state would have."""
         ...

@@ -12,10 +12,14 @@ class Ranks(Protocol):
     """Which of how many this process is. All are given the same batches and take their share of each."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many processes train together."""
+        ...
 
     def reduce(self, values: Tensor, how: How) -> Tensor:
         """The sum or maximum over all ranks, the same on each; `values` may be changed."""
@@ -23,18 +27,18 @@ class Ranks(Protocol):
 
 
 class Alone:
-    """One process."""
+    """A trainer that is one process. Implements Ranks."""
 
     rank = 0
     size = 1
 
     def reduce(self, values: Tensor, how: How) -> Tensor:
-        """The values themselves."""
+        """The values themselves: there is no other rank."""
         return values
 
 
 class Together:
-    """The processes of torch's default group."""
+    """The processes of torch's default group. Implements Ranks."""
 
     def __init__(self) -> None:
         assert dist.is_initialized(), "call torch.distributed.init_process_group first"
@@ -42,6 +46,6 @@ class Together:
         self.size = dist.get_world_size()
 
     def reduce(self, values: Tensor, how: How) -> Tensor:
-        """By one collective, in place."""
+        """The sum or maximum over all ranks, by one collective, in place."""
         dist.all_reduce(values, {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}[how])
         return values

@@ -1,4 +1,4 @@
-"""The learning rate of an update."""
+"""Learning-rate schedules: the share of the peak rate at each update. Pure functions, torch-free."""
 
 import math
 
@@ -6,7 +6,7 @@ from dora_rl.core.recipe.trainer_config import ScheduleConfig
 
 
 def share_of_peak(schedule: ScheduleConfig, update: int) -> float:
-    """Of the peak rate, for the update that follows `update` finished ones."""
+    """The learning rate after `update` finished updates, as a share of the peak rate."""
     if update < schedule.warmup_updates:
         return (update + 1) / (schedule.warmup_updates + 1)
     if schedule.kind == "constant" or schedule.total_updates is None:

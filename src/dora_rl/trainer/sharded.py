@@ -44,40 +44,40 @@ class ShardedWeights:
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """All ranks' rows."""
+        """Shapes of the masters put together from all ranks."""
         return {name: own.shape for name, own in self._parameters.items()}
 
     @property
     def decayed(self) -> frozenset[str]:
-        """Matrices."""
+        """Names of the masters that weight decay applies to: the matrices."""
         return frozenset(name for name, own in self._parameters.items() if own.dim() > 1)
 
     def gradients(self) -> dict[str, Tensor]:
-        """This rank's rows of the mean over ranks."""
+        """This rank's rows of the gradients, averaged over ranks."""
         grads = {name: own.grad for name, own in self._parameters.items()}
         return {name: _sharded(grad).to_local() for name, grad in grads.items() if grad is not None}
 
     def forget(self) -> None:
-        """Drop them."""
+        """Drop all gradients."""
         for own in self._parameters.values():
             own.grad = None
 
     def refresh(self) -> None:
-        """Nothing: weights are rounded whenever they are put together."""
+        """Do nothing: weights are rounded whenever they are gathered."""
 
     def served(self) -> Iterator[tuple[str, Tensor]]:
-        """Put together and rounded, one after the other."""
+        """Every parameter of the decoder, gathered from all ranks and rounded, one after the other."""
         for name, own in self.policy.decoder.named_parameters():
             whole: Tensor = _sharded(own).full_tensor()
             yield name, whole.detach().to(self._serving_dtype)
 
     def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Put together from all ranks."""
+        """Tensors gathered from all ranks, one after the other."""
         return ((name, self._like(name, local).full_tensor()) for name, local in tensors.items())
 
     @torch.no_grad()
     def restore(self, name: str, whole: Tensor, into: Tensor) -> None:
-        """This rank's rows; nothing is sent, every rank has read the whole."""
+        """Copy this rank's rows of a whole tensor, which every rank has read."""
         own = self._parameters[name]
         part = distribute_tensor(whole.to(into.device), own.device_mesh, own.placements, src_data_rank=None)
         into.copy_(part.to_local())

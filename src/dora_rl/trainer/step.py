@@ -29,21 +29,21 @@ class StepGroups:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all groups are here."""
+        """Whether all groups of the step are here."""
         return len(self.groups) == self._num_groups
 
     @property
     def num_missing(self) -> int:
-        """Groups still to come."""
+        """Number of groups still to come."""
         return self._num_groups - len(self.groups)
 
     @property
     def mini_batches(self) -> list[tuple[int, int]]:
-        """The first group of each, and the one after its last."""
+        """The range of groups of each mini-batch: its first, and the one after its last."""
         return list(zip([0, *self._ends], self._ends, strict=False))
 
     def accept(self, groups: Sequence[TrainGroup]) -> Iterator[tuple[list[TrainGroup], bool]]:
-        """The groups by mini-batch, each part with whether it completes its mini-batch."""
+        """Deal groups out to mini-batches: each part, with whether it completes its mini-batch."""
         self._check(groups)
         rest = list(groups)
         while rest:

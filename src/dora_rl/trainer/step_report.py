@@ -28,7 +28,7 @@ _NAMES = {
 
 @dataclass(slots=True, kw_only=True)
 class StepReport:
-    """Gathers the mini-batches of a step."""
+    """Gathers the metrics of a step from its mini-batches."""
 
     started_s: float
     num_micro_batches: int = 0
@@ -39,14 +39,14 @@ class StepReport:
     counts: list[BatchCounts] = field(default_factory=list)
 
     def add(self, totals: Totals, update: Update, scale: float, counts: BatchCounts) -> None:
-        """One mini-batch is over."""
+        """Take in a mini-batch that is over."""
         self.totals.append(totals)
         self.updates.append(update)
         self.losses.append((scale * totals.total("loss"), scale * totals.total("value_loss")))
         self.counts.append(counts)
 
     def metrics(self, groups: Sequence[TrainGroup], version: int) -> Metrics:
-        """Everything about the step."""
+        """All metrics of the step, by name."""
         return {
             **{name: value for of in OF_GROUPS for name, value in of(groups, version).items()},
             **self._of_updates(),
@@ -86,7 +86,7 @@ class StepReport:
         return metrics
 
     def _of_gap(self) -> Metrics:
-        """Between engine and trainer, of the trajectories whose weights are at hand."""
+        """Metrics of the gap between engine and trainer logprobs, where the weights are at hand."""
         whole = _joined(self.totals)
         num_compared = whole.total("compared")
         if not num_compared:

@@ -16,7 +16,7 @@ from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer_factory import trainer_of
 
 Shown = tuple[tuple[int, ...], tuple[int, ...]]
-"""A prompt and its answer."""
+"""A prompt and its answer, as token ids."""
 
 
 def warm_started(
@@ -27,9 +27,9 @@ def warm_started(
     seed: int,
     done: Callable[[int], None] = lambda steps: None,
 ) -> Decoder:
-    """The decoder, which must be in float32 and is used up, after a few steps on rows drawn at random.
+    """The decoder after a few supervised steps on random rows; it must be float32, and is used up.
 
-    `done` hears after each how many there were.
+    `done` is told the number of steps after each.
     """
     trainer = trainer_of(decoder, _trainer_config(config, seed))
     rng = random.Random(seed)
@@ -64,6 +64,6 @@ def _trainer_config(config: WarmStart, seed: int) -> TrainerConfig:
 
 
 def _schedule(num_updates: int) -> ScheduleConfig:
-    """Up within a few updates, then down: what was learned last should not be what counts most."""
+    """A learning rate that rises within a few updates, then falls: what comes last should not count most."""
     warmup_updates = min(5, num_updates - 1)
     return ScheduleConfig(kind="linear", warmup_updates=warmup_updates, total_updates=num_updates, floor=0.1)

@@ -17,7 +17,7 @@ from dora_rl.trainer.examples import Example
 from dora_rl.trainer.train_batch import TrainTrajectory
 
 MAX_STALENESS = 15
-"""Older trajectories are counted with these; tensors of counts have a fixed size."""
+"""The largest staleness counted by itself: older trajectories are counted with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class PolicyTokens:
     is_comparable_P: Tensor
     """Whether the trainer's logprobs under the same weights are known, for comparison (bool)."""
     recomputed_P: Tensor | None = None
-    """Those logprobs, where a version other than the current one had to compute them."""
+    """The trainer's logprobs under the version that generated, where that is not the current one."""
     reference_P: Tensor | None = None
     proximal_P: Tensor | None = None
     returns_P: Tensor | None = None
 
     def to(self, device: torch.device) -> "PolicyTokens":
-        """The same on a device."""
+        """The same tokens on a device."""
         return self._each(lambda values_P: on_device(values_P, device))
 
     def __getitem__(self, rows: slice) -> "PolicyTokens":
@@ -58,11 +58,11 @@ class Sequences:
     predicted_at_P: Tensor
     targets_P: Tensor
     counts: tuple[int, ...]
-    """Policy tokens of each sequence."""
+    """Number of policy tokens of each sequence."""
     temperature: float
 
     def to(self, device: torch.device) -> "Sequences":
-        """The same on a device."""
+        """The same sequences on a device."""
         packed = Packed(
             tokens_T=on_device(self.packed.tokens_T, device),
             positions_T=on_device(self.packed.positions_T, device),
@@ -79,18 +79,18 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """One forward and backward pass."""
+    """The input of one forward and backward pass."""
 
     sequences: Sequences
     tokens: PolicyTokens
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """The same on a device."""
+        """The same micro-batch on a device."""
         return MicroBatch(sequences=self.sequences.to(device), tokens=self.tokens.to(device))
 
 
 def sequences_of(trajectories: Sequence[TrainTrajectory]) -> Sequences:
-    """Whole trajectories of one temperature; without any, one token that predicts nothing."""
+    """Pack whole trajectories of one temperature; without any, one token that predicts nothing."""
     lengths = tuple(each.num_tokens for each in trajectories) or (1,)
     tokens = list(chain.from_iterable((*each.prompt, *each.response) for each in trajectories)) or [0]
     firsts = accumulate(lengths[:-1], initial=0)
@@ -113,19 +113,19 @@ def sequences_of(trajectories: Sequence[TrainTrajectory]) -> Sequences:
 
 
 def _policy_places(trajectory: TrainTrajectory, first: int) -> Tensor:
-    """Of its policy tokens, where its own first token is at `first`."""
+    """Where a trajectory's policy tokens are predicted, if its first token is at `first`."""
     if trajectory.is_policy:
         return first + torch.tensor(trajectory.policy_positions, dtype=torch.int64)
     return torch.arange(first + len(trajectory.prompt), first + trajectory.num_tokens)
 
 
 def sampled_at(trajectory: TrainTrajectory) -> float:
-    """The temperature of its recorded logprobs: greedy ones are recorded at 1."""
+    """The temperature of a trajectory's recorded logprobs: greedy ones are recorded at 1."""
     return trajectory.temperature or 1.0
 
 
 def micro_batch_of(examples: Sequence[Example], version: int, *, is_untouched: bool) -> MicroBatch:
-    """Examples of one temperature, to be trained on by the step that trains `version`.
+    """A micro-batch of examples of one temperature, for the step that trains `version`.
 
     `is_untouched`: the step has made no update yet, so the weights are still those of the version.
     """
@@ -156,7 +156,7 @@ def _is_comparable(examples: Sequence[Example], version: int, is_untouched: bool
 
 
 def _recomputed(examples: Sequence[Example]) -> Tensor | None:
-    """What is recorded stands for what could not be computed again: a ratio of one."""
+    """Recomputed logprobs; where they could not be computed the recorded ones, which is a ratio of one."""
     if all(each.scores.recomputed_P is None for each in examples):
         return None
     parts = [
@@ -178,7 +178,7 @@ def _joined_or_none(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A copy on the device; through pinned memory, so that the host need not wait for it."""
+    """A copy of a tensor on the device, through pinned memory: the host need not wait for it."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

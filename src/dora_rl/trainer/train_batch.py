@@ -28,22 +28,22 @@ class TrainTrajectory(Record, frozen=True):
     response: tuple[int, ...]
     """Policy and environment tokens in the order they came."""
     logprobs: tuple[float, ...]
-    """Of the policy tokens only, as the engine recorded them: at the sampling temperature, all words."""
+    """Logprobs of the policy tokens, as the engine recorded them: at its temperature, all words."""
     version: int
-    """That generated it; of its first token where the schedule breaks one version per trajectory."""
+    """The version that generated the trajectory; of its first token where there were several."""
     reward: float
     is_policy: tuple[bool, ...] = ()
-    """Of each token of the response; left out where the policy wrote all of it."""
+    """Whether each token of the response is the policy's; left out where all are."""
     loss_weight: float = 1.0
-    """Zero masks it out of the loss; its reward still counts in its group."""
+    """Factor of the trajectory's loss: 0 masks it, and its reward still counts in its group."""
     label: str | None = None
-    """Why it is masked or otherwise special, for example `overlong`: counted under this name."""
+    """Why the trajectory is masked or otherwise special, for example `overlong`; counted by this name."""
     is_truncated: bool = False
-    """It ended at the length cap."""
+    """Whether the response ended at the length cap."""
     is_cut: bool = False
-    """Its tokens were drawn from a distribution cut by top-k, top-p or min-p."""
+    """Whether tokens were drawn from a distribution cut by top-k, top-p or min-p."""
     temperature: float = 1.0
-    """It was sampled at."""
+    """The temperature the trajectory was sampled at."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -59,22 +59,22 @@ class TrainTrajectory(Record, frozen=True):
 
     @property
     def is_scored(self) -> bool:
-        """Whether its reward is a number, also as the float32 that advantages are."""
+        """Whether the reward is a number, also as the float32 that advantages are."""
         return abs(self.reward) <= _LARGEST_FLOAT32
 
     @property
     def num_policy_tokens(self) -> int:
-        """Tokens the policy drew."""
+        """Number of tokens the policy drew."""
         return sum(self.is_policy) if self.is_policy else len(self.response)
 
     @property
     def num_tokens(self) -> int:
-        """Of the whole sequence."""
+        """Number of tokens of prompt and response."""
         return len(self.prompt) + len(self.response)
 
     @property
     def policy_positions(self) -> list[int]:
-        """Where in the whole sequence the policy's tokens are."""
+        """Positions of the policy's tokens in prompt and response."""
         first = len(self.prompt)
         flags = self.is_policy or (True,) * len(self.response)
         return [first + place for place, is_own in enumerate(flags) if is_own]
@@ -92,7 +92,7 @@ class TrainGroup(Record, frozen=True):
 
 
 class TrainBatch(Struct, frozen=True, kw_only=True, dict=True):
-    """What one train step consumes."""
+    """The groups that one train step consumes."""
 
     groups: tuple[TrainGroup, ...]
 
@@ -105,5 +105,5 @@ class TrainBatch(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def num_tokens(self) -> int:
-        """Of all trajectories, prompts included."""
+        """Number of tokens of all trajectories, prompts included."""
         return sum(member.num_tokens for group in self.groups for member in group.members)

@@ -15,23 +15,23 @@ from dora_rl.trainer.policy import Policy
 
 
 class Weights(Protocol):
-    """What an optimizer and a publisher need of the weights. All tensors are this rank's part."""
+    """The masters, gradients and served tensors of a model. All tensors are this rank's part."""
 
     policy: Policy
 
     @property
     def masters(self) -> dict[str, Tensor]:
-        """Float32, by name; updated in place."""
+        """Float32 weights by name, updated in place."""
         ...
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """Of the masters, put together from all ranks."""
+        """Shapes of the masters, put together from all ranks."""
         ...
 
     @property
     def decayed(self) -> frozenset[str]:
-        """Names of those that weight decay applies to."""
+        """Names of the masters that weight decay applies to."""
         ...
 
     @property
@@ -41,11 +41,11 @@ class Weights(Protocol):
 
     @property
     def num_averaged(self) -> int:
-        """Ranks whose gradients are averaged where their sum is wanted."""
+        """Over how many ranks gradients are averaged, where their sum is wanted."""
         ...
 
     def gradients(self) -> dict[str, Tensor]:
-        """Float32, over all micro-batches and ranks since the last `forget`; none where nothing came."""
+        """Float32 gradients over all micro-batches and ranks since the last `forget`; may be none."""
         ...
 
     def forget(self) -> None:
@@ -70,7 +70,7 @@ class Weights(Protocol):
 
 
 class FullWeights:
-    """Every weight is trained, on one device."""
+    """Weights that are all trained, on one device. Implements Weights."""
 
     is_sharded = False
     num_averaged = 1
@@ -89,20 +89,20 @@ class FullWeights:
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """All of each."""
+        """Shapes of the masters."""
         return {name: master.shape for name, master in self.masters.items()}
 
     @property
     def decayed(self) -> frozenset[str]:
-        """Matrices."""
+        """Names of the masters that weight decay applies to: the matrices."""
         return frozenset(name for name, master in self.masters.items() if master.dim() > 1)
 
     def gradients(self) -> dict[str, Tensor]:
-        """Of every parameter that took part."""
+        """Gradients of every parameter that took part."""
         return self._sums
 
     def forget(self) -> None:
-        """Drop them."""
+        """Drop all gradients."""
         self._sums = {}
 
     @torch.no_grad()
@@ -114,21 +114,21 @@ class FullWeights:
             torch._foreach_copy_([used for used, _ in rounded], [master for _, master in rounded])
 
     def served(self) -> Iterator[tuple[str, Tensor]]:
-        """The forward pass's own tensors."""
+        """The tensors the forward pass uses, in the serving dtype."""
         for name, used in self.policy.decoder.named_parameters():
             yield name, used.detach()
 
     def whole(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """They are."""
+        """The tensors themselves: there is one rank."""
         return ((name, tensor.detach()) for name, tensor in tensors.items())
 
     @torch.no_grad()
     def restore(self, name: str, whole: Tensor, into: Tensor) -> None:
-        """All of it."""
+        """Copy a whole tensor into one shaped like the master of that name."""
         into.copy_(whole)
 
     def _absorber(self, name: str) -> Callable[[Tensor], None]:
-        """Moves a parameter's gradient into its float32 sum as soon as it is there, and frees it."""
+        """A hook that moves a parameter's gradient into its float32 sum as soon as it is there."""
 
         def absorb(used: Tensor) -> None:
             grad, used.grad = used.grad, None

@@ -44,7 +44,7 @@ from dora_rl.trainer.trained_weights import Weights
 
 
 class Trainer:
-    """Trains one policy. `version` is what the next step trains."""
+    """Trains one policy; `version` is the one that the next step trains. Implements PolicyTrainer."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Trainer:
         max_response_tokens: int | None = None,
         objects: Objects | None = None,
     ) -> None:
-        """`objects` are those of the user's that the configuration names and no file has."""
+        """`objects` are the user's own objects for the names `object:LABEL` in the configuration."""
         self.config = config
         self.weights = weights
         self.ranks = ranks or Alone()
@@ -111,7 +111,7 @@ class Trainer:
         return None
 
     def train(self, batch: TrainBatch) -> Metrics:
-        """One whole step."""
+        """Train one whole step on a batch."""
         self.begin_step(len(batch.groups))
         self.add(batch.groups)
         return self.finish_step()
@@ -124,7 +124,7 @@ class Trainer:
         self._begin_mini_batch()
 
     def add(self, groups: Sequence[TrainGroup]) -> None:
-        """Take in finished groups, and run what can run."""
+        """Take in finished groups of the step, and run what can run before the others are there."""
         step = self._begun()
         if self.streaming_refusal is None:
             for part, is_last in step.accept(groups):
@@ -158,13 +158,13 @@ class Trainer:
         self._step = None
 
     def become(self, version: int) -> None:
-        """From now on the weights are those of this version."""
+        """Set the version that the weights are of from now on."""
         self.version = version
         if self.kept is not None:
             self.kept.keep(version, self.weights.served())
 
     def check_idle(self) -> None:
-        """Refuse what may only be done between two steps."""
+        """Refuse a call that may only be made between two steps."""
         if self._step is not None:
             raise StepError(f"step {self.version} is in progress", hint="call finish_step first")
 
@@ -189,7 +189,7 @@ class Trainer:
         return host_checkpoint(self, self._memory)
 
     def load_checkpoint(self, state: Path) -> None:
-        """Go on exactly as the trainer would have that wrote this state."""
+        """Go on exactly as the trainer that wrote this state would have."""
         load_checkpoint(self, state)
 
     # --- inside a step --------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Trainer:
         self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
 
     def _run_whole(self, step: StepGroups) -> None:
-        """All groups are here: prepare them together, then go through the mini-batches."""
+        """Prepare all groups of the step together, then go through the mini-batches."""
         whole = self._prepared(step.groups)
         self._report.masked |= whole.masked
         for first, last in step.mini_batches:
@@ -240,7 +240,7 @@ class Trainer:
             self._run(self._full())
 
     def _full(self) -> list[Example]:
-        """Pending examples that fill a micro-batch of every rank; taken off in the order they came."""
+        """Take off pending examples, in order, that fill a micro-batch of every rank."""
         room = self.config.micro_batch_tokens * self.ranks.size
         full: list[Example] = []
         while sum(each.trajectory.num_tokens for each in self._pending) >= room:
@@ -255,7 +255,7 @@ class Trainer:
         return full
 
     def _run(self, examples: Sequence[Example]) -> None:
-        """Forward and backward of this rank's share; gradients add up."""
+        """Run forward and backward of this rank's share; gradients add up."""
         lengths = [each.trajectory.num_tokens for each in examples]
         temperatures = [sampled_at(each.trajectory) for each in examples]
         for members in own_share(lengths, temperatures, self.config.micro_batch_tokens, self.ranks):
@@ -275,7 +275,7 @@ class Trainer:
         self._begin_mini_batch()
 
     def _check_loss(self, totals: Totals) -> None:
-        """A built-in loss that is no number costs an update; one of the user's own is wrong and says so."""
+        """Refuse a user's own loss that is no number; a built-in one only costs the update."""
         if self._loss.is_users and totals.are_logprobs_finite and not totals.is_loss_finite:
             raise UserError(
                 f"{self._loss.name} returned what is not finite in step {self.version}, of logprobs that are",

@@ -27,7 +27,7 @@ def open_trainer(
     max_response_tokens: int | None = None,
     objects: Objects | None = None,
 ) -> Trainer:
-    """A trainer of the model in a Hugging Face directory; with several ranks, this one's part of it."""
+    """Open a trainer of the model in a Hugging Face directory; with several ranks, this rank's part."""
     decoder = load_decoder(directory, device=device, dtype=torch.float32)
     return trainer_of(decoder, config, ranks=ranks, max_response_tokens=max_response_tokens, objects=objects)
 
@@ -40,7 +40,7 @@ def trainer_of(
     max_response_tokens: int | None = None,
     objects: Objects | None = None,
 ) -> Trainer:
-    """A trainer of a decoder in float32, which it owns from now on."""
+    """Make a trainer of a float32 decoder, which it owns from now on."""
     ranks = ranks or Alone()
     serving = getattr(torch, config.serving_dtype)
     reference = _reference(decoder, config, serving)

@@ -19,10 +19,10 @@ class Files:
     """The operations on a file system that must not go wrong halfway."""
 
     mode = 0o666
-    """Of a new file, less what the user's umask takes away: like everything else in a run's directory."""
+    """Permissions of a new file before the umask: like everything else in a run's directory."""
 
     def write(self, path: Path, chunks: Iterable[Data]) -> None:
-        """Put a file in its place."""
+        """Put a file in its place, whole or not at all."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
         try:
             self._fill(temporary, chunks)
@@ -42,7 +42,7 @@ class Files:
             self.sync(file.fileno())
 
     def append(self, descriptor: int, chunk: Data) -> None:
-        """Write all of it: the system may take it in parts."""
+        """Write all of these bytes: the system may take them in parts."""
         view = memoryview(chunk)
         while len(view):
             view = view[os.write(descriptor, view) :]
@@ -52,7 +52,7 @@ class Files:
         os.fsync(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file its name."""
+        """Give a temporary file its final name."""
         os.replace(old, new)
 
     def sync_directory(self, directory: Path) -> None:
@@ -66,10 +66,10 @@ class Files:
             os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        """Take a file away, if it is there."""
+        """Remove a file, if it exists."""
         path.unlink(missing_ok=True)
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file was never finished."""
+    """Whether a file has a temporary name: it was never finished."""
     return path.name.startswith(".") and path.name.endswith(_TEMPORARY)

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 PATTERN_OF = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
-"""The integer whose bits stand for a value's."""
+"""The integer dtype whose bits stand for those of a float dtype."""
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in PATTERN_OF}
 
 _GATHER = 0x0102040810204080
-"""Times eight bytes of zero or one: byte i's lands in bit 56 + i, and no other product reaches those bits."""
+"""Multiplier that gathers eight bytes of zero or one: byte i lands in bit 56 + i, and nothing else does."""
 _REPEAT = 0x0101010101010101
-"""Times a byte: eight copies of it."""
+"""Multiplier that makes eight copies of a byte."""
 _SELECT = 0x8040201008040201 - 2**64
-"""Bit i of byte i, as a signed integer."""
+"""Mask of bit i of byte i, as a signed integer."""
 
 
 def patterns(tensor: Tensor) -> Tensor:
@@ -35,35 +35,35 @@ def to_zigzag(steps: Tensor) -> Tensor:
 
 
 def from_zigzag(zigzag: Tensor) -> Tensor:
-    """The steps again."""
+    """Undo `to_zigzag`."""
     # The shift of a signed integer copies its sign; the mask takes the copy off.
     halves = (zigzag >> 1) & torch.iinfo(zigzag.dtype).max
     return halves ^ -(zigzag & 1)
 
 
 def to_planes(values_N: Tensor) -> Tensor:
-    """`[bytes of a value, N]`: first every value's lowest byte, then the next."""
+    """Byte planes `[bytes of a value, N]`: first every value's lowest byte, then the next."""
     return values_N.contiguous().view(torch.uint8).view(-1, values_N.itemsize).T.contiguous()
 
 
 def from_planes(planes: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values again."""
+    """Undo `to_planes`."""
     # A copy even where the order is right already: a view as wider integers must be aligned.
     return planes.T.clone(memory_format=torch.contiguous_format).view(-1).view(dtype)
 
 
 def pack_bits(bits: Tensor) -> Tensor:
-    """Eight bits a byte along the last axis, of ones and zeros; the last byte is filled up with zeros."""
+    """Pack ones and zeros along the last axis, eight a byte; the last byte is filled up with zeros."""
     eighths = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.shape[-1] % 8)).contiguous()
     return ((eighths.view(torch.int64) * _GATHER) >> 56).to(torch.uint8)
 
 
 def unpack_bits(packed: Tensor, count: int) -> Tensor:
-    """The first `count` booleans along the last axis again."""
+    """Undo `pack_bits`: the first `count` booleans along the last axis."""
     spread = ((packed.long() * _REPEAT) & _SELECT).contiguous()
     return spread.view(torch.uint8)[..., :count] != 0
 
 
 def num_packed(count: int) -> int:
-    """Bytes of so many packed bits."""
+    """Number of bytes of so many packed bits."""
     return (count + 7) // 8

@@ -1,6 +1,6 @@
 """Which files a version needs: the nearest anchor before it, and every delta since.
 
-Knows numbers only.
+Knows version numbers and sizes only, no files.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -14,27 +14,27 @@ File = tuple[Kind, int]
 
 
 class AnchorPolicy(Record, frozen=True):
-    """When all of a version is written beside its delta."""
+    """When a whole version (an anchor) is written beside its delta."""
 
     every: int = 32
-    """After so many deltas, at the latest."""
+    """Number of deltas after which an anchor is written at the latest."""
     chain_share: float = 1.0
-    """When the deltas since the last anchor have grown to this share of its bytes."""
+    """An anchor is written when the deltas since the last have grown to this share of its bytes."""
     kept_deltas: int = 8
-    """The newest stay though no chain needs them: an instance a few versions behind adopts by them."""
+    """How many of the newest deltas are kept for instances that lag, though no chain needs them."""
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.chain_share <= 0 or self.kept_deltas < 1:
             raise ConfigError("anchors need a positive number of deltas between them")
 
     def is_due(self, anchor_bytes: int, delta_bytes: Sequence[int]) -> bool:
-        """After a chain of this anchor and these deltas."""
+        """Whether an anchor is due after a chain of this anchor and these deltas."""
         return len(delta_bytes) >= self.every or sum(delta_bytes) > self.chain_share * anchor_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The files there are, by version."""
+    """The anchors and deltas a store has, by version."""
 
     anchors: Set[int]
     deltas: Set[int]
@@ -42,16 +42,16 @@ class Inventory:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Those that can be asked for, oldest first."""
+        """Versions that can be fetched, oldest first."""
         return tuple(sorted((self.anchors | self.deltas) - self.retired))
 
     @property
     def newest(self) -> int | None:
-        """The newest of all, which is never retired."""
+        """The newest version, which is never retired."""
         return max(self.versions, default=None)
 
     def anchor_of(self, version: int) -> int | None:
-        """Where the chain of a version begins."""
+        """The anchor that the chain of a version begins with."""
         return max((anchor for anchor in self.anchors if anchor <= version), default=None)
 
     def chain(self, version: int) -> list[File]:
@@ -61,7 +61,7 @@ class Inventory:
         return [("anchor", first), *(("delta", each) for each in range(first + 1, version + 1))]
 
     def spans(self, base: int, version: int) -> bool:
-        """Whether every delta between the two is there; an anchor makes them needless in time."""
+        """Whether every delta between two versions is there; an anchor makes them needless in time."""
         return all(each in self.deltas for each in range(base + 1, version + 1))
 
     def needless(self, kept_deltas: int) -> list[File]:

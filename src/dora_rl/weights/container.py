@@ -38,7 +38,7 @@ DtypeName = Literal["bfloat16", "float16", "float32"]
 
 
 class TensorEntry(Record, frozen=True):
-    """One tensor of a version."""
+    """The name, dtype and shape of one tensor of a version."""
 
     name: str
     dtype: DtypeName
@@ -50,22 +50,22 @@ class TensorEntry(Record, frozen=True):
 
 
 class Part(Record, frozen=True):
-    """What is stored of one strip."""
+    """What a file stores of one strip."""
 
     sections: tuple[PackedSection, ...]
     count: int = 0
-    """Values changed."""
+    """Number of values that changed."""
     base_sum: int = 0
-    """Over the base's patterns at the changed places."""
+    """Sum over the base's bit patterns at the changed places."""
 
 
 class VersionHeader(Record, frozen=True):
-    """What a file of a version holds, as its header says."""
+    """The header of a version's file: what the file holds."""
 
     kind: Kind
     version: int
     identity: str
-    """Of the version: of its place in one lineage of versions."""
+    """Digest of the version and of the whole lineage it was made from."""
     tensors: tuple[TensorEntry, ...]
     parts: tuple[Part, ...]
     base: int | None = None
@@ -77,7 +77,7 @@ class VersionHeader(Record, frozen=True):
 
     @property
     def strips(self) -> list[Strip]:
-        """What its parts are of."""
+        """The strips that the file's parts are of."""
         sizes = [(entry.name, entry.size, DTYPES[entry.dtype]) for entry in self.tensors]
         if self.kind == "delta":
             return strips_of(sizes)
@@ -87,12 +87,12 @@ class VersionHeader(Record, frozen=True):
 def identity_of(
     version: int, base_identity: str | None, tensors: tuple[TensorEntry, ...], parts: tuple[Part, ...]
 ) -> str:
-    """Names the contents of a version and all it was made from."""
+    """A digest of the contents of a version and of all it was made from."""
     return _digest(msgspec.json.encode((version, base_identity, tensors, parts))).hex()
 
 
 def end_of_file(header: VersionHeader) -> bytes:
-    """What follows the sections."""
+    """The bytes that follow the sections: header, digest, length, magic."""
     encoded = msgspec.json.encode(header)
     return encoded + _digest(encoded) + len(encoded).to_bytes(8, "little") + MAGIC
 
@@ -139,7 +139,7 @@ def _read_encoded(file: BinaryIO, path: Path, num_bytes: int) -> bytes:
 
 
 def _problem(header: VersionHeader) -> str | None:
-    """What is wrong with a header that was read whole."""
+    """What is wrong with a header that was read whole, or None."""
     if (header.kind == "delta") != (header.base is not None and header.base_identity is not None):
         return "a delta has a base, an anchor has none"
     if len({entry.name for entry in header.tensors}) != len(header.tensors):
@@ -168,7 +168,7 @@ def _part_problem(strip: Strip, part: Part, kind: Kind) -> str | None:
 
 
 def _section_bytes(strip: Strip, count: int, kind: Kind) -> list[int]:
-    """The lengths its sections must have."""
+    """The lengths in bytes that a header's sections must have."""
     if kind == "anchor":
         return [strip.size * strip.dtype.itemsize]
     if not count:

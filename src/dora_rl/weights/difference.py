@@ -19,32 +19,32 @@ from dora_rl.weights.positions import PositionCode, decode, encode
 from dora_rl.weights.strips import Strip, Tensors, counted
 
 _MIX = -0x61C8864680B583EB
-"""2**64 divided by the golden ratio, as a signed integer: odd, its bits without pattern."""
+"""Multiplier of a hash: 2**64 divided by the golden ratio, odd, as a signed integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripSteps:
-    """By how many steps which values of one strip changed."""
+    """The changed values of one strip: where, and by how many steps of the bit pattern."""
 
     indices_N: Tensor
     steps_N: Tensor
     base_sum: Tensor
-    """Of the old patterns there; one int64."""
+    """Sum of the old patterns at the changed places, one int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coded:
-    """The same in few bytes."""
+    """The changed values of one strip, coded in few bytes."""
 
     count: int
     positions: Tensor
     planes: Tensor
-    """`[bytes of a value, count]`."""
+    """Byte planes of the steps, `[bytes of a value, count]`."""
     base_sum: int
 
 
 def steps_between(old_N: Tensor, new_N: Tensor) -> StripSteps:
-    """What leads from some patterns to others, which are written over; both on one device."""
+    """The steps from old patterns to new ones, which are overwritten; both on one device."""
     all_steps = new_N.sub_(old_N)
     indices_N = all_steps.nonzero().squeeze(1)
     return StripSteps(
@@ -55,7 +55,7 @@ def steps_between(old_N: Tensor, new_N: Tensor) -> StripSteps:
 
 
 def encode_all(strips: Sequence[Strip], old: Sequence[Tensor], new: Tensors) -> list[Coded]:
-    """What leads from one version, strung together, to another; from a device it comes in one transfer."""
+    """Code the difference of two versions, strip by strip; from a device it comes in one transfer."""
     counts: list[int] = []
     parts: list[Tensor] = []
     sums: list[Tensor] = []
@@ -80,7 +80,7 @@ def encode_all(strips: Sequence[Strip], old: Sequence[Tensor], new: Tensors) -> 
 
 
 def decoded(coded: Coded, size: int, dtype: torch.dtype, base_sum: Tensor) -> StripSteps:
-    """The steps again, on the device of the code and the sum; ValueError where counts are not as promised."""
+    """Decode the steps on the device of code and sum; ValueError where counts are not as promised."""
     return StripSteps(
         indices_N=decode(coded.positions, PositionCode(size=size, count=coded.count)),
         steps_N=from_zigzag(from_planes(coded.planes, dtype)),
@@ -118,13 +118,13 @@ def changes_of(strips: Sequence[Strip], chains: Sequence[Sequence[StripSteps]], 
 
 
 def _joined(chain: Sequence[StripSteps]) -> Tensor:
-    """Wherever one of them changes something."""
+    """The union of places where one of several steps changes something."""
     (first, *others) = chain
     return torch.cat([each.indices_N for each in chain]).unique() if others else first.indices_N
 
 
 def changes_between(old: Tensors, new: Tensors) -> Delta:
-    """What turns one version into another, both whole; on the devices of the old."""
+    """The delta that turns one whole version into another; on the devices of the old."""
     if new.keys() != old.keys():
         raise WrongBase("the two versions have other tensors")
     changes = {name: _change(old[name], tensor) for name, tensor in new.items()}

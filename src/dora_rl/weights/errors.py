@@ -21,7 +21,7 @@ class WeightsError(DoraError):
 
 
 class Damaged(WeightsError):
-    """A file cannot be trusted."""
+    """A file of weights is truncated, altered or not what its place says."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path} is damaged: {problem}", hint="restore the file, or resume before it")
@@ -49,4 +49,4 @@ class StoreBusy(WeightsError):
 
 
 class CannotWrite(WeightsError):
-    """The file system refuses."""
+    """The file system refuses: the disk is full, or the place is not ours."""

@@ -14,12 +14,12 @@ from dora_rl.core.record import Record
 
 Coding = Literal["raw", "deflate"]
 Strategy = Literal["none", "huffman", "runs"]
-"""How to try to compress: not at all, for skewed bytes without repetition, or for long runs."""
+"""How to compress a section: not at all, for skewed bytes without repetition, or for long runs."""
 
 _DEFLATE_RATIO = 1032
-"""The most that deflate can shrink anything."""
+"""The largest ratio by which deflate can shrink anything."""
 _ENOUGH = 0.95
-"""Compression that saves less is not worth undoing."""
+"""Share of the bytes that compression may leave at most to be worth undoing."""
 _PIECE_BYTES = 1 << 18
 _RAW_DEFLATE = -zlib.MAX_WBITS
 _STRATEGY = {"huffman": zlib.Z_HUFFMAN_ONLY, "runs": zlib.Z_RLE}
@@ -33,11 +33,11 @@ class PackedSection(Record, frozen=True):
     stored_bytes: int
     raw_bytes: int
     crc32: int
-    """Of the stored bytes."""
+    """Checksum of the stored bytes."""
     coding: Coding = "raw"
 
     def problem(self, raw_bytes: int) -> str | None:
-        """Why this cannot be a section of so many bytes, if it cannot."""
+        """Why this cannot be a section of so many bytes, or None if it can."""
         if self.raw_bytes != raw_bytes or self.stored_bytes < 0:
             return f"a section of {self.raw_bytes} bytes where {raw_bytes} belong"
         if self.coding == "raw" and self.stored_bytes != self.raw_bytes:
@@ -72,7 +72,7 @@ def pack_all(parts: Sequence[tuple[Data, Strategy]]) -> list[tuple[PackedSection
 
 
 def _pieces(data: Data) -> Iterator[tuple[Data, bool]]:
-    """Of a section, each with whether it is the last."""
+    """The pieces of a section that are compressed apart, each with whether it is the last."""
     for first in range(0, len(data), _PIECE_BYTES):
         yield data[first : first + _PIECE_BYTES], first + _PIECE_BYTES >= len(data)
 

@@ -30,24 +30,24 @@ class PositionCode:
 
     @property
     def low_bits(self) -> int:
-        """Of the sorted code."""
+        """Number of low bits a position has in the sorted code."""
         return (self.size // self.count).bit_length() - 1
 
     @property
     def num_high(self) -> int:
-        """Bits of the bitmap of high parts."""
+        """Number of bits of the bitmap of high parts."""
         return self.count + (self.size >> self.low_bits) + 1
 
     @property
     def code(self) -> Code:
-        """The shortest."""
+        """The shortest of the codes for so many positions."""
         if self.count in (0, self.size):
             return "all"
         return "sorted" if self._sorted_bytes < num_packed(self.size) else "bitmap"
 
     @property
     def num_bytes(self) -> int:
-        """What the positions take."""
+        """Number of bytes that the coded positions take."""
         match self.code:
             case "all":
                 return 0
@@ -62,7 +62,7 @@ class PositionCode:
 
 
 def encode(positions_N: Tensor, size: int) -> Tensor:
-    """The bytes of ascending positions below `size`."""
+    """Code ascending positions below `size` as bytes."""
     shape = PositionCode(size=size, count=len(positions_N))
     match shape.code:
         case "all":
@@ -99,7 +99,7 @@ def _from_sorted(data: Tensor, shape: PositionCode) -> Tensor:
 
 
 def _places(shape: PositionCode, like: Tensor) -> Tensor:
-    """One row for each low bit."""
+    """The bit shifts of the low bits, one row for each."""
     return torch.arange(shape.low_bits, device=like.device).unsqueeze(1)
 
 

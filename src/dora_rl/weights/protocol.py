@@ -26,12 +26,12 @@ class VersionSource(Protocol):
         ...
 
     def fetch_delta(self, version: int, base: Resident) -> Delta:
-        """What turns the base into a newer version, on the device of the base: for an engine to adopt."""
+        """The delta from a base to a newer version, on the base's device: for an engine to adopt."""
         ...
 
 
 class VersionStore(VersionSource, Protocol):
-    """What a trainer needs of a store of versions. They are published in order, and are final."""
+    """What a trainer needs of a store of versions: they are published in order, and final."""
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -43,5 +43,5 @@ class VersionStore(VersionSource, Protocol):
         ...
 
     def retire(self, version: int) -> None:
-        """Let go of a version that is not the newest; nothing will fetch it any more."""
+        """Delete a version that is not the newest; nothing will fetch it any more."""
         ...

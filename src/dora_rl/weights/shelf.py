@@ -22,13 +22,14 @@ _NAME = re.compile(r"v(\d{8,})\.(anchor|delta|retired)")
 
 
 class Shelf:
-    """Read-only, and without memory: another process may be writing."""
+    """The files of a store as a reader sees them: nothing is remembered, as another process may be
+    writing."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def path(self, kind: Kind, version: int) -> Path:
-        """Where a file is."""
+        """The path of a version's file."""
         return self.directory / f"v{version:08}.{kind}"
 
     def marker(self, version: int) -> Path:
@@ -36,7 +37,7 @@ class Shelf:
         return self.directory / f"v{version:08}.{RETIRED}"
 
     def inventory(self) -> Inventory:
-        """What there is."""
+        """The anchors, deltas and retired versions that are there now."""
         found: dict[str, set[int]] = {"anchor": set(), "delta": set(), RETIRED: set()}
         for path in self.directory.iterdir() if self.directory.exists() else ():
             if match := _NAME.fullmatch(path.name):
@@ -44,12 +45,12 @@ class Shelf:
         return Inventory(anchors=found["anchor"], deltas=found["delta"], retired=found[RETIRED])
 
     def header(self, kind: Kind, version: int) -> VersionHeader:
-        """What a file says it holds."""
+        """The header of a version's file."""
         with self._open(kind, version) as file:
             return self._header(file, kind, version)
 
     def identity(self, version: int) -> str:
-        """Of a version that is here."""
+        """The identity of a version that is here."""
         has_delta = version in self.inventory().deltas
         return self.header("delta" if has_delta else "anchor", version).identity
 
@@ -103,7 +104,7 @@ class Shelf:
 
 
 def _read_tensor(file: BinaryIO, entry: TensorEntry, part: Part, path: Path) -> Tensor:
-    """Straight into the tensor's memory."""
+    """Read a tensor from a file straight into its memory."""
     (section,) = part.sections
     tensor = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
     view = as_bytes(tensor).numpy().data
@@ -142,7 +143,7 @@ def _as_tensor(data: memoryview) -> Tensor:
 
 
 def _moved(coded: Sequence[Coded], device: torch.device | str) -> Sequence[Coded]:
-    """The same on a device, all in one transfer."""
+    """The coded strips on a device, all in one transfer."""
     if torch.device(device).type == "cpu":
         return coded
     parts = [part for each in coded for part in (each.positions, each.planes.view(-1))]

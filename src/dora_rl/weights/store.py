@@ -33,17 +33,17 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """The version that the next one is compared with, strung together."""
+    """The version that the next one is compared with, its tensors strung together."""
 
     version: int
     strips: list[Strip]
     strung: list[Tensor]
     tensors: dict[str, Tensor]
-    """The same memory, tensor by tensor."""
+    """The strung memory tensor by tensor, as views."""
 
     @classmethod
     def of(cls, version: int, tensors: Tensors) -> Self:
-        """A copy; what nobody else holds is let go as it is copied."""
+        """Copy a version; tensors that nobody else holds are freed as they are copied."""
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         strips, left = strips_in(tensors), dict(tensors)
         del tensors
@@ -57,7 +57,7 @@ class _Newest:
 
 
 class Store:
-    """A directory of versions, a VersionStore; what is fetched belongs to the caller."""
+    """A directory of versions; what is fetched belongs to the caller. Implements VersionStore."""
 
     def __init__(
         self, directory: Path, *, policy: AnchorPolicy | None = None, files: Files | None = None
@@ -70,11 +70,11 @@ class Store:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Those that can be fetched, oldest first."""
+        """Versions that can be fetched, oldest first."""
         return self._shelf.inventory().versions
 
     def publish(self, version: int, tensors: Tensors) -> None:
-        """Make a version durable. Again with the same tensors: finishes what a failure left undone."""
+        """Make a version durable. Again with the same tensors it finishes what a failure left undone."""
         self._own()
         # In one order in all files of a store, whatever order they are given in.
         tensors = {name: tensors[name].detach().contiguous() for name in sorted(tensors)}
@@ -93,7 +93,7 @@ class Store:
         self._anchor_if_due(version, tensors)
 
     def fetch(self, version: int, device: str | None = None) -> Tensors:
-        """All of a version; in host memory unless a device is named."""
+        """All tensors of a version; in host memory unless a device is named."""
 
         def read(inventory: Inventory) -> Tensors:
             return rebuilt(self._shelf, inventory.chain(version), device or "cpu")
@@ -101,7 +101,7 @@ class Store:
         return self._retried(version, read)
 
     def fetch_delta(self, version: int, base: Resident) -> Delta:
-        """What turns the base into a newer version, on the device of the base."""
+        """The delta that turns the base into a newer version, on the device of the base."""
 
         def read(inventory: Inventory) -> Delta:
             if inventory.spans(base.version, version):
@@ -111,7 +111,7 @@ class Store:
         return self._retried(version, read)
 
     def retire(self, version: int) -> None:
-        """Let go of a version; its files go when no other version's chain needs them."""
+        """Retire a version; its files are deleted when no other version's chain needs them."""
         self._own()
         inventory = self._shelf.inventory()
         if version == inventory.newest:
@@ -121,7 +121,7 @@ class Store:
         self._sweep()
 
     def close(self) -> None:
-        """Let another process publish."""
+        """Release the lock, so that another process may publish."""
         self._newest = None
         self._lock.release()
 
@@ -136,12 +136,12 @@ class Store:
     # --- publishing -----------------------------------------------------------------------------
 
     def _own(self) -> None:
-        """Become the one that writes here, and clear away what a crash left."""
+        """Take the publisher's lock, and clear away what a crash left."""
         if self._lock.acquire():
             self._sweep()
 
     def _append(self, version: int, tensors: Tensors) -> None:
-        """A delta to the newest version."""
+        """Write a delta to the newest version."""
         base = self._newest_on(_device_of(tensors))
         _check_alike(tensors, base.tensors)
         coded = encode_all(base.strips, base.strung, tensors)
@@ -225,7 +225,7 @@ def _check_kind(tensors: Tensors) -> None:
 
 
 def _check_alike(new: Tensors, old: Tensors) -> None:
-    """Versions of one store are of one model."""
+    """Refuse a version of another model: all versions of a store have the same tensors."""
     if new.keys() != old.keys():
         names = ", ".join(sorted(new.keys() ^ old.keys()))
         raise VersionConflict(f"the versions of a store have the same tensors; {names} are not in both")

@@ -8,7 +8,7 @@ from dora_rl.weights.errors import CannotWrite, StoreBusy
 
 
 class Lock:
-    """Held from the first `acquire` to `release`."""
+    """The lock of a store's publisher, held from the first `acquire` to `release`."""
 
     def __init__(self, directory: Path, name: str = "lock", *, mode: int = 0o600) -> None:
         self._path = directory / name
@@ -34,7 +34,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let go of it, if it is held."""
+        """Release the lock, if it is held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

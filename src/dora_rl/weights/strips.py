@@ -18,7 +18,7 @@ Tensors = Mapping[str, Tensor]
 """A version: every parameter under the Decoder's own name."""
 
 _MOST_VALUES = 1 << 25
-"""Of a strip of several tensors: what is made on the way takes some bytes a value."""
+"""Most values of a strip of several tensors: intermediate results take some bytes a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +31,21 @@ class Strip:
 
     @property
     def size(self) -> int:
-        """Of them all."""
+        """Number of values of all tensors of the strip."""
         return sum(self.sizes)
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """A name of the strip for messages."""
         first, *others = self.names
         return f"tensors '{first}' to '{others[-1]}'" if others else f"tensor '{first}'"
 
     def strung(self, tensors: Tensors) -> Tensor:
-        """The patterns of them all, in memory of their own."""
+        """The bit patterns of all tensors of the strip, end to end, in new memory."""
         return torch.cat([patterns(tensors[name]) for name in self.names])
 
     def views(self, patterns_N: Tensor) -> dict[str, Tensor]:
-        """What was strung together, tensor by tensor again, each flat."""
+        """The strip's values tensor by tensor, each flat: views of what `strung` gave."""
         parts = patterns_N.view(self.dtype).split(list(self.sizes))
         return dict(zip(self.names, parts, strict=True))
 
@@ -69,7 +69,7 @@ def strips_of(tensors: Iterable[tuple[str, int, torch.dtype]]) -> list[Strip]:
 
 
 def strips_in(tensors: Tensors) -> list[Strip]:
-    """Of a version."""
+    """The strips of a version."""
     return strips_of((name, tensor.numel(), tensor.dtype) for name, tensor in tensors.items())
 
 

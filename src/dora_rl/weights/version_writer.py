@@ -26,7 +26,7 @@ from dora_rl.weights.strips import Tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What a delta is made against."""
+    """The version that a delta is made against."""
 
     version: int
     identity: str
@@ -35,7 +35,7 @@ class Base:
 def write_anchor(
     files: Files, path: Path, version: int, tensors: Tensors, identity: str | None = None
 ) -> VersionHeader:
-    """All of a version, tensor by tensor; `identity` where the version has one already."""
+    """Write all of a version, tensor by tensor; `identity` where the version has one already."""
     headers: list[VersionHeader] = []
 
     def chunks() -> Iterator[Data]:
@@ -55,7 +55,7 @@ def write_anchor(
 def write_delta(
     files: Files, path: Path, version: int, tensors: Tensors, coded: Sequence[Coded], base: Base
 ) -> VersionHeader:
-    """What changed, strip by strip, and nothing of what did not."""
+    """Write what changed from the base, strip by strip."""
     packed = iter(pack_all([data for each in coded for data in _sections(each)]))
     parts, payload = [], list[Data]()
     for each in coded:
@@ -69,7 +69,7 @@ def write_delta(
 
 
 def _sections(coded: Coded) -> list[tuple[Data, Strategy]]:
-    """Of one strip. Positions have no redundancy left; high bytes of steps are mostly zero."""
+    """The sections of one strip. Positions have no redundancy left; high bytes of steps are mostly zero."""
     if not coded.count:
         return []
     low, *high = (_host_bytes(plane) for plane in coded.planes)
