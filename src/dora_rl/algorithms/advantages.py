@@ -62,13 +62,13 @@ def _scale(
 
 
 def _std(values_N: Tensor, group_N: Tensor) -> Tensor:
-    """Of each value's group, ddof 1; 0 for a group of one."""
+    """The standard deviation of each value's group, ddof 1; 0 for a group of one."""
     squares_N = _sum(_deviations(values_N, group_N).square(), group_N)
     return (squares_N / (_size(group_N) - 1).clamp(min=1)).sqrt()
 
 
 def _deviations(values_N: Tensor, group_N: Tensor) -> Tensor:
-    """From the mean of each value's group; exactly 0 where the group's values are all equal."""
+    """Deviations from the mean of each value's group; exactly 0 where the group's values are all equal."""
     # Relative to the lowest: equal values become zeros before any rounding, and their mean a zero.
     lowest = values_N.new_zeros(_num_groups(group_N))
     lowest = lowest.scatter_reduce(0, group_N, values_N, "amin", include_self=False)

@@ -15,12 +15,12 @@ from dora_rl.core.recipe.algorithm import AggregationConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCounts:
-    """Of everything one optimizer update sees, over all its micro-batches and ranks."""
+    """Counts of everything one optimizer update sees, over all its micro-batches and ranks."""
 
     num_tokens: int
-    """Trained policy tokens."""
+    """Number of trained policy tokens."""
     num_trajectories: int
-    """Trajectories with at least one of them."""
+    """Number of trajectories with at least one trained token."""
 
 
 def token_weights(

@@ -19,11 +19,11 @@ from dora_rl.core.recipe.algorithm import CorrectionConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Factors of the token losses, detached."""
+    """Importance weights of tokens between engine and trainer, detached."""
 
     weights_T: Tensor
     is_out_T: Tensor
-    """Where the weight was out of bounds (bool)."""
+    """Whether each token's weight was out of bounds (bool)."""
 
     @property
     def share_out(self) -> float:

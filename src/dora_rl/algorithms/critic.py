@@ -13,11 +13,11 @@ from dora_rl.core.recipe.algorithm import GaeConfig
 
 
 class Estimate(NamedTuple):
-    """Float32, one number a token."""
+    """Advantages and returns by a critic: float32, one number a token."""
 
     advantages_T: Tensor
     returns_T: Tensor
-    """What the critic should have said."""
+    """The values that the critic should have given."""
 
 
 def gae(rewards_T: Tensor, values_T: Tensor, trajectory_T: Tensor, config: GaeConfig) -> Estimate:
@@ -32,7 +32,7 @@ def gae(rewards_T: Tensor, values_T: Tensor, trajectory_T: Tensor, config: GaeCo
 
 
 def normalised(advantages_T: Tensor, epsilon: float) -> Tensor:
-    """To mean 0 and standard deviation 1 over all the tokens of a batch; equal advantages become 0."""
+    """Advantages scaled to mean 0 and standard deviation 1 over a batch's tokens; equal ones become 0."""
     if len(advantages_T) == 0:
         return advantages_T
     relative_T = advantages_T.double() - advantages_T.double().min()

@@ -38,10 +38,10 @@ LOSS_KEYWORDS = (
     "trajectory",
     "num_trajectories",
 )
-"""What a loss may name: see docs/extending.md."""
+"""Parameters that a loss of the user's own may name: see docs/extending.md."""
 
 ADVANTAGE_KEYWORDS = ("rewards", "lengths", "batch_rewards")
-"""What an advantage may name: see docs/extending.md."""
+"""Parameters that an advantage of the user's own may name: see docs/extending.md."""
 
 
 # --- losses -------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class _UserLoss:
     keywords: Keywords
     options: Mapping[str, Any]
     metrics: tuple[str, ...] | None = None
-    """The names it reported under when it was tried out; None while it is."""
+    """The names of metrics the loss reported when it was tried out; None while it is."""
 
     def __call__(self, tokens: LossTokens) -> LossTerms:
         if not len(tokens.logprobs_T):
@@ -114,7 +114,7 @@ class _UserLoss:
         )
 
     def _metric(self, name: str, value: Any, loss_T: Tensor) -> Tensor:
-        """One number a token; a single one counts for all of them."""
+        """A metric of the loss as one number a token; a single one counts for all of them."""
         value_T = torch.as_tensor(value, device=loss_T.device).detach()
         if value_T.shape not in (loss_T.shape, torch.Size()):
             raise UserError(
@@ -137,7 +137,7 @@ def _offered(tokens: LossTokens) -> dict[str, Any]:
 
 
 def _trial_tokens() -> LossTokens:
-    """Of three trajectories: ratios of 1, near it and far from it, advantages of each sign and of none."""
+    """Tokens of three trajectories: ratios of 1, near and far from it, advantages of each sign and none."""
     logprobs_T = torch.tensor([-0.5, -1.0, -2.0, -0.1, -3.0, -1.5, -8.0], requires_grad=True)
     return LossTokens(
         logprobs_T=logprobs_T,
@@ -243,7 +243,7 @@ def _called(what: str, call: Callable[..., Any], arguments: dict[str, Any]) -> A
 
 
 def _mend(error: Exception) -> str | None:
-    """Where in the user's own file it went wrong, and not somewhere within torch."""
+    """A hint where in the user's own file it went wrong, and not somewhere within torch."""
     own = traceback.extract_tb(error.__traceback__)[1:]
     lines = [frame.lineno for frame in own if frame.filename == own[0].filename]
     return f"mend {own[0].filename}, line {lines[-1]}" if lines else None
@@ -258,7 +258,7 @@ def _check_finite(what: str, values: Tensor, when: str) -> None:
 
 
 def _form(value: Any) -> str:
-    """What was returned, in words."""
+    """The form of what a function returned, in words."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}" if value.ndim else "a single number"
     return f"a {type(value).__name__}"

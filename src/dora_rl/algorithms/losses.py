@@ -58,7 +58,7 @@ def clipped_surrogate(
     *,
     dual_clip: float | None = None,
 ) -> LossTerms:
-    """The formula above, of any ratio. Where a bound holds the ratio, the token has no gradient."""
+    """The loss of `ppo` for any ratio. Where a bound holds the ratio, the token has no gradient."""
     low, high = 1 - clip_low, 1 + clip_high
     is_clipped_low_T = (advantages_T < 0) & (ratio_T < low)
     is_clipped_high_T = (advantages_T > 0) & (ratio_T > high)

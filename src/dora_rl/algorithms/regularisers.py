@@ -52,7 +52,7 @@ def regularised(
 
 
 MASKED_OVERLONG = "masked: overlong"
-"""The label under which a masked trajectory is counted."""
+"""The label under which a trajectory masked because of its length is counted."""
 
 
 def is_masked(is_cut_N: Tensor, config: OverlongConfig) -> Tensor:

@@ -18,15 +18,15 @@ class LossTokens:
     """The trained policy tokens of a micro-batch."""
 
     logprobs_T: Tensor
-    """Under the policy being trained; carries the gradient."""
+    """Logprobs under the policy being trained; they carry the gradient."""
     behaviour_logprobs_T: Tensor
-    """Recorded when the token was sampled, under the version that generated it."""
+    """Logprobs recorded when the tokens were sampled, under the version that generated them."""
     advantages_T: Tensor
     trajectory_T: Tensor
-    """Which trajectory, 0 .. num_trajectories - 1, a token is of (int64)."""
+    """The trajectory of each token, 0 .. num_trajectories - 1 (int64)."""
     num_trajectories: int
     proximal_logprobs_T: Tensor | None = None
-    """Under the policy at the start of the train step; only `decoupled_ppo` asks for it."""
+    """Logprobs under the policy at the start of the train step; only `decoupled_ppo` needs them."""
 
     def __post_init__(self) -> None:
         shape = self.logprobs_T.shape
@@ -42,21 +42,23 @@ class LossTerms:
     """One number per token. `sum(loss_T * weights_T)` with the weights of an aggregation is the loss."""
 
     loss_T: Tensor
-    """With gradient."""
+    """The loss of each token, with gradient."""
     ratio_T: Tensor
     """The importance ratio of the loss, detached; of the whole trajectory where it is sequence-level."""
     is_clipped_low_T: Tensor
-    """Where a lower bound on the ratio took effect (bool)."""
+    """Whether a lower bound on the ratio took effect on each token (bool)."""
     is_clipped_high_T: Tensor
-    """Where an upper bound on the ratio took effect (bool)."""
+    """Whether an upper bound on the ratio took effect on each token (bool)."""
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
-    """What else a loss reports of each token, under its own names; detached."""
+    """Further metrics that a loss reports of each token, by its own names; detached."""
 
 
 class LossFunction(Protocol):
     """A policy loss with its configuration bound: tokens of whole trajectories to one term each."""
 
-    def __call__(self, tokens: LossTokens) -> LossTerms: ...
+    def __call__(self, tokens: LossTokens) -> LossTerms:
+        """The loss terms of each of these tokens."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +66,21 @@ class Loss:
     """A policy loss as a trainer uses it."""
 
     name: str
-    """What it is called in errors."""
+    """The name of the loss in errors."""
     function: LossFunction
     needs_proximal: bool
     """Whether the policy's logprobs at the start of the train step are needed."""
     metrics: tuple[str, ...] = ()
-    """The names under which it reports something of its own."""
+    """The names of metrics that the loss reports of its own."""
     is_users: bool = False
-    """Whether it is no built-in one: what it returns that is no number is its own mistake."""
+    """Whether the loss is the user's own: a result of it that is no number is an error."""
 
     def __call__(self, tokens: LossTokens) -> LossTerms:
         return self.function(tokens)
 
 
 MAX_LOG_RATIO = 20.0
-"""`exp(20)` is 5e8. A ratio beyond is out of every clip range, and its exponential must not overflow."""
+"""Bound on log ratios: `exp(20)` is 5e8, out of every clip range, and does not overflow."""
 
 
 def ratio(numerator_logprobs: Tensor, denominator_logprobs: Tensor) -> Tensor:
@@ -87,7 +89,7 @@ def ratio(numerator_logprobs: Tensor, denominator_logprobs: Tensor) -> Tensor:
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """`exp`, its argument held within ±20."""
+    """The exponential of an argument held within ±20."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -97,7 +99,7 @@ def nowhere(like: Tensor) -> Tensor:
 
 
 def sums_N(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Tensor:
-    """Of each trajectory; 0 where it has no tokens."""
+    """Sum of the values of each trajectory; 0 where it has no tokens."""
     # In float64: a long trajectory's small log ratios would lose their digits one by one, and the order
     # in which a GPU adds them would show.
     sums = torch.zeros(num_trajectories, dtype=torch.float64, device=values_T.device)
@@ -105,19 +107,19 @@ def sums_N(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Ten
 
 
 def lengths_N(trajectory_T: Tensor, num_trajectories: int) -> Tensor:
-    """Tokens of each trajectory."""
+    """Number of tokens of each trajectory."""
     # Not bincount, which looks for the largest on the host, who then waits for the device.
     counts = torch.zeros(num_trajectories, dtype=torch.int64, device=trajectory_T.device)
     return counts.index_add(0, trajectory_T, torch.ones_like(trajectory_T))
 
 
 def sums_T(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Tensor:
-    """The sum of each token's trajectory."""
+    """For each token, the sum over its trajectory."""
     return sums_N(values_T, trajectory_T, num_trajectories)[trajectory_T]
 
 
 def means_T(values_T: Tensor, trajectory_T: Tensor, num_trajectories: int) -> Tensor:
-    """The mean of each token's trajectory."""
+    """For each token, the mean over its trajectory."""
     return (
         sums_T(values_T, trajectory_T, num_trajectories)
         / lengths_N(trajectory_T, num_trajectories)[trajectory_T]

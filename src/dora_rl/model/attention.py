@@ -17,7 +17,7 @@ from torch.nn import functional
 from dora_rl.model.packed_sequences import filled_up
 
 SHORT_TOKENS = 64
-"""Up to which sequences are attended to in bundles."""
+"""Length in tokens up to which sequences are attended to in bundles."""
 
 
 class Attention(Protocol):
@@ -68,12 +68,12 @@ class _Bundle:
 
     @property
     def rows_T(self) -> Tensor:
-        """The tokens that are there, sequence by sequence."""
+        """Rows of the real tokens, sequence by sequence."""
         return self.rows_NL[self.is_there_NL]
 
 
 def _attend(bundle: _Bundle, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-    """The mixed values of `bundle.rows_T`."""
+    """Attention of one bundle: the mixed values of `bundle.rows_T`."""
     rows_NL = bundle.rows_NL.to(q_THD.device)
     q, k, v = (heads[rows_NL].transpose(1, 2) for heads in (q_THD, k_TKD, v_TKD))
     mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)

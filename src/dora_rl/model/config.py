@@ -15,20 +15,20 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class DefaultRope(Struct, frozen=True, kw_only=True):
-    """Rotary positions as first published."""
+    """Rotary positions as first published, without scaling."""
 
     theta: float
 
 
 class LinearRope(Struct, frozen=True, kw_only=True):
-    """Every position divided by `factor`."""
+    """Rotary positions divided by `factor`."""
 
     theta: float
     factor: float
 
 
 class Llama3Rope(Struct, frozen=True, kw_only=True):
-    """Long wavelengths divided by `factor`, short ones kept, a linear blend between them."""
+    """Rotary positions of Llama 3: long wavelengths divided by `factor`, short ones kept, blended between."""
 
     theta: float
     factor: float
@@ -38,7 +38,7 @@ class Llama3Rope(Struct, frozen=True, kw_only=True):
 
 
 class YarnRope(Struct, frozen=True, kw_only=True):
-    """Slow dimensions divided by `factor`, fast ones kept, and attention sharpened by `attention_factor`."""
+    """Rotary positions of YaRN: slow dimensions divided by `factor`, fast ones kept, attention sharpened."""
 
     theta: float
     factor: float
@@ -58,12 +58,12 @@ class Experts(Struct, frozen=True, kw_only=True):
 
     num_experts: int
     num_active: int
-    """Experts a token is sent to."""
+    """Number of experts a token is sent to."""
     intermediate_size: int
     is_normalised: bool
     """Whether the weights of the active experts are scaled to sum to one."""
     dense_layers: tuple[int, ...] = ()
-    """Layers that keep an ordinary MLP."""
+    """Layers that have an ordinary MLP instead."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_active <= self.num_experts:
@@ -90,7 +90,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     has_output_bias: bool = False
     experts: Experts | None = None
     dtype: Dtype = "float32"
-    """Of the stored weights: the serving dtype unless a loader is told otherwise."""
+    """Dtype of the stored weights: the serving dtype unless a loader is told otherwise."""
     initializer_range: float = 0.02
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()

@@ -38,7 +38,7 @@ class Decoder(nn.Module):
     def empty(
         cls, config: ModelConfig, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
     ) -> Self:
-        """Parameters allocated and not set, in the configuration's dtype unless told otherwise."""
+        """A decoder whose parameters are not set, in the configuration's dtype unless told otherwise."""
         with torch.device("meta"):
             decoder = cls(config)
         return decoder.to(dtype or torch_dtype(config)).to_empty(device=device)
@@ -67,11 +67,11 @@ class Decoder(nn.Module):
         return self.embed.weight if self.head is None else self.head.weight
 
     def logits(self, hidden_TH: Tensor) -> Tensor:
-        """Scores over the vocabulary, float32."""
+        """Logits over the vocabulary, float32."""
         return functional.linear(hidden_TH.float(), self.head_VH.float())
 
     def logprobs(self, hidden_TH: Tensor, targets_T: Tensor, temperature: float = 1.0) -> TokenLogprobs:
-        """Of each target under the distribution at its hidden state, and that distribution's entropy."""
+        """The logprob of each target at its hidden state, and the entropy of that distribution."""
         return token_logprobs(hidden_TH, self.head_VH, targets_T, temperature=temperature)
 
 
@@ -160,7 +160,7 @@ class Mlp(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """Division by the root mean square, in float32 and rounded once."""
+    """Normalisation by the root mean square, in float32 and rounded once."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -168,11 +168,11 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, values: Tensor) -> Tensor:
-        """Values along the last axis, normalised and weighted."""
+        """Normalise values along the last axis, and weight them."""
         return functional.rms_norm(values, self.weight.shape, self.weight, self.eps)
 
 
 def torch_dtype(config: ModelConfig) -> torch.dtype:
-    """The dtype the configuration names."""
+    """The torch dtype that the configuration names."""
     dtype: torch.dtype = getattr(torch, config.dtype)
     return dtype

@@ -15,4 +15,4 @@ class ParameterChange:
 
 
 Delta = Mapping[str, ParameterChange]
-"""By the Decoder's own names; parameters not named stay as they are."""
+"""A change of weights by the Decoder's parameter names; parameters not named stay as they are."""

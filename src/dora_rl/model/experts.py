@@ -24,7 +24,7 @@ class ExpertMlp(nn.Module):
         self.down = nn.Parameter(torch.empty(count, hidden_size, inner))
 
     def forward(self, hidden_TH: Tensor) -> Tensor:
-        """Each token's experts, mixed by the router's weights."""
+        """Mix the outputs of each token's experts by the router's weights."""
         weights_TA, experts_TA = self.route(hidden_TH)
         order = experts_TA.flatten().argsort(stable=True)
         rows = hidden_TH[order // self.experts.num_active]
@@ -38,7 +38,7 @@ class ExpertMlp(nn.Module):
         return self.choose(self.router(hidden_TH))
 
     def choose(self, scores_TE: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, from the router's scores."""
+        """The weights and the indices of each token's active experts, from the router's scores."""
         probabilities = functional.softmax(scores_TE, dim=-1, dtype=torch.float32)
         weights, experts = probabilities.topk(self.experts.num_active, dim=-1)
         if self.experts.is_normalised:

@@ -57,7 +57,7 @@ def absorb(
 
 @cache
 def compiled() -> tuple[Callable[..., Heads], Callable[..., Tensor]]:
-    """Both functions, compiled at their first call.
+    """`project` and `absorb`, compiled at their first call.
 
     Not dynamic but for what is marked: a second model in the process must not make the widths of both open.
     """

@@ -48,7 +48,7 @@ def head_loss(
 
 
 def _blocks(counts: Iterable[int], block_tokens: int) -> Iterable[slice]:
-    """Ranges of rows: whole trajectories, as many as fit."""
+    """Ranges of rows of whole trajectories, as many as fit a block."""
     first = last = 0
     for count in counts:
         if last + count - first > block_tokens:
@@ -59,6 +59,8 @@ def _blocks(counts: Iterable[int], block_tokens: int) -> Iterable[slice]:
 
 
 class _HeadLoss(torch.autograd.Function):
+    """The loss of all rows as an autograd function: gradients are taken in the forward pass."""
+
     @staticmethod
     def forward(
         ctx: Any,

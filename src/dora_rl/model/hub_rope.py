@@ -18,20 +18,28 @@ Parameters = dict[str, Any]
 
 
 class _Default(Struct, frozen=True):
+    """Keys of unscaled rotary positions in a `config.json`."""
+
     rope_theta: float
 
 
 class _Linear(_Default, frozen=True):
+    """Keys of linearly scaled rotary positions in a `config.json`."""
+
     factor: float
 
 
 class _Llama3(_Linear, frozen=True):
+    """Keys of Llama 3's rotary positions in a `config.json`."""
+
     low_freq_factor: float
     high_freq_factor: float
     original_max_position_embeddings: int
 
 
 class _Yarn(_Linear, frozen=True):
+    """Keys of YaRN's rotary positions in a `config.json`."""
+
     original_max_position_embeddings: int
     attention_factor: float | None = None
     beta_fast: float | None = None

@@ -25,7 +25,7 @@ _AT_ODDS = "config.json and the weights do not belong together"
 def load_decoder(
     directory: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> Decoder:
-    """The model in the directory, its weights cast to `dtype` where one is given."""
+    """Load the model in the directory, its weights cast to `dtype` where one is given."""
     decoder = Decoder.empty(read_config(directory / "config.json"), device=device, dtype=dtype)
     try:
         fill(decoder, published_tensors(directory))
@@ -63,7 +63,7 @@ def _check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _check_tied(decoder: Decoder, head_VH: Tensor) -> None:
-    """A tied model may be stored with its head written out, as long as it is the embedding."""
+    """Refuse a tied model stored with a head of its own that is not the embedding."""
     embed_VH = decoder.embed.weight
     _check(_HEAD, head_VH, tuple(embed_VH.shape))
     if not torch.equal(head_VH.to(embed_VH), embed_VH):

@@ -21,7 +21,7 @@ BLOCK_WORDS = 8192
 
 
 class TokenLogprobs(NamedTuple):
-    """Float32, one value a token, both with gradients to the hidden states and the head."""
+    """Logprob and entropy of each token, float32, with gradients to the hidden states and the head."""
 
     logprobs_T: Tensor
     entropy_T: Tensor
@@ -36,7 +36,7 @@ def token_logprobs(
     block_tokens: int = BLOCK_TOKENS,
     block_words: int = BLOCK_WORDS,
 ) -> TokenLogprobs:
-    """Of `targets_T` under `softmax(hidden @ head.T / temperature)`, and the entropy of that distribution."""
+    """Logprobs of `targets_T` under `softmax(hidden @ head.T / temperature)`, and its entropy."""
     assert 0 < temperature < math.inf, f"temperature {temperature}"
     if hidden_TH.is_cuda and hidden_TH.dtype == head_VH.dtype == torch.bfloat16:
         half: Callable[..., tuple[Tensor, Tensor]] = HalfPrecisionLogprobs.apply
@@ -65,6 +65,8 @@ class _Blocks:
 
 
 class _TokenLogprobs(torch.autograd.Function):
+    """Logprobs and entropies as an autograd function that computes the logits again in the backward pass."""
+
     @staticmethod
     def forward(
         ctx: Any, hidden_TH: Tensor, head_VH: Tensor, targets_T: Tensor, temperature: float, blocks: _Blocks
@@ -118,7 +120,7 @@ class _Running:
         self.picked_T = torch.zeros(num_tokens, device=device)
 
     def absorb(self, tokens: slice, logits: Tensor, targets: Tensor) -> None:
-        """Take in one block; a target outside it is one of another block's words."""
+        """Take in one block of logits; a target outside it is one of another block's words."""
         peak, mass = self._peak_T[tokens], self._mass_T[tokens]
         new_peak = torch.maximum(peak, logits.amax(dim=1))
         drop, logits_below_peak = peak - new_peak, logits - new_peak[:, None]
@@ -142,7 +144,7 @@ class _Running:
 def _grad_logits(
     logprobs: Tensor, targets: Tensor, grad_logprobs: Tensor, grad_entropy: Tensor, entropy: Tensor
 ) -> Tensor:
-    """Through `log p[target]` (one-hot minus p) and through the entropy (`-p * (log p + entropy)`)."""
+    """Gradient of logits, by `log p[target]` (one-hot minus p) and entropy (`-p * (log p + entropy)`)."""
     grad = -logprobs.exp() * (grad_logprobs + grad_entropy * (logprobs + entropy))
     index, is_inside = _column(targets, logprobs)
     return grad.scatter_add_(1, index, grad_logprobs * is_inside[:, None])

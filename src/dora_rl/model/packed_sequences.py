@@ -42,7 +42,7 @@ def filled_up(firsts_N: Tensor, lengths_N: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:
-    """Whole sequences, each from position 0."""
+    """Lay whole sequences end to end, each from position 0."""
     lengths = tuple(len(sequence) for sequence in sequences)
     tokens = torch.tensor([token for sequence in sequences for token in sequence], device=device)
     positions = torch.cat([torch.arange(length, device=device) for length in lengths])

@@ -21,16 +21,16 @@ class Piece:
     """One published tensor, and the rows of the parameter that hold it."""
 
     name: str
-    """As published, for example `model.layers.0.self_attn.k_proj.weight`."""
+    """The published name, for example `model.layers.0.self_attn.k_proj.weight`."""
     parameter: str
-    """As in the Decoder, for example `layers.0.attention.qkv.weight`."""
+    """The name in the Decoder, for example `layers.0.attention.qkv.weight`."""
     shape: tuple[int, ...]
     first_row: int = 0
     expert: int | None = None
     """The index along the first axis of a parameter that stacks experts."""
 
     def of(self, parameter: "Tensor") -> "Tensor":
-        """The view of the parameter that is this tensor."""
+        """The view of the parameter that is this published tensor."""
         rows = parameter if self.expert is None else parameter[self.expert]
         return rows[self.first_row : self.first_row + self.shape[0]]
 

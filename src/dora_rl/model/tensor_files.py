@@ -14,7 +14,7 @@ from torch import Tensor
 def save_tensors(
     tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write them, with the mode of any new file there."""
+    """Write tensors to a safetensors file, with the mode of any new file there."""
     path.touch()
     mode = S_IMODE(path.stat().st_mode)
     save_file(dict(tensors), path, metadata=metadata)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-"""One of them holds a tokenizer's words."""
+"""Files of which one must be there: each holds a tokenizer's vocabulary."""
 _FROM = "copy tokenizer.json and tokenizer_config.json from the model it was made from"
 
 
 def load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
-    """The tokenizer, with its chat template where it has one."""
+    """Load the tokenizer, with its chat template where it has one."""
     # Here, not above: it takes seconds to import, and most of what is in this file does not need it.
     from transformers import AutoTokenizer
 

@@ -41,7 +41,7 @@ class VarlenAttention:
         self._longest = max(packed.lengths)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        """Mixed values; see `Attention`."""
+        """The mixed values of one layer; see `Attention`."""
         from torch.nn.attention.varlen import varlen_attn
 
         flags, shares_heads = _varlen_flags()
@@ -55,7 +55,7 @@ class VarlenAttention:
 
 
 def has_varlen() -> bool:
-    """Whether this torch comes with the kernel."""
+    """Whether this torch comes with the flash kernel for packed sequences."""
     try:
         import torch.nn.attention.varlen  # noqa: F401
     except ImportError:
@@ -91,7 +91,7 @@ class FlexAttention:
         self._mask = create_block_mask(is_visible, None, None, size, size, device=device.type)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        """Mixed values; see `Attention`."""
+        """The mixed values of one layer; see `Attention`."""
         q, k, v = (heads.transpose(0, 1).unsqueeze(0) for heads in (q_THD, k_TKD, v_TKD))
         mixed: Tensor = _compiled_flex()(q, k, v, block_mask=self._mask, enable_gqa=True)
         return mixed.squeeze(0).transpose(0, 1)

@@ -14,7 +14,7 @@ _NUM_WARPS = 8
 
 
 def statistics(logits_BV: Tensor, targets_B: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row: the logsumexp at the temperature, the target's logprob and the entropy; float32."""
+    """The logsumexp at the temperature, the target's logprob and the entropy of each row; float32."""
     num_rows, num_words = logits_BV.shape
     logsumexp_B, logprobs_B, entropy_B = torch.empty(3, num_rows, device=logits_BV.device)
     _statistics[(num_rows,)](
@@ -35,7 +35,7 @@ def gradient(
     grad_entropy_B: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Of the logits before the temperature, given those of the targets' logprobs and of the entropies."""
+    """The gradient of the logits before the temperature, given those of logprobs and entropies."""
     num_rows, num_words = logits_BV.shape
     grad_BV = torch.empty_like(logits_BV, dtype=dtype)
     _gradient[(num_rows, triton.cdiv(num_words, _BLOCK_WORDS))](
@@ -86,7 +86,7 @@ def _gradient(  # type: ignore[no-untyped-def]
     logits, grads, targets, logsumexps, entropies, grad_logprobs, grad_entropies, stride, sharpness,
     NUM_WORDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Through `log p[target]` (one-hot minus p) and through the entropy (`-p * (log p + entropy)`)."""
+    """The gradient of one row, through `log p[target]` and through the entropy."""
     row = tl.program_id(0).to(tl.int64)
     words = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_word = words < NUM_WORDS

@@ -22,8 +22,7 @@ _NAME = re.compile(r"v(\d{8,})\.(anchor|delta|retired)")
 
 
 class Shelf:
-    """The files of a store as a reader sees them: nothing is remembered, as another process may be
-    writing."""
+    """The files of a store as a reader sees them; nothing is remembered, as another process may write."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -16,7 +16,7 @@ from dora_rl.model.config import ModelConfig
 
 
 class BlockCache:
-    """The KV of every resident sequence. Block 0 is scratch."""
+    """The KV of every resident sequence, in blocks. Block 0 is scratch."""
 
     def __init__(self, model: ModelConfig, limits: Limits, dtype: torch.dtype, device: torch.device) -> None:
         self._block_size = limits.block_size
@@ -36,7 +36,7 @@ class BlockCache:
 
     @property
     def token_bytes(self) -> int:
-        """Of the KV of one token."""
+        """Bytes of the KV of one token."""
         layers, _, kv_heads, _, _, head_dim = self.blocks.shape
         return layers * 2 * kv_heads * head_dim * self.blocks.itemsize
 
@@ -47,7 +47,7 @@ class BlockCache:
             self.blocks.index_copy_(1, targets, self.blocks.index_select(1, sources))
 
     def read(self, blocks: Sequence[int], target: Tensor) -> None:
-        """Copy the KV of the first tokens to where there is room for it, on the device or the host.
+        """Copy the KV of a sequence's first tokens into `room`, on the device or the host.
 
         Layer by layer, here and in `write`: what lies between the two forms is then of one layer.
         """
@@ -57,7 +57,7 @@ class BlockCache:
             own.copy_(picked.flatten(1, 2)[:, : own.shape[1]], non_blocking=True)
 
     def write(self, blocks: Sequence[int], kv: Tensor) -> None:
-        """Put KV back, as `read` gave it."""
+        """Write KV back in the form that `read` gave."""
         index = self._index(blocks)
         filler = (0, 0, 0, 0, 0, len(blocks) * self._block_size - kv.shape[2])
         for layer, own in zip(self.blocks, kv, strict=True):
@@ -69,7 +69,7 @@ class BlockCache:
             kv.record_stream(torch.cuda.current_stream(kv.device))
 
     def room_for(self, num_tokens: int, device: torch.device) -> Tensor:
-        """Memory for the KV of so many tokens; pinned, where it is the host's and the cache is not."""
+        """Memory for the KV of so many tokens; pinned, where it is the host's and the cache is on a GPU."""
         layers, _, kv_heads, _, _, head_dim = self.blocks.shape
         is_pinned = device.type == "cpu" and self.blocks.is_cuda
         return torch.empty(
@@ -91,14 +91,14 @@ class Copied:
     event: torch.cuda.Event | None
 
     def wait(self) -> Tensor:
-        """The values, once they are there."""
+        """Wait until the copy is done; returns its values."""
         if self.event is not None:
             self.event.synchronize()
         return self.values
 
 
 def to_host(values: Tensor) -> Copied:
-    """A copy in host memory that the host does not wait for."""
+    """Start a copy to host memory that the host does not wait for."""
     if values.device.type == "cpu":
         return Copied(values=values.clone(), event=None)
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -107,7 +107,7 @@ def to_host(values: Tensor) -> Copied:
 
 
 def arriving(values: Tensor, source: torch.device) -> Copied:
-    """Host memory that all launched so far on this stream of the source fills."""
+    """Host memory filled by what was launched so far on this stream, readable once that is over."""
     if source.type == "cpu":
         return Copied(values=values, event=None)
     event = torch.cuda.Event()
@@ -116,7 +116,7 @@ def arriving(values: Tensor, source: torch.device) -> Copied:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """A copy on the device that the host does not wait for."""
+    """Start a copy to the device that the host does not wait for."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)

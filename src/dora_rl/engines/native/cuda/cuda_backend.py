@@ -1,4 +1,4 @@
-"""What the native engine is told about a GPU."""
+"""The GPU as a backend of the native engine: its executor, and the memory it needs."""
 
 import torch
 
@@ -9,16 +9,16 @@ from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
 from dora_rl.model.config import ModelConfig
 
 _GRAPH_BYTES = 512 * 2**20
-"""Set aside for captured launches and the library's own workspaces."""
+"""Bytes set aside for captured launches and the library's own workspaces."""
 
 
 def workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Buffers of a step, graphs, and one version on its way into its place."""
+    """Bytes of the buffers of a step, of graphs, and of one version on its way into its place."""
     return buffer_bytes(model, config) + parameter_bytes(model, serving_dtype(config)) + _GRAPH_BYTES
 
 
 def backend_on(device: str) -> Backend:
-    """The same kernels on a device: a GPU, or, under Triton's interpreter, the CPU."""
+    """The backend with the same kernels on a device: a GPU, or, under Triton's interpreter, the CPU."""
     return Backend(
         torch_device=device,
         make_device=lambda model, config: CudaExecutor(model, config, torch.device(device)),

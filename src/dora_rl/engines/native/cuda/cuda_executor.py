@@ -36,20 +36,20 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.rope import Rotary
 
 SIDE_ROWS = 128
-"""Versions with more rows than this fill a GPU by themselves."""
+"""Most rows of a version on a side lane: with more, it fills a GPU by itself."""
 MAX_SIDE_LANES = 4
 _NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """A step under way."""
+    """A step in progress on the device. Implements Launched."""
 
     copied: Copied | None
     num_answers: int
 
     def result(self) -> Sampled:
-        """Wait for it."""
+        """Wait for the step to end; returns what it drew."""
         if self.copied is None:
             return _NOTHING
         answers_3R = self.copied.wait()[:, : self.num_answers]
@@ -78,16 +78,16 @@ class CudaExecutor:
 
     @property
     def joins_versions(self) -> bool:
-        """Their passes overlap on the device as they are."""
+        """Whether steps of several versions are launched together: no, their passes overlap as they are."""
         return False
 
     def launch_together(self, plans: Sequence[Plan]) -> list[Launched]:
-        """One after the other."""
+        """Launch the steps of several versions one after the other."""
         return [self.launch(plan) for plan in plans]
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Answers:
-        """Begin a step."""
+        """Launch a step without waiting for it."""
         lane = self._lane_for(plan)
         with lane.in_order():
             for other in self._ordering.put(plan, lane):
@@ -104,7 +104,7 @@ class CudaExecutor:
         return Answers(copied=copied, num_answers=num_answers)
 
     def _lane_for(self, plan: Plan) -> Lane:
-        """A version's side lane where its rows fit, else the main one."""
+        """The lane for a version's rows: its side lane where they fit, else the main one."""
         side = self._lanes[1:]
         if plan.version is None or not side:
             return self._lanes[0]
@@ -145,7 +145,7 @@ class CudaExecutor:
 
     @torch.inference_mode()
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
-        """A copy of the KV of the first tokens.
+        """A copy of the KV of a sequence's first tokens.
 
         On the device while there is room set aside, else on the host.
         """
@@ -175,7 +175,7 @@ class CudaExecutor:
         return self._parked[ticket].wait()
 
     def park_kv(self, ticket: int, kv: Tensor) -> None:
-        """Park KV that came from elsewhere."""
+        """Park KV that came from another engine under a ticket."""
         self._parked[ticket] = Copied(values=kv, event=None)
 
     def _synchronize(self) -> None:
@@ -186,17 +186,17 @@ class CudaExecutor:
 
     @torch.no_grad()
     def copied(self, decoder: Decoder) -> Decoder:
-        """Where it can be, in a place that graphs look at."""
+        """The same weights in a free place that graphs read from, or in new memory."""
         return self._places.copied(decoder)
 
     @torch.no_grad()
     def prepare(self, version: int, decoder: Decoder) -> None:
-        """Move a version to where graphs look for it."""
+        """Move a version's weights to a place that graphs read from."""
         self._places.settle(version, decoder)
         self._synchronize()
 
     def forget(self, version: int) -> None:
-        """Let go of a version."""
+        """Release the place of a version."""
         self._places.leave(version)
         self._ordering.forget(version)
 
@@ -224,7 +224,7 @@ def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> S
 
 
 def _rooms(config: EngineConfig) -> list[Room]:
-    """The main lane's, and those of side lanes where versions can be beside one another."""
+    """Sizes of the main lane, and of side lanes where several versions may be resident."""
     limits = config.limits
     main = Room(num_rows=limits.max_running, num_prefilled=limits.step_tokens)
     side = Room(num_rows=min(SIDE_ROWS, limits.max_running), num_prefilled=0)
@@ -234,13 +234,13 @@ def _rooms(config: EngineConfig) -> list[Room]:
 
 
 def moving_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Set aside for KV that leaves: of one longest request."""
+    """Bytes set aside for KV that leaves the device: those of one longest request."""
     num_tokens = min(config.limits.max_positions, config.limits.num_blocks * config.limits.block_size)
     return num_tokens * model.num_layers * 2 * model.kv_size * serving_dtype(config).itemsize
 
 
 def buffer_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Of everything an executor allocates besides the cache."""
+    """Bytes of everything an executor allocates besides the cache."""
     limits = config.limits
     lanes = sum(lane_bytes(model, config, room) for room in _rooms(config))
     num_slots = limits.max_running + 1

@@ -19,21 +19,21 @@ from dora_rl.engines.native.cuda.plan_buffers import Room
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Whatever decides what a launch does, but for its place and what is in device memory."""
+    """Everything that decides what a launch does, apart from the place of its weights and device memory."""
 
     kind: Literal["decode", "prefill", "draw"]
     room: Room
     sizes: tuple[int, ...]
-    """What is filled up to larger ones does the same."""
+    """Sizes of the launch; a smaller one may be filled up to these."""
     split: Split | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """What a shape is filled up to while it is not worth a graph of its own."""
+    """The larger shape that a shape is filled up to while it is not worth a graph of its own."""
 
     shape: Callable[[], Shape]
-    """One that does for many."""
+    """Makes the larger shape, which serves many smaller ones."""
     times: int
 
 
@@ -79,7 +79,8 @@ class Graphs:
             return self._attempted(launch, self._stream)
 
     def _attempted(self, launch: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-        """Without `torch.cuda.graph`, which gives all unused memory back before each capture.
+        """Capture a launch without `torch.cuda.graph`, which gives all unused memory back before each
+        capture.
 
         That takes longer than the capture, and the memory is asked for again at once.
         """

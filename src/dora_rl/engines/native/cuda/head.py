@@ -10,23 +10,23 @@ from dora_rl.model.config import ModelConfig
 
 
 class Head:
-    """Buffers for a number of draws."""
+    """Computes logits and draws; holds the buffers for a number of draws."""
 
     def __init__(self, model: ModelConfig, num_rows: int, dtype: torch.dtype, device: torch.device) -> None:
         self._picked_RH = torch.empty(num_rows, model.hidden_size, dtype=dtype, device=device)
         self._pieces = Pieces.empty(num_rows, model.vocab_size, device)
         self.logits_RV = torch.empty(num_rows, model.vocab_size, device=device)
         self.answers_3R = torch.zeros(3, num_rows, dtype=torch.int32, device=device)
-        """Tokens, log-probabilities and those after a cut, the latter as the bits of float32."""
+        """Answers: tokens, log-probabilities and those after a cut, both as the bits of float32."""
 
     @staticmethod
     def row_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
-        """Of the buffers, for one draw."""
+        """Bytes of the buffers for one draw."""
         return model.hidden_size * dtype.itemsize + model.vocab_size * 4 + 1024
 
     @property
     def logprobs_2R(self) -> Tensor:
-        """Of the answers."""
+        """Log-probabilities of the answers, before and after a cut."""
         return self.answers_3R[1:].view(torch.float32)
 
     def run(
@@ -39,7 +39,7 @@ class Head:
         distributions: Distributions,
         way: Way,
     ) -> None:
-        """Draw behind these rows of the hidden states."""
+        """Draw the tokens that follow these rows of the hidden states."""
         num = len(rows_R)
         picked, logits = self._picked_RH[:num], self.logits_RV[:num]
         torch.index_select(hidden_TH, 0, rows_R, out=picked)
@@ -53,7 +53,7 @@ class Head:
 
 
 def _float32_product(inputs_RH: Tensor, head_VH: Tensor, out_RV: Tensor) -> None:
-    """Exact products of the short floats, summed and kept in float32."""
+    """A product of half-precision operands, summed and kept in float32."""
     if inputs_RH.dtype == torch.float32:
         torch.mm(inputs_RH, head_VH.T, out=out_RV)
     else:

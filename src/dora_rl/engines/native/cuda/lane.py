@@ -33,14 +33,14 @@ from dora_rl.model.decoder import Block, Decoder
 FIXED_SPLIT = 256
 """Tokens of a split in batch-invariant mode."""
 DECODES_FILLED = 64
-"""Times that more rows than a tile has are filled up to a power of two before they get their own graph."""
+"""How often decode rows beyond a tile are filled up to a power of two before they get their own graph."""
 PREFILLS_FILLED = 4
-"""The same of prefilled tokens, each of which is work."""
+"""How often prefilled tokens, each of which is work, are filled up before they get their own graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all lanes of a device work on."""
+    """Memory that all lanes of a device work on: cache, tables, slots."""
 
     heads: Heads
     cache: BlockCache
@@ -49,13 +49,13 @@ class Shared:
     cos_PD: Tensor
     sin_PD: Tensor
     is_fixed: bool
-    """Bits of a row must not depend on other rows."""
+    """Whether the bits of a row must not depend on other rows."""
     launched: set[Shape] = field(default_factory=set)
-    """Shapes of launches that were made, on whichever lane."""
+    """Shapes that were launched before, on whichever lane."""
 
     @property
     def device(self) -> torch.device:
-        """Where all of it is."""
+        """The torch device of all this memory."""
         return self.tables_SB.device
 
     @property
@@ -64,20 +64,20 @@ class Shared:
         return len(self.tables_SB) - 1
 
     def split_for(self, num_rows: int, max_context: int) -> Split:
-        """How contexts are divided; always alike where bits matter."""
+        """How contexts are split among programs; always alike in batch-invariant mode."""
         return (
             self.fixed_split if self.is_fixed else split_for(max(1, num_rows), max_context, self.heads.group)
         )
 
     @property
     def fixed_split(self) -> Split:
-        """The one where bits matter."""
+        """The split of contexts in batch-invariant mode."""
         block_size = self.cache.blocks.shape[4]
         return Split(most=-(-self.tables_SB.shape[1] * block_size // FIXED_SPLIT), fixed=FIXED_SPLIT)
 
 
 class Lane:
-    """Runs the rows of plans, one plan after the other."""
+    """Runs the rows of plans, one plan after the other, on a stream of its own."""
 
     def __init__(self, model: ModelConfig, config: EngineConfig, room: Room, shared: Shared) -> None:
         dtype, device = serving_dtype(config), shared.device
@@ -101,28 +101,28 @@ class Lane:
     # --- order ----------------------------------------------------------------------------------
 
     def in_order(self) -> AbstractContextManager[object]:
-        """What is launched inside comes behind everything launched on this lane before."""
+        """Launch what is inside the block behind everything launched on this lane before."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def wait_for(self, other: "Lane") -> None:
-        """What comes next here comes behind what was marked there."""
+        """Make what comes next on this lane wait for an event of another."""
         if self._stream is not None and other._is_done is not None:
             self._stream.wait_event(other._is_done)
 
     def mark(self) -> None:
-        """Others may wait for everything up to here."""
+        """An event that others can wait for: everything on this lane up to here."""
         if self._is_done is not None:
             self._is_done.record(self._stream)
 
     def synchronize(self) -> None:
-        """Wait on the host until everything here is over."""
+        """Wait on the host until everything on this lane is over."""
         if self._stream is not None:
             self._stream.synchronize()
 
     # --- a step ---------------------------------------------------------------------------------
 
     def fits(self, rows: Sequence[Row]) -> bool:
-        """Whether there is room for these rows."""
+        """Whether the lane's buffers have room for these rows."""
         return len(rows) <= self.room.num_rows and (
             bool(self.room.num_prefilled) or all(len(row.tokens) <= 1 for row in rows)
         )
@@ -197,7 +197,7 @@ class Lane:
         self._head.run(decoder.head_VH, self._hidden_TH, rows_R, slots_R, positions_R, how, way)
 
     def _draw_cut(self, draws: Sequence[tuple[int, int, int]]) -> None:
-        """Draw again where a distribution is cut; rare enough not to be captured."""
+        """Draw again for rows whose distribution is cut; rare enough not to be captured."""
         slots = self._shared.slots
         rows = slots.cut_rows([slot for _, slot, _ in draws])
         # One by one where bits must not depend on the batch.
@@ -232,7 +232,7 @@ class Lane:
 
 
 def _coarse(count: int) -> int:
-    """The next power of two: few shapes do for all."""
+    """The next power of two, so that few shapes serve all sizes."""
     return 1 << (count - 1).bit_length()
 
 
@@ -247,7 +247,7 @@ def split_room(room: Room, config: EngineConfig) -> tuple[int, int]:
 
 
 def lane_bytes(model: ModelConfig, config: EngineConfig, room: Room) -> int:
-    """Of everything a lane allocates."""
+    """Bytes of everything a lane allocates."""
     size = serving_dtype(config).itemsize
     num_tokens = max(room.num_rows, room.num_prefilled)
     trunk = num_tokens * Trunk.token_width(model) * size + Trunk.part_bytes(model, num_tokens)

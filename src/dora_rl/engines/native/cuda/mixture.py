@@ -20,14 +20,14 @@ from dora_rl.model.experts import ExpertMlp
 
 _FIXED_TILE = Tile(rows=16, outputs=64, inputs=64, warps=4, stages=4)
 _FIXED = ExpertTiles(gate=_FIXED_TILE, down=_FIXED_TILE)
-"""Where bits must not depend on the batch."""
+"""The tiles of experts in batch-invariant mode."""
 _LEAST_ROWS = 16
-"""Of a tile."""
+"""Least rows of a tile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChange:
-    """What is to be added to the residual: the sum of parts, or rows of experts by their shares."""
+    """What a layer adds to the residual: the sum of parts, or rows of experts by their shares."""
 
     values: Tensor
     """`[tokens, width]`, `[parts, tokens, width]`, or with shares `[tokens, active, width]`."""
@@ -35,7 +35,7 @@ class LayerChange:
 
 
 class Mixture:
-    """Buffers for a number of tokens, and the ways to mix experts."""
+    """Computes experts in several ways; holds the buffers for a number of tokens."""
 
     def __init__(
         self, model: ModelConfig, experts: Experts, num_tokens: int, dtype: torch.dtype, device: torch.device
@@ -58,7 +58,7 @@ class Mixture:
 
     @staticmethod
     def num_bytes(model: ModelConfig, num_tokens: int, itemsize: int) -> int:
-        """Of the buffers."""
+        """Bytes of the buffers."""
         experts = model.experts
         if experts is None:
             return 0
@@ -69,7 +69,7 @@ class Mixture:
         return itemsize * (rows + num_tokens * experts.num_experts) + 4 * (parts + 3 * num_pairs + tiles)
 
     def add_few(self, mlp: ExpertMlp, residual_TH: Tensor, norm_H: Tensor, eps: float) -> None:
-        """Of one or two tokens, norm and residual included."""
+        """Mix the experts of one or two tokens, norm and residual included."""
         num, active = len(residual_TH), self._experts.num_active
         scores, shares, chosen = self._scores_TE[:num], self._shares_TA[:num], self._experts_TA[:num]
         inner = self._inner_NI[: num * active]
@@ -89,7 +89,7 @@ class Mixture:
         expert_down(inner, mlp.down, shares, chosen, residual_TH)
 
     def run(self, mlp: ExpertMlp, normed_TH: Tensor, *, is_split: bool, is_fixed: bool) -> LayerChange:
-        """Of any number of tokens; those that tiles can hold may have the router's inputs split."""
+        """Mix the experts of any number of tokens; few of them may have the router's inputs split."""
         num, active = len(normed_TH), self._experts.num_active
         num_experts = self._experts.num_experts
         shares, chosen = self._shares_TA[:num], self._experts_TA[:num]
@@ -112,14 +112,14 @@ class Mixture:
 
 
 def _tiles_for(num_pairs: int, mlp: ExpertMlp) -> ExpertTiles:
-    """What was chosen for the shape, else the usual ones."""
+    """The tiles that tuning chose for the shape, else the usual ones."""
     num_experts, hidden, inner = mlp.down.shape
     chosen = choices().experts.get(experts_key(num_pairs, num_experts, inner, hidden))
     return chosen or usual_tiles(num_pairs, num_experts)
 
 
 def usual_tiles(num_pairs: int, num_experts: int) -> ExpertTiles:
-    """What measured best on an H200: a tile holds an expert's rows more often than not."""
+    """The tiles that measured best on an H200: one holds an expert's rows more often than not."""
     most = 3 * num_pairs // (2 * num_experts)
     rows = min(128, max(_LEAST_ROWS, triton.next_power_of_2(max(1, most))))
     if rows == 128:

@@ -13,20 +13,20 @@ from dora_rl.model.decoder import Decoder
 
 
 class Places:
-    """As many places as versions were ever resident at once."""
+    """Fixed memory for weights: as many places as versions were ever resident at once."""
 
     def __init__(self) -> None:
         self._tenants: list[Decoder] = []
-        """Whoever lived there last; its tensors are the place."""
+        """The decoder that is or was last in each place; its tensors are the place."""
         self._free: list[int] = []
         self._by_version: dict[int, int] = {}
 
     def place_of(self, version: int) -> int:
-        """Where a version lives."""
+        """The place of a resident version."""
         return self._by_version[version]
 
     def decoder_at(self, place: int) -> Decoder:
-        """Who lives, or lived, there."""
+        """The decoder that is, or was last, in a place."""
         return self._tenants[place]
 
     def copied(self, decoder: Decoder) -> Decoder:
@@ -41,10 +41,10 @@ class Places:
         return tenant
 
     def settle(self, version: int, decoder: Decoder) -> int:
-        """Move a version in.
+        """Give a version a place.
 
-        Where it is if that is a free place (it changed its name, or was copied there), else into one, else
-        into a new one.
+        Where it is if that is a free place (it changed its name, or was copied there), else a free one, else
+        a new one.
         """
         place = next((each for each in self._free if self._tenants[each] is decoder), None)
         if place is None and self._free:
@@ -60,7 +60,7 @@ class Places:
         return place
 
     def leave(self, version: int) -> None:
-        """Its place may be taken by another."""
+        """Free the place of a version."""
         self._free.append(self._by_version.pop(version))
 
 

@@ -22,11 +22,11 @@ Integers = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much of each kind a step has, filled up and in truth, and the longest context it decodes over."""
+    """How many rows of each kind a step has, filled up and real, and the longest context it decodes over."""
 
     num_decoded: int
     prefilled: tuple[int, int] | None
-    """Tokens and stretches."""
+    """Numbers of prefilled tokens and stretches, filled up."""
     num_sampled: int
     num_answers: int
     max_context: int
@@ -39,7 +39,7 @@ class _Rows:
     decoded: list[Row]
     prefilled: list[Row]
     sampled: list[tuple[int, int, int]]
-    """Hidden row, slot, and the position it draws for."""
+    """Hidden row, slot and position of each draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Room:
 
 
 class Staging:
-    """The step under way on the device, and the next one on its way there."""
+    """The integers of the step in progress on the device, and of the next one on its way there."""
 
     def __init__(self, room: Room, *, filler_slot: int, stretch_tokens: int, device: torch.device) -> None:
         self._room = room
@@ -166,6 +166,6 @@ class Staging:
 
 
 def bucket(count: int, most: int) -> int:
-    """The size a count is filled up to: a few sizes between every power of two and the next."""
+    """The size a count is filled up to: one of a few between every power of two and the next."""
     step = 1 << max(0, (count - 1).bit_length() - 3)
     return min(most, -(-count // step) * step)

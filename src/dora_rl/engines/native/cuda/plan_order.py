@@ -17,14 +17,14 @@ LaneT = TypeVar("LaneT", bound=Hashable)
 
 
 class Ordering(Generic[LaneT]):
-    """Plans in the order they are launched, and the lanes they went to."""
+    """Which launched plans the next one must wait for, by lane."""
 
     def __init__(self, lanes: Iterable[LaneT]) -> None:
         self._lanes = list(lanes)
         self._version_of_block: dict[int, int | None] = {}
-        """Whose sequence it was given to last."""
+        """The version whose sequence each block was given to last."""
         self._lane_of_version: dict[int, LaneT] = {}
-        """Where its last step is."""
+        """The lane of each version's last step."""
         self._barrier = self._lanes[0]
         self._behind_barrier = set(self._lanes)
         """Lanes that wait already for the last plan that concerned everybody."""
@@ -45,7 +45,7 @@ class Ordering(Generic[LaneT]):
         return waits - {lane}
 
     def forget(self, version: int) -> None:
-        """A version is no more."""
+        """Forget a version that is dropped."""
         self._lane_of_version.pop(version, None)
 
     def _letting_go(self, plan: Plan) -> set[LaneT]:

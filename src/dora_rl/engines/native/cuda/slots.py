@@ -15,14 +15,14 @@ from dora_rl.engines.requests import Sampling
 from dora_rl.model.config import ModelConfig
 
 CUT_ROWS = 16
-"""Rows whose cut distributions exist at a time."""
+"""Number of rows whose cut distributions are in memory at a time."""
 _CUT_VALUE_BYTES = 96
-"""Of a word of the vocabulary: its logit, rank, share and noise at every stage, with what sorting needs."""
+"""Bytes for a word of the vocabulary: logit, rank, share and noise at every stage, and sorting."""
 SLOT_BYTES = 4 + 4 + 4 * 8 + 4
 
 
 def cut_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Of the largest tensors that live while distributions are cut."""
+    """Bytes of the largest tensors that live while distributions are cut."""
     return min(CUT_ROWS, config.limits.max_running) * model.vocab_size * _CUT_VALUE_BYTES
 
 
@@ -41,7 +41,7 @@ class SlotSampling:
         )
 
     def enter(self, entrants: Sequence[Entrant]) -> None:
-        """Slots have new sequences; the last word on a slot counts."""
+        """Set how slots with new sequences draw; the last entry for a slot counts."""
         latest = {entrant.slot: entrant for entrant in entrants}
         for slot, entrant in latest.items():
             self._cuts.pop(slot, None)
@@ -58,11 +58,11 @@ class SlotSampling:
         own.streams_S4.index_copy_(0, slots, self._put(streams))
 
     def cut_rows(self, slots: Sequence[int]) -> list[int]:
-        """The rows whose distribution is cut."""
+        """The rows whose distribution is cut by top-k, top-p or min-p."""
         return [row for row, slot in enumerate(slots) if slot in self._cuts] if self._cuts else []
 
     def draw_cut(self, logits_RV: Tensor, slots: Sequence[int], positions: Sequence[int]) -> Drawn:
-        """Draw rows that are all cut; the slot remembers."""
+        """Draw the tokens of rows whose distribution is cut, and keep them as their slots' last."""
         cuts = [self._cuts[slot] for slot in slots]
         slots_R = self._put(torch.tensor(slots))
         top_k = [min(each.top_k or self._vocab_size, self._vocab_size) for each in cuts]

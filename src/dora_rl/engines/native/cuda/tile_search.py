@@ -29,23 +29,23 @@ from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.hub_config import read_config
 
 _SIZES = ((64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 3), (128, 64, 8, 4))
-"""Outputs, inputs, warps and stages."""
+"""Tile sizes to try: outputs, inputs, warps and stages."""
 _TOKENS = (16, 64, 256)
-"""Decoded at once, for experts."""
+"""Numbers of tokens decoded at once to tune experts for."""
 _SHARED_BYTES = 220_000
 _WORTH = 0.97
-"""Of the usual tile's time: what is not clearly quicker is noise."""
+"""Share of the usual tile's time that a better one must stay below: less is noise."""
 
 Say = Callable[[str], None]
 
 
 def tune(model: ModelConfig, say: Say) -> TileChoices:
-    """Try out a model's experts in bfloat16; with what was known before."""
+    """Find the best tiles for a model's experts in bfloat16, added to those known before."""
     return TileChoices(experts=choices().experts | dict(_expert_choices(model, say)))
 
 
 def keep(found: TileChoices) -> Path:
-    """Write it where runs look; whoever reads meanwhile sees the file before or after."""
+    """Write the tile choices where runs look; whoever reads meanwhile sees the old or the new file."""
     path = choices_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
@@ -107,7 +107,7 @@ def _candidates(rows: int, *, is_gated: bool) -> Iterator[Tile]:
 
 
 def _best(run: Callable[[Tile], None], tiles: list[Tile]) -> tuple[Tile, float]:
-    """The quickest, in microseconds, with cold caches; the first unless another is clearly quicker."""
+    """The quickest candidate and its microseconds, cold caches; the first unless another clearly wins."""
     took = {tile: _took_us(partial(run, tile)) for tile in tiles}
     best = min(took, key=lambda tile: took[tile])
     best = best if took[best] < _WORTH * took[tiles[0]] else tiles[0]

@@ -31,25 +31,25 @@ class Tile(Record, frozen=True):
 
 
 class ExpertTiles(Record, frozen=True):
-    """Of gate and up, and of down, which have the same rows."""
+    """The tiles for the gate and up product of experts, and for the down product, of the same rows."""
 
     gate: Tile
     down: Tile
 
 
 class TileChoices(Record, frozen=True):
-    """What tuning runs found, by shape."""
+    """The tiles that tuning runs found best, by shape."""
 
     experts: dict[str, ExpertTiles] = field(default_factory=dict)
 
 
 def experts_key(num_pairs: int, num_experts: int, inner: int, hidden: int) -> str:
-    """Experts of so many pairs or more, and fewer than twice as many."""
+    """The key of a tuned shape: experts, sizes, and (token, rank) pairs rounded down to a power of two."""
     return f"{num_experts} experts {inner}x{hidden}, {1 << num_pairs.bit_length() - 1} pairs"
 
 
 def choices_file() -> Path:
-    """Where the choices for this device are, under $DORA_CACHE or the user's cache."""
+    """The file of the choices for this device, under $DORA_CACHE or the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     user = (Path(base) if base else Path.home() / ".cache") / "dora-rl"
     device = torch.cuda.get_device_name().replace(" ", "-").lower()
@@ -58,7 +58,7 @@ def choices_file() -> Path:
 
 @cache
 def choices() -> TileChoices:
-    """What is known for this device; read once."""
+    """The tile choices known for this device; read once."""
     if not torch.cuda.is_available():
         return TileChoices()
     try:

@@ -26,12 +26,12 @@ from dora_rl.model.experts import ExpertMlp
 
 Way = Literal["few", "some", "many", "fixed"]
 Attend = Callable[[int, Tensor, Tensor], None]
-"""Layer, fused queries, keys and values, and where the mixed values go."""
+"""Attention of a layer: its number, fused queries, keys and values, and where the mixed values go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a pass computes, where its hidden states go."""
+    """The tokens of a pass, and where their hidden states go."""
 
     tokens_T: Tensor
     slots_T: Tensor
@@ -43,7 +43,7 @@ class Tokens:
 
 
 def way_for(num_rows: int, model: ModelConfig) -> Way:
-    """What measured best for so many decoded tokens."""
+    """The way that measured best for so many decoded tokens."""
     if num_rows > tiled.MAX_ROWS:
         return "many"
     return "few" if num_rows <= linear.MAX_ROWS and _fits_registers(model) else "some"
@@ -60,7 +60,7 @@ def _fits_registers(model: ModelConfig) -> bool:
 
 
 class Trunk:
-    """Buffers for a number of tokens, and the layers over them."""
+    """Runs the decoder's layers; holds the buffers for a number of tokens."""
 
     def __init__(self, model: ModelConfig, num_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
         self._model = model
@@ -79,16 +79,16 @@ class Trunk:
 
     @staticmethod
     def token_width(model: ModelConfig) -> int:
-        """Values that a token needs in buffers."""
+        """Number of values that one token needs in the buffers."""
         return 3 * model.hidden_size + 2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size
 
     @staticmethod
     def part_bytes(model: ModelConfig, num_tokens: int) -> int:
-        """Of the parts of products that are split."""
+        """Bytes of the parts of products that are split."""
         return tiled.num_parts(model.hidden_size) * min(num_tokens, tiled.MAX_ROWS) * model.hidden_size * 4
 
     def run(self, decoder: Decoder, tokens: Tokens, drawn_S: Tensor, attend: Attend, way: Way) -> None:
-        """The hidden state of each token after the final norm."""
+        """Compute the hidden state of each token after the final norm."""
         num = len(tokens)
         residual = self._residual[:num]
         embed(tokens.tokens_T, tokens.slots_T, drawn_S, decoder.embed.weight, residual)

@@ -22,7 +22,7 @@ from dora_rl.engines.native.cuda.kernels.rotary import Heads, Paging, Turning, t
 
 MAX_SPLITS = 16
 _TOKENS = 32
-"""That a program looks at at once.
+"""Tokens that a program looks at at once.
 
 With blocks of as many it looks up one block at a time, which is quicker.
 """
@@ -32,7 +32,7 @@ With blocks of as many it looks up one block at a time, which is quicker.
 def _merge(
     parts, masses, peaks, first, num_used, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P: tl.constexpr
 ):
-    """The parts of one row and key head, `first` on.
+    """Merge the parts of one row and key head, from `first` on.
 
     Some at a time, in order. `[group, dims]`, powers of two.
     """
@@ -198,7 +198,7 @@ def _decode(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Room for the splits of rows.
+    """Buffers for the split contexts of rows.
 
     Sums, masses and peaks, and how many have arrived (zero between launches).
     """
@@ -210,7 +210,7 @@ class Parts:
 
     @classmethod
     def empty(cls, num_rows: int, max_splits: int, heads: Heads, device: torch.device | str) -> "Parts":
-        """For this many rows and splits."""
+        """Buffers for this many rows and splits."""
         places = num_rows * heads.num_heads * max_splits
         return cls(
             sums=torch.empty(places * heads.head_dim, device=device),
@@ -222,7 +222,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How a context is divided.
+    """How a context is divided among programs.
 
     Into at most `most` parts of at least `least` tokens, or of `fixed` tokens each.
     """
@@ -288,7 +288,7 @@ def decode_attention(
 
 
 def split_for(num_rows: int, max_context: int, group: int) -> Split:
-    """Few rows are split to occupy the device, many only so that nobody waits for the longest.
+    """How contexts are split: few rows to occupy the device, many only so that nobody waits for the longest.
 
     In powers of two: each is a graph of its own. Where many queries share a key head, parts are large, and
     putting many of them together takes longer than reading their context.

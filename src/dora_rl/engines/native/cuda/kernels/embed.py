@@ -5,7 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 FROM_SLOT = -1
-"""In place of a token: the one drawn last in its slot."""
+"""Token id that stands for the token drawn last in the slot."""
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def _embed(tokens, slots, drawn, table, out, width, BLOCK: tl.constexpr):
 
 
 def embed(tokens_T: Tensor, slots_T: Tensor, drawn_S: Tensor, table_VH: Tensor, out_TH: Tensor) -> None:
-    """Rows of the table for each token."""
+    """Write the row of the embedding for each token."""
     num_tokens, width = out_TH.shape
     block = triton.next_power_of_2(width)
     _embed[(num_tokens,)](tokens_T, slots_T, drawn_S, table_VH, out_TH, width, BLOCK=block)

@@ -13,7 +13,7 @@ from dora_rl.engines.native.cuda.kernels.overlap import await_previous, let_next
 from dora_rl.engines.native.cuda.kernels.router import ranked, shares_of
 
 _GATED_OUTPUTS, _OUTPUTS = 8, 4
-"""Of a program: what measured best with experts of 768 of 2048."""
+"""Outputs of a program: what measured best with experts of 768 of 2048."""
 
 
 @triton.jit

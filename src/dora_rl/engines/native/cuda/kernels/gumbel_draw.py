@@ -25,7 +25,7 @@ _ROUNDS = tl.constexpr(NUM_ROUNDS)
 
 @triton.jit
 def _philox(c0, c1, c2, c3, k0, k1):
-    """Four words for each counter; everything uint32."""
+    """Four random words for each counter; everything uint32."""
     for _ in tl.static_range(_ROUNDS):
         high0, low0 = tl.umulhi(c0, _M0), c0 * _M0
         high1, low1 = tl.umulhi(c2, _M1), c2 * _M1
@@ -36,7 +36,7 @@ def _philox(c0, c1, c2, c3, k0, k1):
 
 @triton.jit
 def _waiting_time(word):
-    """Standard exponential `-log1p(-u)`: minus its logarithm is the Gumbel noise of the same word."""
+    """A standard exponential `-log1p(-u)`: minus its logarithm is the Gumbel noise of the same word."""
     uniform = tl.minimum((word.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)
     # Where 1 - u would be rounded, the series: the shortest waiting time decides, and it is short.
     series = uniform * (
@@ -47,7 +47,7 @@ def _waiting_time(word):
 
 @triton.jit
 def _quarters(values, NUM_BLOCKS: tl.constexpr):
-    """`[4 n]` as its columns modulo 4."""
+    """Split `[4 n]` into its columns modulo 4."""
     even, odd = tl.split(tl.reshape(values, [NUM_BLOCKS, 2, 2]))
     v0, v2 = tl.split(even)
     v1, v3 = tl.split(odd)
@@ -56,7 +56,7 @@ def _quarters(values, NUM_BLOCKS: tl.constexpr):
 
 @triton.jit
 def _better(score, token, other_score, other_token):
-    """The higher score; among equals the lower token."""
+    """The candidate of the higher score; among equals that of the lower token."""
     is_other = (other_score > score) | ((other_score == score) & (other_token < token))
     return tl.where(is_other, other_score, score), tl.where(is_other, other_token, token)
 
@@ -158,7 +158,7 @@ def _decide(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """What each piece of the vocabulary of each row came up with."""
+    """Buffers for the result of each piece of the vocabulary, for each row."""
 
     peaks: Tensor
     masses: Tensor
@@ -167,7 +167,7 @@ class Pieces:
 
     @classmethod
     def empty(cls, num_rows: int, vocab_size: int, device: torch.device | str) -> "Pieces":
-        """For this many rows."""
+        """Buffers for this many rows."""
         size = (num_rows, triton.cdiv(vocab_size, _PIECE))
         floats = [torch.empty(size, device=device) for _ in range(3)]
         return cls(
@@ -180,15 +180,15 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distributions:
-    """How each slot draws."""
+    """The temperature, random stream and last token of every slot, on the device."""
 
     temperature_S: Tensor
     is_greedy_S: Tensor
-    """int32."""
+    """Whether each slot draws the likeliest token, int32."""
     streams_S4: Tensor
-    """Words as int64."""
+    """Words of each slot's random stream, as int64."""
     drawn_S: Tensor
-    """The token drawn last, int32."""
+    """The token drawn last in each slot, int32."""
 
 
 def draw(

@@ -15,9 +15,9 @@ from dora_rl.engines.native.cuda.kernels.overlap import await_previous, let_next
 
 MAX_ROWS = 2
 MAX_AT_ONCE = 4096
-"""Inputs: more would not fit a program's registers."""
+"""Most inputs held at once: more would not fit a program's registers."""
 MAX_INPUTS = 32768
-"""Where there is neither norm nor gate: they are taken one stretch after the other."""
+"""Most inputs without norm or gate: they are taken one stretch after the other."""
 _LONG_OUTPUTS = 4
 
 
@@ -52,7 +52,7 @@ def _finish(
     HAS_RESIDUAL: tl.constexpr,
     IS_GATED: tl.constexpr,
 ):
-    """From sums to what is stored, rounding where the decoder rounds."""
+    """Turn sums into what is stored, rounding where the decoder rounds."""
     if HAS_BIAS:
         sums += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)
     result = sums.to(dtype)
@@ -240,5 +240,5 @@ def linear(
 
 
 def precision(tensor: Tensor) -> str:
-    """Float32 products are not shortened; others have no choice."""
+    """The precision of Triton's products: float32 is not shortened; other dtypes have no choice."""
     return "ieee" if tensor.dtype == torch.float32 else "tf32"

@@ -54,9 +54,10 @@ def add_norm(
     *,
     shares_TA: Tensor | None = None,
 ) -> None:
-    """Add the change, or its parts `[parts, tokens, width]`, to the residual in place.
+    """Add the change, or its parts `[parts, tokens, width]`, to the residual in place; write the norm of the
+    sum.
 
-    With shares, rows `[tokens, active, width]` by their shares. Give the norm of the sum.
+    With shares the change is rows `[tokens, active, width]`, weighted by their shares.
     """
     num_tokens, width = out_TH.shape
     block = triton.next_power_of_2(width)

@@ -14,18 +14,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def let_next_start(OVERLAPS: tl.constexpr):
-    """The next kernel may begin."""
+    """Allow the next kernel to begin."""
     if OVERLAPS:
         gdc_launch_dependents()
 
 
 @triton.jit
 def await_previous(OVERLAPS: tl.constexpr):
-    """From here on everything the kernels before this one wrote is there."""
+    """Wait until everything the kernels before this one wrote is there."""
     if OVERLAPS:
         gdc_wait()
 
 
 def overlaps(tensor: Tensor) -> bool:
-    """Whether kernels on the tensor's device can take part."""
+    """Whether kernels on the tensor's device can overlap in this way."""
     return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Shapes of a layer's attention."""
+    """Shapes of a layer's attention heads."""
 
     num_heads: int
     num_kv_heads: int
@@ -23,12 +23,12 @@ class Heads:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key head."""
+        """Number of query heads that share a key head."""
         return self.num_heads // self.num_kv_heads
 
     @property
     def score_scale(self) -> float:
-        """Of scores whose exponentials are taken to base 2, which is one instruction less."""
+        """Scale of attention scores for exponentials to base 2, which is one instruction less."""
         return self.head_dim**-0.5 * math.log2(math.e)
 
 
@@ -43,7 +43,7 @@ class Paging:
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block."""
+        """Tokens in a KV block."""
         return int(self.cache.shape[3])
 
 

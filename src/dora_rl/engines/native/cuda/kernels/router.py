@@ -146,20 +146,20 @@ class Routing:
     order_N: Tensor
     """Which (token, rank) pair each sorted row is, int32."""
     tiles_M3: Tensor
-    """Expert, first sorted row and number of rows of each, int32. A tile of no rows is nobody's."""
+    """Expert, first sorted row and number of rows of each tile, int32. A tile of no rows is unused."""
     num_rows: int
-    """Of a full tile."""
+    """Number of rows of a full tile."""
 
 
 def most_tiles(num_pairs: int, num_experts: int, num_rows: int) -> int:
-    """That could be needed, whatever the router says."""
+    """The most tiles that could be needed, whatever the router says."""
     return min(num_pairs, num_pairs // num_rows + num_experts)
 
 
 def sort_by_expert(
     experts_TA: Tensor, num_experts: int, num_rows: int, order_N: Tensor, tiles: Tensor
 ) -> Routing:
-    """Tiles of up to `num_rows` rows of one expert each, written to `order` and to the first of `tiles`."""
+    """Sort rows by expert into tiles of up to `num_rows` rows; fills `order` and the first of `tiles`."""
     num_pairs = experts_TA.numel()
     num_tiles = most_tiles(num_pairs, num_experts, num_rows)
     order_N, tiles_M3 = order_N[:num_pairs], tiles[:num_tiles]

@@ -93,14 +93,14 @@ def _tiled(
 
 
 MAX_PARTS = 4
-"""That the inputs of a matrix with few outputs are split into."""
+"""Most parts that the inputs of a matrix with few outputs are split into."""
 MAX_ROWS = 64
 _PROCESSORS = 132
-"""Of an H100 or H200. Others have as many, more or less: what is chosen by it is a matter of speed alone."""
+"""Multiprocessors of an H100 or H200; on other GPUs what is chosen by it is only a matter of speed."""
 
 
 def num_parts(num_outputs: int) -> int:
-    """So that every processor has at most one program."""
+    """Into how many parts inputs are split, so that every processor has at most one program."""
     parts = MAX_PARTS
     while parts > 1 and parts * triton.cdiv(num_outputs, 64) > _PROCESSORS:
         parts //= 2
@@ -108,7 +108,7 @@ def num_parts(num_outputs: int) -> int:
 
 
 def tile_for(num_rows: int, num_outputs: int, parts: int, *, is_gated: bool) -> Tile:
-    """What measured best on an H200."""
+    """The tile that measured best on an H200 for a product of this shape."""
     rows = max(16, triton.next_power_of_2(num_rows))
     if rows == 64 and parts * triton.cdiv(num_outputs, 32) <= _PROCESSORS:
         inputs, stages = (128, 4) if is_gated else (256, 3)
