@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.data.rows import Prompt, Row
 from dora_rl.envs.scoring.reward_messages import Item, Per, ScoreRequest
 

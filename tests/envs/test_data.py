@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.core.struct_loader import build
-from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.envs.data.rows import Row, read_rows
 from dora_rl.envs.data.sources import load_data, load_rows
 from dora_rl.envs.data.splits import epoch_order, held_out

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import DataConfig, SourceConfig
+from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.envs.data.rows import Prompt, Row
 from dora_rl.envs.tokenized_prompts import PromptSet, tokenize_rows
 from dora_rl.model.characters import END, character_tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.reward_messages import Item, Metric, Needs, Per, RewardFailure, ScoreResult
 from dora_rl.envs.scoring.reward_scorer import Scorer

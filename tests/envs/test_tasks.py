@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import DataConfig, SourceConfig
+from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.scoring.functions import check_columns, load_function

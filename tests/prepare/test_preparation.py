@@ -11,8 +11,8 @@ import pytest
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.recipe import Control, Patience, Recipe
+from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.core.recipe.live import WarmStart
-from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Launch, WorkerSpec
 from dora_rl.prepare import preparation, run_inputs

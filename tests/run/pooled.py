@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.core.recipe.data import RewardConfig, ScoringConfig
 from dora_rl.envs.scoring.reward_messages import ScoreResult
 from dora_rl.launch.local import LocalHandle
 from dora_rl.run.rewards.pool import ScorerPool

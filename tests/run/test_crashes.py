@@ -18,9 +18,8 @@ from dora_rl.core.errors import UserError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Fault, InstanceJoined
 from dora_rl.core.recipe import Checkpoints, Control, Evaluation, Patience
-from dora_rl.core.recipe.data import ScoringSettings
+from dora_rl.core.recipe.data import DataConfig, RewardConfig, ScoringSettings, SourceConfig
 from dora_rl.core.recipe.generation import ResponseSettings
-from dora_rl.envs.config import DataConfig, RewardConfig, SourceConfig
 from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
 from dora_rl.run.rewards.queue import RewardsFailed

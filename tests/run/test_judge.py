@@ -3,7 +3,7 @@
 import pytest
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.core.recipe.data import RewardConfig, ScoringConfig
 from dora_rl.run.rewards.judge import NO_REWARD, Judge, Judgement
 from dora_rl.run.rewards.pool import ScorerPool
 

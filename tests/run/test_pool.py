@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dora_rl.core.errors import DoraError, UserError
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.run.rewards import pool_worker
 from dora_rl.run.rewards.pool import ScorerPool
 
@@ -217,7 +217,7 @@ def test_whatever_happens_to_some_every_request_is_answered_once_and_the_others_
 
 PARENT = """
 import sys
-from dora_rl.envs.config import RewardConfig, ScoringConfig
+from dora_rl.core.recipe.data import RewardConfig, ScoringConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.scoring.reward_messages import Item, ScoreRequest
 from dora_rl.run.rewards.pool import ScorerPool

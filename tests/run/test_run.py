@@ -12,8 +12,8 @@ import pytest
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published, Scored
 from dora_rl.core.recipe import Checkpoints, Control, Evaluation, ScheduleName
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.recipe.generation import ResponseSettings
-from dora_rl.envs.config import RewardConfig
 from dora_rl.run.live_run import resume_live, run_live
 from dora_rl.run.open_run import replay_live
 from dora_rl.run.rewards.queue import RewardsFailed

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.config import DataConfig
 from dora_rl.envs.data.rows import Messages, Prompt, Row
 
 

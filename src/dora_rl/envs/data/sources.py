@@ -11,8 +11,8 @@ from typing import Any
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.named import did_you_mean, load_named
+from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.config import DataConfig, SourceConfig
 from dora_rl.envs.data.hub import read_hub
 from dora_rl.envs.data.row_files import READERS, read_file
 from dora_rl.envs.data.rows import Row, read_rows, with_all_columns

@@ -15,7 +15,7 @@ from msgspec import Struct
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
 from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.data.rows import RESERVED
 from dora_rl.envs.rewards import BUILT_IN
 from dora_rl.envs.scoring.reward_messages import Needs

@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import field
 
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import Row
 
 _SUMMARY_CHARACTERS = 200

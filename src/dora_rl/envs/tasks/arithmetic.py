@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.tasks.task import Task, numbered
 
 _SIGNS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.rewards.texts import Completion, text_of
 from dora_rl.envs.tasks.task import Task, numbered
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.data.hub import read_hub
 from dora_rl.envs.data.row_files import READERS, read_file
 from dora_rl.envs.data.rows import Row

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.tasks.task import Task, numbered
 
 LETTERS = string.ascii_lowercase

@@ -9,7 +9,7 @@ from typing import Any
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.named import did_you_mean, optional_module
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.rewards.numbers import last_number
 from dora_rl.envs.rewards.texts import Completion, text_of
 from dora_rl.envs.tasks.plain_values import packed, unpacked

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.data.rows import Row, read_rows
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.config import RewardConfig
 from dora_rl.envs.scoring.reward_messages import Item, Metric, Per, RewardFailure, ScoreRequest, ScoreResult
 from dora_rl.run.rewards.pool import ScorerPool
 

@@ -16,7 +16,7 @@ from typing import Self
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.named import Objects
-from dora_rl.envs.config import ScoringConfig
+from dora_rl.core.recipe.data import ScoringConfig
 from dora_rl.envs.scoring.functions import check_columns
 from dora_rl.envs.scoring.reward_messages import (
     Began,

@@ -6,7 +6,7 @@ import sys
 from msgspec import Struct
 
 from dora_rl.core.named import Objects
-from dora_rl.envs.config import ScoringConfig
+from dora_rl.core.recipe.data import ScoringConfig
 from dora_rl.envs.scoring.reward_messages import Began, ScoreRequest, SetUp
 from dora_rl.launch.protocol import Handle
 

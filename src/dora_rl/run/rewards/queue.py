@@ -19,7 +19,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core.errors import DoraError
 from dora_rl.core.inputs import RewardFault, Scored
 from dora_rl.core.named import Objects
-from dora_rl.envs.config import ScoringConfig
+from dora_rl.core.recipe.data import ScoringConfig
 from dora_rl.envs.scoring.reward_messages import Item, RewardFailure
 from dora_rl.launch.protocol import Launch
 from dora_rl.run.metrics_writer import MetricsWriter

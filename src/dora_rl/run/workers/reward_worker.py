@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.config import RewardConfig
+from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.scoring.functions import RewardFunction, load_function
 from dora_rl.envs.scoring.reward_messages import (
     Began,
