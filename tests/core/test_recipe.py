@@ -10,8 +10,7 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig
 from dora_rl.core.recipe.loss_configs import CispoConfig, CustomLossConfig, PpoConfig
 from dora_rl.core.recipe.presets import PRESETS
-from dora_rl.core.recipe.resolution import resolve_recipe
-from dora_rl.core.recipe.shipped import shipped_recipes, summary_of
+from dora_rl.core.recipe.resolution import resolve_recipe, shipped_recipes, summary_of
 from dora_rl.core.struct_loader import build, override, to_dict, to_yaml
 
 

@@ -16,9 +16,8 @@ from dora_rl.core.recipe.live import WarmStart
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Launch, WorkerSpec
 from dora_rl.prepare import preparation, run_inputs
-from dora_rl.prepare.messages import PlanRun, WriteInputs
+from dora_rl.prepare.planner import Planner
 from dora_rl.prepare.preparation import Preparation, Tell
-from dora_rl.prepare.worker import Preparer
 from dora_rl.run.open_run import open_new
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_layout import LiveLayout
@@ -70,10 +69,10 @@ def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
 
     monkeypatch.setattr(run_inputs, "tokenize_rows", counting)
     recipe = make_setup(warm_start=WarmStart(steps=1)).recipe
-    preparer, target = Preparer(lambda doing: None), tmp_path / "inputs"
+    planner, target = Planner(recipe, str(tmp_path / "run")), tmp_path / "inputs"
     target.mkdir()
-    plan = preparer.plan(PlanRun(recipe=recipe, run_directory=str(tmp_path / "run")))
-    preparer.write(WriteInputs(directory=str(target)))
+    plan = planner.plan()
+    planner.write_inputs(target)
     open_new(plan.setup, target).close()
     assert counted == [plan.num_rows, plan.num_held_out] == [64, 8]
 
@@ -114,7 +113,7 @@ def test_a_death_during_the_warm_start_says_so_and_how(prepare: Prepare, make_se
             os.kill(launch.started[0].pid, signal.SIGKILL)
 
     with pytest.raises(
-        DoraError, match=r"was killed by SIGKILL while working on the warm start: \d+/9000"
+        DoraError, match=r"was killed by SIGKILL while working on the warm start: \d+/6000"
     ) as raised:
         prepare(make_setup(warm_start=WarmStart(steps=6000, update_rows=8)).recipe, kill, launch)
     assert len(launch.started) == 1, "one process does it all"

@@ -20,7 +20,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import OBJECT
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.aliases import translated
-from dora_rl.core.recipe.resolution import recipe_of, recipe_tree, with_values
+from dora_rl.core.recipe.resolution import anchored, recipe_of, recipe_tree, with_values
 from dora_rl.core.struct_loader import Tree, to_dict
 from dora_rl.envs.tasks.task import Task
 
@@ -64,6 +64,10 @@ class Asked:
         renamed = {_RENAMED.get(key, key): value for key, value in given.items()}
         # What may be an object is not given where it is None; of a key of the recipe, None is a value.
         settings = {key: value for key, value in renamed.items() if value is not None or key not in _OBJECTS}
+        if isinstance(base, Recipe) and not settings:
+            # Whole already: there is nothing to lay over it.
+            self.recipe = anchored(base, Path())
+            return
         tree, directory, source = tree_of(base)
         tokenizer, weights = settings.pop("tokenizer", None), settings.pop("reward_weights", None)
         values = self._objects_named(settings, weights)

@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 def _list_recipes(is_asked: bool) -> None:
     if is_asked:
-        from dora_rl.core.recipe.shipped import shipped_recipes, summary_of
+        from dora_rl.core.recipe.resolution import shipped_recipes, summary_of
 
         for name, path in shipped_recipes().items():
             typer.echo(f"{name:<20} {summary_of(path)}")

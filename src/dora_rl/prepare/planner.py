@@ -1,9 +1,12 @@
 """A recipe becomes a plan: the model is there, rows and rewards were looked at, everything has its size.
 
+The rows it read for that are what the run begins with.
+
 Runs in a process of its own, because it needs torch; whatever a newcomer may have got wrong is said here.
 """
 
 import resource
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +32,9 @@ from dora_rl.prepare.run_inputs import Inputs, read_inputs
 from dora_rl.prepare.run_memory import MemoryLedger
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
+from dora_rl.prepare.warm_start import write_initial_model
 from dora_rl.run.prompt_table import check_lengths
+from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 
 _GIB = 2**30
@@ -49,14 +54,16 @@ class Planner:
     ) -> None:
         """Look at all that the recipe names, reporting what is being done."""
         self._process_bytes = _own_bytes()
+        self._report = report
         report(Doing(what=f"looking for the model '{recipe.model}'"))
         self._run_directory = run_directory
         given = given or Given()
+        self._given_model = given.model
         self._directory = Path(given.model) if given.model is not None else model_directory(recipe)
         self._model: ModelConfig = read_config(self._directory / "config.json")
-        self.inputs: Inputs = read_inputs(recipe, self._directory, report, given)
+        self._inputs: Inputs = read_inputs(recipe, self._directory, report, given)
         report(Doing(what="working out who runs where"))
-        self._recipe = completed(recipe, self.inputs)
+        self._recipe = completed(recipe, self._inputs)
 
     def plan(self) -> RunPlan:
         """The plan on the best placement that has room; where none has, an error about the best one."""
@@ -72,7 +79,7 @@ class Planner:
         raise failure
 
     def _plan_on(self, devices: DeviceLayout) -> RunPlan:
-        recipe, inputs, limits = self._recipe, self.inputs, tuple(_memory_limits(self._recipe, devices))
+        recipe, inputs, limits = self._recipe, self._inputs, tuple(_memory_limits(self._recipe, devices))
         ledger = MemoryLedger(recipe, self._model, devices, limits, inputs.longest_prompt_tokens)
         ledger.add_processes(self._process_bytes)
         ledger.add_trainer()
@@ -100,6 +107,23 @@ class Planner:
             disk=tuple(disk_entries(self._model, recipe, ledger.sequence_tokens, num_rows + num_held_out)),
             free_disk_bytes=free_disk_bytes(Path(self._run_directory).absolute()),
         )
+
+    def write_inputs(self, target: Path) -> None:
+        """Write what the run begins with: prompts, the tokenizer and, after a warm start, the model."""
+        layout, recipe = LiveLayout(root=target), self._recipe
+        self._inputs.prompts.write(layout.prompts)
+        layout.tokenizer.write_text(self._inputs.tokenizer, encoding="utf-8")
+        if not (total := recipe.warm_start.steps):
+            if self._given_model is not None:
+                shutil.copytree(self._given_model, layout.initial_model)
+            return
+        limit = ("patience.step_s", recipe.patience.step_s)
+
+        def done(steps: int) -> None:
+            self._report(Doing(what="working on the warm start", limit=limit, done=steps, total=total))
+
+        done(0)
+        write_initial_model(recipe, self._directory, self._inputs.prompts, layout.initial_model, done)
 
 
 def _own_bytes() -> int:

@@ -7,23 +7,22 @@ from typing import Any
 import torch
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Recipe
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.model.load import load_decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import load_tokenizer, save_tokenizer
 from dora_rl.run.prompt_table import PromptTable
-from dora_rl.run.run_setup import RunSetup
 from dora_rl.trainer.supervised import warm_started
 
 
 def write_initial_model(
-    setup: RunSetup, prompts: PromptTable, target: Path, done: Callable[[int], None]
+    recipe: Recipe, model: Path, prompts: PromptTable, target: Path, done: Callable[[int], None]
 ) -> None:
     """Train on the rows' answers and write the model; `done` is told the number of steps done."""
-    directory, recipe = Path(setup.model_directory), setup.recipe
-    tokenizer = load_tokenizer(directory)
+    tokenizer = load_tokenizer(model)
     shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in prompts.train]
-    decoder = load_decoder(directory, dtype=torch.float32)
+    decoder = load_decoder(model, dtype=torch.float32)
     save_decoder(warm_started(decoder, shown, recipe.warm_start, seed=recipe.seed, done=done), target)
     save_tokenizer(tokenizer, target)
 

@@ -48,6 +48,7 @@ class TrainerProcess:
         objects: Objects | None = None,
     ) -> None:
         self._setup = setup
+        self._sampling = setup.recipe.sampling
         self._layout = layout
         self._journal = journal
         self._deaths = deaths
@@ -112,7 +113,9 @@ class TrainerProcess:
         has_some = {hand.group for hand in self._handed}
         self._handed = []
         if self.is_ready and self._is_open:
-            groups = tuple(self._as_group(group) for group in finished if group.group not in has_some)
+            groups = tuple(
+                group_of(group, self._sampling) for group in finished if group.group not in has_some
+            )
             self._train(say.TrainStep(batch=take.batch, groups=groups))
 
     def hand(self, hand: Hand) -> None:
@@ -171,7 +174,9 @@ class TrainerProcess:
 
     def _add(self, hand: Hand) -> None:
         self._has_part = True
-        self.handle.send(say.HandGroup(batch=hand.batch, group=self._group(hand.group)))
+        self.handle.send(
+            say.HandGroup(batch=hand.batch, group=group_of(self._journal.group(hand.group), self._sampling))
+        )
 
     def _train(self, step: say.TrainStep) -> None:
         self.is_training, self._has_part = not step.is_replay, False
@@ -182,12 +187,6 @@ class TrainerProcess:
         if not self._num_busy:
             self._since = self._heard_at = time.monotonic()
         self._num_busy += 1
-
-    def _group(self, group: int) -> TrainGroup:
-        return self._as_group(self._journal.group(group))
-
-    def _as_group(self, finished: FinishedGroup) -> TrainGroup:
-        return group_of(finished, self._setup.recipe.sampling)
 
     # --- listening ------------------------------------------------------------------------------
 
@@ -238,7 +237,7 @@ class TrainerProcess:
                 self._add(hand)
 
     def _again(self, batch: TakenBatch) -> say.TrainStep:
-        groups = tuple(map(self._as_group, batch.groups))
+        groups = tuple(group_of(group, self._sampling) for group in batch.groups)
         return say.TrainStep(batch=batch.number, groups=groups, is_replay=batch.is_published)
 
     # --- deaths ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ control    batch, orchestration, split of the devices      data        rows, pro
 generation sampling, responses, engines                    algorithm   advantage and all else of the update
 losses     the policy losses                               presets     the algorithms that have a name
 trainer    how training is set up, optimizer               live        devices, evaluation, patience
-simulation what the simulator imagines, costs, faults      resolving   files, names and overrides to a Recipe
+simulation what the simulator imagines, costs, faults      resolution  files, names and overrides to a Recipe
 """
 
 from dora_rl.core.recipe.control import Batch, Cluster, Control, ScheduleName

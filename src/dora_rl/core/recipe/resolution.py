@@ -7,19 +7,25 @@ a run leaves behind needs no preset to be read.
 """
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import is_place
+from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig
+from dora_rl.core.recipe.data import DataConfig, RewardConfig, SourceConfig
+from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import preset
-from dora_rl.core.recipe.recipe_paths import anchored
-from dora_rl.core.recipe.shipped import find_recipe
-from dora_rl.core.recipe.tree import Recipe
+from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
 from dora_rl.core.struct_loader import Tree, assigned, build, load_yaml, split_assignment, to_dict
 
+_DIRECTORY = Path(str(files("dora_rl"))) / "recipes"
+_SUFFIXES = (".yaml", ".yml")
 _PRESET_KEYS = ("preset", "algorithm.preset")
 _LETTERS = {
     "S": "control.max_staleness",
@@ -157,3 +163,101 @@ def _total_updates(tree: Tree) -> int | None:
 
 def _default(name: str) -> Any:
     return next(field.default for field in msgspec.structs.fields(Recipe) if field.name == name)
+
+
+# --- paths ----------------------------------------------------------------------------------------
+#
+# From the recipe's directory if the file is there, else from the working directory. Written out in full, so
+# that a run can be resumed from anywhere, and processes may start where they like.
+
+
+def anchored(recipe: Recipe, directory: Path) -> Recipe:
+    """The recipe with every path that exists made absolute."""
+    data = recipe.data
+    return replace(
+        recipe,
+        model=recipe.model if recipe.model in BUILT_IN_MODELS else _full(recipe.model, directory),
+        data=None if data is None else _data(data, directory),
+        engine=replace(recipe.engine, kind=_object(recipe.engine.kind, directory)),
+        rewards=tuple(_reward(reward, directory) for reward in recipe.rewards),
+        algorithm=_algorithm(recipe.algorithm, directory),
+        run=replace(recipe.run, trackers=tuple(_object(name, directory) for name in recipe.run.trackers)),
+    )
+
+
+def _data(data: DataConfig, directory: Path) -> DataConfig:
+    held_out = data.held_out
+    return replace(
+        data,
+        train=_source(data.train, directory),
+        held_out=None if held_out is None else _source(held_out, directory),
+        order=replace(data.order, name=_object(data.order.name, directory)),
+    )
+
+
+def _source(source: SourceConfig, directory: Path) -> SourceConfig:
+    options = {
+        key: _full(value, directory) if key.endswith("path") and isinstance(value, str) else value
+        for key, value in source.options.items()
+    }
+    return replace(source, name=_object(source.name, directory), options=options)
+
+
+def _reward(reward: RewardConfig, directory: Path) -> RewardConfig:
+    # The label is part of the name as written; it must not change with the place.
+    return replace(reward, function=_object(reward.function, directory), name=reward.label)
+
+
+def _algorithm(algorithm: AlgorithmConfig, directory: Path) -> AlgorithmConfig:
+    loss, advantage = algorithm.loss, algorithm.advantage
+    if isinstance(loss, CustomLossConfig):
+        loss = replace(loss, function=_object(loss.function, directory))
+    if isinstance(advantage, CustomAdvantageConfig):
+        advantage = replace(advantage, function=_object(advantage.function, directory))
+    return replace(algorithm, loss=loss, advantage=advantage)
+
+
+def _object(name: str, directory: Path) -> str:
+    """A file's name, or the file in `file.py:object`, made absolute if the file exists."""
+    file, colon, attribute = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        return f"{_full(file, directory)}:{attribute}"
+    # Without an ending it is the name of a task or a data set, whatever directory has the same name.
+    return _full(name, directory) if Path(name).suffix else name
+
+
+def _full(name: str, directory: Path) -> str:
+    """A path made absolute from `directory`, or else from the working directory, where it exists."""
+    for base in (directory, Path()):
+        if name and (base / name).exists():
+            return str((base / name).resolve())
+    return name
+
+
+# --- recipes by what a user types -----------------------------------------------------------------
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Files of the recipes that come with the package, by name."""
+    return {path.stem: path for path in sorted(_DIRECTORY.glob("*.yaml"))}
+
+
+def summary_of(path: Path) -> str:
+    """The first line of a recipe: a comment that says what it is."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").strip()
+
+
+def find_recipe(name: str) -> Path:
+    """The recipe file that a user names by its path, or by the name of a shipped one."""
+    path, shipped = Path(name), shipped_recipes()
+    if path.is_file():
+        return path
+    if name in shipped:
+        return shipped[name]
+    if path.suffix in _SUFFIXES or path.is_dir():
+        raise ConfigError(f"there is no recipe file {name}", hint=f"shipped recipes: {', '.join(shipped)}")
+    near = get_close_matches(name, shipped, n=1)
+    known = f"shipped recipes: {', '.join(shipped)}; or give a file"
+    raise ConfigError(
+        f"there is no recipe named '{name}'", hint=f"did you mean '{near[0]}'?" if near else known
+    )

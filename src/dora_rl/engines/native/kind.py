@@ -12,7 +12,7 @@ from dora_rl.engines.native.cpu_executor import CPU
 from dora_rl.engines.native.engine_size import size_engine
 from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.protocol import EngineDemand, EngineOpening, EngineSize
+from dora_rl.engines.protocol import EngineOpening
 from dora_rl.model.hub_config import read_config
 
 _SWITCH_S = 0.0005
@@ -23,9 +23,7 @@ as long, after every wait for the device."""
 class NativeKind:
     """The kind `native`: a decoder over a paged cache, in the instance's process. Implements EngineKind."""
 
-    def size(self, demand: EngineDemand) -> EngineSize:
-        """Size the engine: versions first, then as much KV as the slots can use and memory holds."""
-        return size_engine(demand)
+    size = staticmethod(size_engine)
 
     def open(self, opening: EngineOpening) -> NativeEngine:
         """Open the engine on its device; no version is resident yet."""

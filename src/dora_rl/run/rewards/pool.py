@@ -142,24 +142,21 @@ class ScorerPool:
     def _attend(self, worker: PoolWorker) -> None:
         worker.handle.flush()
         for message in worker.handle.receive():
-            self._heard(worker, message)
+            worker.heard(self._clock())
+            match message:
+                case Began():
+                    worker.begin(message, self._clock())
+                case ScoreResult():
+                    worker.end(message.request, self._clock())
+                    self._results.append(message)
+                case Ready():
+                    self._num_failed_starts = 0
+                    self._needs = message.needs
+                    worker.open(is_concurrent=message.is_concurrent)
+                case Unusable():
+                    raise UserError(message.message, hint=message.hint)
         if not worker.handle.is_alive:
             self._bury(worker)
-
-    def _heard(self, worker: PoolWorker, message: WorkerOutput) -> None:
-        worker.heard(self._clock())
-        match message:
-            case Began():
-                worker.begin(message, self._clock())
-            case ScoreResult():
-                worker.end(message.request, self._clock())
-                self._results.append(message)
-            case Ready():
-                self._num_failed_starts = 0
-                self._needs = message.needs
-                worker.open(is_concurrent=message.is_concurrent)
-            case Unusable():
-                raise UserError(message.message, hint=message.hint)
 
     def _bury(self, worker: PoolWorker) -> None:
         """Read the last words of a dead process, and give the requests it worked on another chance."""

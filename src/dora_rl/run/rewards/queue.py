@@ -25,7 +25,7 @@ from dora_rl.launch.protocol import Launch
 from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.received import Received
-from dora_rl.run.rewards.judge import Judge, Judgement
+from dora_rl.run.rewards.judge import Judge
 from dora_rl.run.rewards.pool import ScorerPool
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.worker_deaths import WorkerDeaths
@@ -102,33 +102,21 @@ class RewardQueue:
         for judgement in self._judge.poll():
             self.failures.judged(judgement.failures)
             self._metrics.judged(judgement)
-            received.inputs.append(_scored(judgement, at))
-            received.payloads.append(self._payload(judgement))
+            key, reward = judgement.trajectory, judgement.reward
+            faults = tuple(
+                RewardFault(function=failure.function, reason=failure.reason, detail=failure.summary)
+                for failure in judgement.failures
+            )
+            received.inputs.append(Scored(at=at, trajectory=key, reward=reward, failures=faults))
+            attempt = self._attempts.pop(key)
+            received.payloads.append(
+                Rewarded(trajectory=key, attempt=attempt, reward=reward, values=judgement.values)
+            )
         return received
-
-    def _payload(self, judgement: Judgement) -> Rewarded:
-        return Rewarded(
-            trajectory=judgement.trajectory,
-            attempt=self._attempts.pop(judgement.trajectory),
-            reward=judgement.reward,
-            values=judgement.values,
-        )
 
     def close(self) -> None:
         self.pool.close()
         self.failures.close()
-
-
-def _scored(judgement: Judgement, at: float) -> Scored:
-    return Scored(
-        at=at,
-        trajectory=judgement.trajectory,
-        reward=judgement.reward,
-        failures=tuple(
-            RewardFault(function=failure.function, reason=failure.reason, detail=failure.summary)
-            for failure in judgement.failures
-        ),
-    )
 
 
 # --- failures -----------------------------------------------------------------------------------

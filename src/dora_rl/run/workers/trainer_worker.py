@@ -7,13 +7,12 @@ rank 0 publishes, writes files and speaks.
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
@@ -39,62 +38,49 @@ class Steps:
 
     def __init__(self, setup: RunSetup, trainer: PolicyTrainer) -> None:
         self._setup = setup
-        self._trainer = trainer
+        self.trainer = trainer
         self._layout = LiveLayout(root=Path(setup.run_directory))
         self._added: set[int] = set()
         """Ids of groups taken in for the step in progress."""
         self._busy_s = 0.0
-
-    @property
-    def version(self) -> int:
-        """The version that the next step trains."""
-        return self._trainer.version
 
     def add(self, command: say.HandGroup) -> None:
         """Take in one group of a step to come."""
         began = time.monotonic()
         self._begin(command.batch)
         self._added.add(command.group.id)
-        self._trainer.add([command.group])
+        self.trainer.add([command.group])
         self._busy_s += time.monotonic() - began
 
     def abandon(self, command: say.AbandonStep) -> None:
         """Undo what was taken in since the last step, as if its first group had not come."""
         if self._added:
-            self._trainer.abandon_step()
+            self.trainer.abandon_step()
         self._added, self._busy_s = set(), 0.0
 
     def train(self, command: say.TrainStep) -> None:
         """Take in the rest of a step's groups: its updates are then made, or queued on the device."""
         began = time.monotonic()
         self._begin(command.batch)
-        self._trainer.add([group for group in command.groups if group.id not in self._added])
+        self.trainer.add([group for group in command.groups if group.id not in self._added])
         self._busy_s += time.monotonic() - began
 
     def finish(self) -> tuple[Metrics, float]:
         """End the step; returns its metrics and the seconds it took in all."""
         began = time.monotonic()
-        metrics = self._trainer.finish_step()
+        metrics = self.trainer.finish_step()
         train_s = time.monotonic() - began + self._busy_s
         self._added, self._busy_s = set(), 0.0
         return metrics, train_s
 
-    def served(self) -> Mapping[str, Tensor]:
-        """The weights as they are published; all ranks gather each tensor, and rank 0 keeps it."""
-        return self._trainer.served_tensors()
-
-    def prepare_checkpoints(self) -> None:
-        """Do beside the first step what the first checkpoint would wait for."""
-        self._trainer.prepare_checkpoints()
-
     def take_checkpoint(self) -> PendingCheckpoint | None:
         """Take a checkpoint of the last version, for rank 0 to write."""
-        return take_checkpoint(self._trainer, self._layout.checkpoints)
+        return take_checkpoint(self.trainer, self._layout.checkpoints)
 
     def _begin(self, batch: int) -> None:
-        assert batch == self._trainer.version, f"batch {batch} for a trainer of {self._trainer.version}"
+        assert batch == self.trainer.version, f"batch {batch} for a trainer of {self.trainer.version}"
         if not self._added:
-            self._trainer.begin_step(self._setup.recipe.batch.groups)
+            self.trainer.begin_step(self._setup.recipe.batch.groups)
 
 
 class TrainerWorker:
@@ -109,7 +95,7 @@ class TrainerWorker:
         self._store = store
         self._followers = followers
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
-        self._writing: Future[None] = self._writer.submit(steps.prepare_checkpoints)
+        self._writing: Future[None] = self._writer.submit(steps.trainer.prepare_checkpoints)
         self._obey: dict[type, Callable[[Any], None]] = {
             say.HandGroup: steps.add,
             say.AbandonStep: steps.abandon,
@@ -120,11 +106,11 @@ class TrainerWorker:
 
     def ready(self) -> say.TrainerReady:
         """Publish the initial version if it is not, and say that the trainer is ready."""
-        if not self._steps.version:
-            initial = self._steps.served()
+        if not self._steps.trainer.version:
+            initial = self._steps.trainer.served_tensors()
             if not self._store.versions:
                 self._store.publish(0, initial)
-        return say.TrainerReady(version=self._steps.version, pid=os.getpid())
+        return say.TrainerReady(version=self._steps.trainer.version, pid=os.getpid())
 
     def run(self) -> None:
         """Obey commands until told to stop."""
@@ -158,7 +144,7 @@ class TrainerWorker:
 
     def _publish(self) -> int | None:
         """Make the new version durable; one published before is final, and values that differ are counted."""
-        version, tensors = self._steps.version, self._steps.served()
+        version, tensors = self._steps.trainer.version, self._steps.trainer.served_tensors()
         newest = max(self._store.versions, default=-1)
         if version > newest:
             self._store.publish(version, tensors)
@@ -203,8 +189,8 @@ def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
 def follow(channel: Channel, begin: say.Begin) -> None:
     """Be another rank: obey the same commands until told to stop, and let rank 0 speak."""
     steps = _opened(begin)
-    if not steps.version:
-        steps.served()
+    if not steps.trainer.version:
+        steps.trainer.served_tensors()
     while not isinstance(command := channel.receive(), say.Stop):
         match command:
             case say.HandGroup():
@@ -214,7 +200,7 @@ def follow(channel: Channel, begin: say.Begin) -> None:
             case say.TrainStep():
                 steps.train(command)
                 steps.finish()
-                steps.served()
+                steps.trainer.served_tensors()
             case say.WriteCheckpoint():
                 steps.take_checkpoint()
             case say.RetireVersion():
