@@ -1,10 +1,10 @@
 """The library: what the commands do, as functions. Knows no command line; `import dora_rl` gives all of it.
 
-training   train, start, resume, dry_run                  work        what is done of a run, step by step
-run        a run: its metrics, report, how it is waited for   prediction  simulate, plan
-arguments  keywords become a recipe, and objects beside it    objects     functions, packed for the workers
-models     a loaded model, a peft configuration               in_process  rewards that cannot be sent
-directory  where a run leaves everything                      progress    what it says meanwhile
+entry_points   train, start, resume, dry_run                    work        what is done of a run, in steps
+run_handle     a run: its metrics, report, waiting for it     prediction  simulate, plan
+arguments      keywords become a recipe, and objects beside it  objects     functions, packed for the workers
+loaded_models  a loaded model, a peft configuration             in_process  rewards that cannot be sent
+directory      where a run leaves everything                    progress    what it says meanwhile
 """
 
 from dora_rl.api.entry_points import dry_run as dry_run

@@ -1,8 +1,8 @@
 """The live system: the control plane with real processes behind its decisions (`docs/runtime.md`).
 
-setup         everything a run needs, as one plain record       messages  what workers are told and say
-run           run_live and resume_live
+run_setup     everything a run needs, as one plain record   messages  what workers are told and say
+live_run      run_live and resume_live
 orchestrator  the loop: messages to inputs, decisions to commands; never reaches torch
 rewards       the pool of reward workers, and what it says of a trajectory
-workers       the processes: an instance, the trainer and its ranks, rewards, the prompts
+workers       the processes: an instance, the trainer and its ranks, rewards, a source of prompts
 """

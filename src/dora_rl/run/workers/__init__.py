@@ -1,7 +1,6 @@
 """The processes of a run: `python -m dora_rl.run.workers.<name> ADDRESS`. The only part that reaches torch.
 
-instance  an engine and its loop        tracked  an engine that says how far its requests are
-trainer   the trainer, or its rank 0    rank     each of its other ranks
-rewards   reward functions, without torch
-prompts   rows as token ids, once, before the run begins
+instance_worker  an engine and its loop           trainer_main    the trainer, or its rank 0
+reward_worker    reward functions, without torch  rank            each of the trainer's other ranks
+source_worker    a user's own source of prompts   trainer_worker  what every rank does of a command
 """
