@@ -1,4 +1,4 @@
-"""What a built-in task is."""
+"""What a built-in task is: rows, held-out rows, their reward and a length that suffices."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,17 +9,17 @@ from dora_rl.envs.data.rows import Row, read_rows
 
 
 class Task(Record, frozen=True):
-    """Rows and what goes with them; a recipe may say otherwise."""
+    """A built-in task: its rows, and the defaults of reward and length, which a recipe may override."""
 
     name: str
     train: list[Row]
     held_out: list[Row]
     rewards: tuple[RewardConfig, ...]
-    """The default judgement: 1 at best, if these are the only rewards."""
+    """Default reward functions of the task; alone they give 1 at best."""
     max_new_tokens: int
-    """Enough for every solution; characters count as tokens where the task is made for character models."""
+    """Most tokens that a solution needs; characters, where the task is made for character models."""
 
 
 def numbered(table: Iterable[Mapping[str, Any]], source: str) -> list[Row]:
-    """Rows from 0 on; held-out rows have numbers of their own kind and are never mixed with the others."""
+    """The rows of a table, numbered from 0; held-out rows are numbered apart from those trained on."""
     return read_rows(table, {}, source)
