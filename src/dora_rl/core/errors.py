@@ -26,6 +26,16 @@ class DoraError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def hint(self) -> str | None:
+        """What the reader can do; a traceback shows it as a note."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str | None) -> None:
+        self._hint = hint
+        self.__notes__ = [] if hint is None else [f"hint: {hint}"]
+
 
 class UserError(DoraError):
     """An error in what the user gave: the run cannot work with it."""
