@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -238,3 +239,10 @@ def test_a_recipes_tree_builds_the_config() -> None:
     assert config.train.columns == {"prompt": "q"}
     with pytest.raises(ConfigError, match="unknown key 'held_out_shar'"):
         build(DataConfig, {"train": {"name": "x"}, "held_out_shar": 0.1}, "recipe")
+
+
+def test_numbers_and_arrays_of_numpy_are_plain_data() -> None:
+    table = [{"prompt": "x", "n": np.int64(5), "is": np.bool_(True), "half": np.float32(0.5), "a": np.eye(2)}]
+    (row,) = read_rows(table, {}, "table")
+    assert row.columns == {"n": 5, "is": True, "half": 0.5, "a": [[1.0, 0.0], [0.0, 1.0]]}
+    assert type(row.columns["n"]) is int

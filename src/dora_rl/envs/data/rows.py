@@ -5,6 +5,7 @@ them changes no other row's draws.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -14,30 +15,26 @@ from dora_rl.core.named import did_you_mean
 from dora_rl.core.record import Record
 
 Messages = list[dict[str, Any]]
-"""A chat in OpenAI's form: a list of mappings with `role` and `content`."""
+"""A chat as OpenAI writes it."""
 Prompt = str | Messages
-"""The prompt of a row: a string, or a chat."""
 
 RESERVED = ("prompts", "completions", "completion_ids", "log_metric")
-"""Keywords that a reward function gets from the run, which no column may be called."""
+"""What a reward function is called with beside the columns."""
 
 
 class Row(Record, frozen=True):
-    """One row of a data set: its number, its prompt and its other columns."""
-
     row: int
     prompt: Prompt
     columns: dict[str, Any]
-    """All columns but the prompt, by the name a reward function gets them under."""
+    """Everything else, by the name a reward function gets it under."""
 
     @property
     def is_conversational(self) -> bool:
-        """Whether the prompt is a chat."""
         return not isinstance(self.prompt, str)
 
 
 def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> list[Row]:
-    """Every row of a table, checked, its columns renamed by `{new: old}`."""
+    """Every row of a table, its columns renamed as `{new: old}` says."""
     raws = list(table)
     if not raws:
         raise UserError(f"{source} has no rows")
@@ -46,7 +43,7 @@ def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], so
 
 
 def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
-    """The same rows with the same columns: one that only some rows have is None in the others."""
+    """The same rows; a column that only some of them have is None for the others."""
     names = dict.fromkeys(name for rows in parts for row in rows for name in row.columns)
     for rows in parts:
         yield [
@@ -60,7 +57,7 @@ def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
 def _row(number: int, raw: Mapping[str, Any], columns: Mapping[str, str], source: str) -> Row:
     where = f"{source}, row {number}"
     if not isinstance(raw, Mapping):
-        raise UserError(f"{where} is not a mapping of columns: {raw!r:.80}")
+        raise no_mapping(raw, where)
     values = _renamed(raw, columns)
     if "prompt" not in values:
         known = [str(name) for name in raw]
@@ -74,7 +71,7 @@ def _row(number: int, raw: Mapping[str, Any], columns: Mapping[str, str], source
                 f"{where} has a column '{name}', which a reward function gets from the run",
                 hint=f"give it another name: columns: {{{name}_column: {name}}}",
             )
-    plain = {name: _plain(value, f"{where}, column '{name}'") for name, value in values.items()}
+    plain = {name: plain_value(value, f"{where}, column '{name}'") for name, value in values.items()}
     return Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain)
 
 
@@ -94,16 +91,31 @@ def _renamed(raw: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, An
     return kept | {new: raw[old] for new, old in columns.items() if old in raw}
 
 
-def _plain(value: Any, where: str) -> Any:
-    """A column's value as it will reach a reward function in another process."""
-    if isinstance(value, str | int | float | None):
+def no_mapping(raw: Any, where: str) -> UserError:
+    """The error about a row that has no columns."""
+    return UserError(
+        f"{where} is not a mapping of columns: {raw!r:.80}",
+        hint="a row is a mapping with a 'prompt'; of a DataFrame give df.to_dict('records')",
+    )
+
+
+def plain_value(value: Any, where: str) -> Any:
+    """The value as it will reach a reward function in another process: of an array, lists and numbers."""
+    if type(value) in (str, int, float, bool, NoneType):
         return value
     try:
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(value, enc_hook=_builtin))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(
             f"{where} is not plain data: {error}", hint="use numbers, strings, lists and mappings"
         ) from error
+
+
+def _builtin(value: Any) -> Any:
+    """An array of numpy or torch, or a number out of one, as Python's own."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{type(value).__name__} is of no such kind")
+    return value.tolist()
 
 
 def _prompt(value: Any, where: str) -> Prompt:
