@@ -31,7 +31,7 @@ from .verdict import check_journal
 STEPS = 40
 LAST_STEPS = 8
 """Whose mean reward is called final."""
-KINDS = ("workers.instance", "workers.trainer", "workers.rewards")
+KINDS = ("workers.instance", "workers.trainer", "workers.reward_worker")
 _RECIPE = f"""
 model: tiny
 steps: {STEPS}

@@ -78,12 +78,12 @@ def final_weights(setup: RunSetup) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("victim", ["workers.instance", "workers.trainer", "workers.rewards"])
+@pytest.mark.parametrize("victim", ["workers.instance", "workers.trainer", "workers.reward_worker"])
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(make_setup: MakeSetup, victim: str) -> None:
     setup = make_setup(steps=8, layout=DeviceLayout(instances=2))
     ended = summary(run(setup, [(40, KILL, victim), (90, KILL, victim)]))
     assert ended["is_complete"]
-    if victim != "workers.rewards":
+    if victim != "workers.reward_worker":
         assert sum(ended["worker_deaths"].values()) >= 2
     check(setup)
 
@@ -95,7 +95,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(make_setup: Mak
     [
         ("workers.instance", "instance 0"),
         ("workers.trainer", "the trainer"),
-        ("workers.rewards", "a reward worker"),
+        ("workers.reward_worker", "a reward worker"),
     ],
 )
 def test_a_worker_that_hangs_is_named_and_replaced(make_setup: MakeSetup, victim: str, name: str) -> None:

@@ -65,7 +65,7 @@ def test_workers_of_every_kind_may_die_at_random_moments_many_times_in_one_run(
     assert summary["staleness_max"] <= 2
     assert sum(summary["worker_deaths"].values()) == len(killed), "every death is noticed and named"
     assert summary["worker_deaths"]["the trainer"] == killed.count("workers.trainer")
-    assert summary["worker_deaths"]["a reward worker"] == killed.count("workers.rewards")
+    assert summary["worker_deaths"]["a reward worker"] == killed.count("workers.reward_worker")
     assert set(killed) == set(KINDS)
     check_run(command.root)
     assert admitted(command.root) == admitted(alone[0])

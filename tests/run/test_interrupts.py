@@ -75,7 +75,7 @@ def test_ctrl_c_writes_a_checkpoint_though_a_step_has_begun_with_some_of_its_gro
 @pytest.mark.timeout(120)
 def test_ctrl_c_before_the_run_began_leaves_nothing_behind(tmp_path: Path) -> None:
     command = begin(tmp_path / "run", is_json=False)
-    command.wait_until(lambda: bool(command.workers("multiprocessing")))
+    command.wait_until(lambda: bool(command.workers("prepare.worker")))
     time.sleep(0.5)
     command.interrupt()
     code, _, said = command.ended(within_s=30)
@@ -100,7 +100,7 @@ def test_ctrl_c_while_rewards_are_imported_ends_the_run_and_says_how_to_go_on(
     )
     root = tmp_path / "run"
     command = begin(root, f"rewards=[{{function: '{slow}:judge'}}]", is_json=False)
-    command.wait_until(lambda: bool(command.workers("workers.rewards")))
+    command.wait_until(lambda: bool(command.workers("workers.reward_worker")))
     time.sleep(1.0)
     for _ in range(times):
         command.interrupt()

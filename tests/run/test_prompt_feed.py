@@ -60,7 +60,7 @@ def test_a_source_that_hears_of_rewards_goes_on_where_it_was_when_everything_is_
     make_setup: MakeSetup,
 ) -> None:
     setup = with_source(make_setup, "Sequel", options={"new": 0.5})
-    assert run(setup, [["Take", KILL, "workers.prompt_source"], ["Published", KILL, "self"]]).returncode == -9
+    assert run(setup, [["Take", KILL, "workers.source_worker"], ["Published", KILL, "self"]]).returncode == -9
     found = summary(run(setup, [], is_first=False))
     assert found["is_complete"]
     assert replay_live(Path(setup.run_directory)).difference is None

@@ -21,6 +21,7 @@ import msgspec
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
+from dora_rl.run import workers
 from dora_rl.run.live_run import resume_live, run_live
 from dora_rl.run.run_setup import read_setup
 from dora_rl.store.journal import Journal
@@ -46,6 +47,11 @@ class Fate:
     """Counts inputs, and strikes."""
 
     def __init__(self, plan: Plan) -> None:
+        # A name that no process has would strike nobody, and the test would see nothing.
+        modules = [f"workers.{path.stem}" for path in Path(workers.__file__).parent.glob("*.py")]
+        for _, _, victim in plan:
+            is_known = victim in ("self", "journal") or any(name.startswith(victim) for name in modules)
+            assert is_known, f"no worker is called {victim}"
         self._plan = plan
         self._num_inputs = 0
 
