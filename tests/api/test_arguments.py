@@ -97,6 +97,8 @@ def test_rewards_may_come_with_weights_and_options():
     found = asked(rewards=[(longer, 0.5), {"function": lambda completions: [0.0], "per": "group"}])
     first, second = found.recipe.rewards
     assert (first.weight, second.per, second.function) == (0.5, "group", "object:reward")
+    (named,) = asked(rewards=[{"function": longer, "name": "mine"}]).recipe.rewards
+    assert (named.function, named.label) == ("object:longer", "mine")
     assert [
         r.weight for r in asked(rewards=[longer, "exact_match"], reward_weights=[2, 3]).recipe.rewards
     ] == [2, 3]
@@ -122,6 +124,18 @@ def test_closures_are_packed_and_what_cannot_be_is_named_with_the_reason():
     sent, kept = asked(rewards=[closure, stuck]).objects.packed()
     assert list(sent) == ["closure"]
     assert "lock" in kept["stuck"]
+
+
+def test_a_loss_that_cannot_be_sent_is_refused_with_the_reason():
+    lock = threading.Lock()
+
+    def held(logprobs, advantages):
+        with lock:
+            return -advantages * logprobs
+
+    objects = asked(loss=held).objects
+    with pytest.raises(UserError, match=r"the loss 'held' cannot be sent to the trainer's process.*lock"):
+        objects.check_sent(objects.packed()[1])
 
 
 def test_a_run_with_objects_is_not_resumed_without_them():

@@ -1,6 +1,7 @@
 """The library in whole runs: from a script, from `python -c`, in a notebook's kernel."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -111,10 +112,12 @@ def test_python_c_trains_a_loaded_model_with_a_loss_and_a_reward_that_cannot_be_
 
 def test_a_dry_run_says_what_a_run_would_need_and_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
     plan = dry_run("demo", steps=3)
     assert plan.setup.recipe.steps == 3
     assert plan.disk_bytes > 0
     assert not list(tmp_path.iterdir())
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_mistakes_are_errors_with_a_hint_before_anything_starts(tmp_path, monkeypatch):
@@ -128,6 +131,12 @@ def test_mistakes_are_errors_with_a_hint_before_anything_starts(tmp_path, monkey
             rewards=[lambda completions, answer: [0.0]],
             max_new_tokens=4,
         )
+    with pytest.raises(UserError, match="data, row 1 is not a mapping of columns: 'b'"):
+        dry_run(model="tiny", data=[{"prompt": "a"}, "b"], rewards=["exact_match"], max_new_tokens=4)
+    with pytest.raises(UserError, match="data, row 0, column 'at' is not plain data: object is of no such"):
+        dry_run(model="tiny", data=[{"prompt": "a", "at": object()}], rewards=["exact_match"])
+    with pytest.raises(ConfigError, match="progress = 'loud' is not known"):
+        dry_run("demo", progress="loud")
     with pytest.raises(UserError, match="no rows"):
         dry_run(model="tiny", data=[], rewards=["exact_match"], max_new_tokens=4)
 

@@ -158,8 +158,10 @@ class Asked:
                 return to_dict(entry)
             case Mapping():
                 section = dict(entry)
-                function = section.get("function")
-                return section | (self._reward(function) if callable(function) else {})
+                if callable(function := section.get("function")):
+                    named = self._reward(function)
+                    return named | section | {"function": named["function"]}
+                return section
             case (function, weight):
                 return self._reward(function) | {"weight": float(weight)}
         if not callable(entry):

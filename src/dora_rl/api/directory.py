@@ -15,7 +15,8 @@ _ELSEWHERE = "choose another directory: --set run.directory=..."
 @contextmanager
 def run_directory(recipe: Recipe, name: str, *, is_dry: bool = False) -> Iterator[Path]:
     """The run directory asked for, else the next free `runs/NAME-1`, `-2`, ..., this run's alone."""
-    place = Path("runs")
+    # In full, for the working directory may be another one when the claim ends.
+    place = Path("runs").absolute()
     if recipe.run.directory is not None:
         path = Path(recipe.run.directory)
         _check_writable(path)

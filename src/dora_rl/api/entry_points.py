@@ -7,6 +7,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dora_rl.api.run_handle import Interrupted, Run
 from dora_rl.api.work import Callbacks, NewRun, ResumedRun, Work
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
+from dora_rl.launch.waiting import terminations_interrupt
 from dora_rl.observe.live.metrics_tail import Metrics
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.run_layout import LiveLayout
@@ -133,16 +135,22 @@ def dry_run(
     """
     asked = Asked(recipe, settings, name)
     with run_directory(asked.recipe, asked.name, is_dry=True) as directory:
-        return NewRun(Run(directory), asked, Teller(progress), launch, Callbacks()).plan()
+        work = NewRun(Run(directory), asked, Teller(progress), launch, Callbacks())
+        with closing(work.interrupts):
+            return work.plan()
 
 
 def _done(work: Work) -> Run:
     """Do the work in the caller's thread, who gets every signal."""
     run = work.run
-    try:
-        run.summary = work()
-    finally:
-        work.interrupts.close()
+    with closing(work.interrupts), terminations_interrupt():
+        try:
+            run.summary = work()
+        except KeyboardInterrupt:
+            # It came before the run heeded interrupts itself, or after: whatever there is is durable.
+            if not LiveLayout(root=run.directory).setup.exists():
+                raise
+            raise Interrupted(run) from None
     if not run.summary.is_complete:
         raise Interrupted(run)
     return run
@@ -154,13 +162,10 @@ def _started(work: Work) -> Run:
 
     def do() -> None:
         try:
-            run.summary = work()
-            if not run.summary.is_complete:
-                run.error = Interrupted(run)
+            _done(work)
         except BaseException as error:
             run.error = error
         finally:
-            work.interrupts.close()
             run.tell_changed()
 
     # Not a daemon: a program that ends by itself waits for its run, as a command does.

@@ -8,6 +8,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from dora_rl.core.named import OBJECT
@@ -38,7 +39,8 @@ class CallersRewards:
         return ThreadHandle(ours, replies)
 
     def _serve(self, pipe: socket.socket) -> None:
-        with pipe:
+        # A call that ends after the run did has nobody to tell.
+        with pipe, suppress(BrokenPipeError, ConnectionResetError):
             channel = Channel(pipe, WorkerInput, is_thread=True)
             if isinstance(set_up := channel.receive(), SetUp):
                 reward_worker.serve(channel, set_up, self._load)

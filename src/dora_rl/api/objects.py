@@ -22,11 +22,12 @@ class UserObjects:
 
     def __init__(self) -> None:
         self._given: dict[str, Any] = {}
+        self._kinds: dict[str, str] = {}
 
     def add(self, given: Any, *, kind: str) -> str:
         """Keep an object; returns the name that stands for it in the recipe."""
         label = _free(_label(given, kind), self._given)
-        self._given[label] = given
+        self._given[label], self._kinds[label] = given, kind
         return f"{OBJECT}{label}"
 
     def __bool__(self) -> bool:
@@ -51,6 +52,15 @@ class UserObjects:
     def of(self, label: str) -> Any:
         """The object itself that a label stands for."""
         return self._given[label]
+
+    def check_sent(self, kept: Mapping[str, str]) -> None:
+        """Refuse an object that cannot be sent where the caller's process cannot call it."""
+        for label, reason in kept.items():
+            if self._kinds[label] != "reward":
+                raise UserError(
+                    f"the {self._kinds[label]} '{label}' cannot be sent to the trainer's process: {reason}",
+                    hint="have it refer to plain data only, or put it in a file and name it file.py:name",
+                )
 
     def check_complete(self, recipe: Recipe) -> None:
         """Refuse to go on without objects that a recipe names."""

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import Event
 from dora_rl.core.recipe import Recipe
 from dora_rl.observe.live.notebook import shown_in_notebook
@@ -20,6 +21,10 @@ class Teller:
     def __init__(self, progress: Progress | bool) -> None:
         if isinstance(progress, bool):
             progress = "auto" if progress else "none"
+        if progress not in get_args(Progress):
+            raise ConfigError(
+                f"progress = {progress!r} is not known", hint=f"one of: {', '.join(get_args(Progress))}"
+            )
         self._kind = ("notebook" if in_notebook() else "terminal") if progress == "auto" else progress
 
     def say(self, text: str) -> None:

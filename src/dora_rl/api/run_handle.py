@@ -96,15 +96,24 @@ class Run:
     # --- while it goes on -----------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Metrics]:
-        """The row of each step as it ends, from the first on; over when the run is. Raises what ended it."""
+        """The row of each step as it ends, from the first on; over when the run is. Raises what ended it.
+
+        Ctrl-C while it waits for the next row stops the run in order, as in `wait`.
+        """
         tail, done = MetricsTail(self._layout.metrics_log), False
         while not done:
             done = not self._is_working
             yield from (row for row in tail.read() if "step_time" in row)
             if not done:
-                with self._changed:
-                    self._changed.wait(_LOOK_EVERY_S)
+                self._await_change()
         self._raise()
+
+    def _await_change(self) -> None:
+        try:
+            with self._changed:
+                self._changed.wait(_LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            self.stop()
 
     def wait(self, timeout_s: float | None = None) -> "Run":
         """Wait until the run is over, or for so long; raises what ended it. Ctrl-C stops the run in order."""
@@ -124,8 +133,12 @@ class Run:
         return self
 
     def stop(self) -> None:
-        """Let the step in progress end, write a checkpoint and stop; a second call stops at once."""
-        if self._interrupts is not None:
+        """Let the step in progress end, write a checkpoint and stop; a second call stops at once.
+
+        Of callbacks only the first call counts: they also hear of the step that ends meanwhile.
+        """
+        is_callback = threading.current_thread() is self._thread
+        if self._interrupts is not None and not (is_callback and self._interrupts.count):
             self._interrupts.ask()
 
     def begin(self, thread: threading.Thread, interrupts: Interrupts) -> None:

@@ -6,7 +6,7 @@ ResumedRun  check that it can go on ── run from where it stands
 
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published
 from dora_rl.core.recipe import Recipe
+from dora_rl.envs.data.rows import no_mapping, plain_value
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
 from dora_rl.observe.live.completions import CompletionLog, load_decode
@@ -74,12 +75,11 @@ class Work:
         self, run: Run, objects: UserObjects, teller: Teller, launch: Launch, callbacks: Callbacks
     ) -> None:
         self.run = run
-        self.interrupts = Interrupts()
-        """Counts how often somebody asked the run to stop."""
         self._layout = LiveLayout(root=run.directory)
         self._teller = teller
         self._callbacks = callbacks
         self._sent, kept = objects.packed()
+        objects.check_sent(kept)
         self._launch = CallersRewards(launch, objects.of) if kept else launch
         self._is_in_process = bool(kept)
         for label, reason in kept.items():
@@ -87,6 +87,8 @@ class Work:
                 f"warning: {escape(label)} cannot be sent to another process ({escape(reason)}): rewards run "
                 "in this one, where a call that hangs cannot be ended and one that crashes ends the run"
             )
+        self.interrupts = Interrupts()
+        """Counts how often somebody asked the run to stop; whoever has the work done closes it."""
 
     @abstractmethod
     def __call__(self) -> RunSummary:
@@ -262,7 +264,13 @@ def _tail(layout: LiveLayout) -> MetricsTail:
     return metrics
 
 
-def write_table(rows: Any, path: Path) -> None:
-    """Write rows of the caller's as one list in msgpack; what is no plain data is said when they are read."""
-    encoder = msgspec.msgpack.Encoder(enc_hook=str)
-    path.write_bytes(encoder.encode([dict(row) if isinstance(row, Mapping) else row for row in rows]))
+def write_table(rows: Iterable[Any], path: Path) -> None:
+    """Write rows of the caller's as one list in msgpack; a UserError where one is no plain data."""
+    table = [_plain_row(row, f"data, row {number}") for number, row in enumerate(rows)]
+    path.write_bytes(msgspec.msgpack.encode(table))
+
+
+def _plain_row(row: Any, where: str) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise no_mapping(row, where)
+    return {str(name): plain_value(value, f"{where}, column '{name}'") for name, value in row.items()}

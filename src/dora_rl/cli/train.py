@@ -104,7 +104,10 @@ def _ended(work: "Callable[[], Run]") -> "Run":
     try:
         return work()
     except Interrupted as error:
-        return error.run
+        if error.run.summary is not None:
+            return error.run
+        say(f"interrupted; go on with: dora train --resume {error.run.directory}")
+        raise typer.Exit(INTERRUPTED) from None
     except KeyboardInterrupt:
         say("interrupted before the run began")
         raise typer.Exit(INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""From a source's choices to offers, and from events to scores: what every run does around its source.
+"""From choices to offers, and from events to scores: what every run does around its source of prompts.
 
 Both are folds over the events of a run, so a resumed run gets them from its journal.
 """
@@ -14,21 +14,21 @@ from dora_rl.envs.prompt_source import GroupScore
 
 
 class PromptOffers:
-    """Turns chosen rows into offers, counting each row's visits so that no two groups draw alike."""
+    """Numbers the visits of each row: no two groups have the same (epoch, row), and none draws as another."""
 
     def __init__(self, prompt_tokens: Sequence[int]) -> None:
-        """`prompt_tokens` is the length of each row's prompt."""
+        """`prompt_tokens` of each row to train on."""
         self._tokens = prompt_tokens
         self._visits: dict[int, int] = {}
 
     def offer(self, rows: Sequence[int] | None, at: float) -> PromptsOffered:
-        """The input that offers the chosen rows to control; None says that the source is exhausted."""
+        """What to tell control of a choice; None says that the source is exhausted."""
         if rows is None:
             return PromptsOffered(at=at, prompts=(), is_last=True)
         return PromptsOffered(at=at, prompts=tuple(map(self._visit, rows)))
 
     def recall(self, event: PromptsOffered) -> None:
-        """Count the visits of an offer from before the run was resumed."""
+        """This was offered before the run was resumed."""
         for prompt in event.prompts:
             self._visits[prompt.row] = prompt.epoch + 1
 
@@ -44,7 +44,7 @@ class PromptOffers:
 
 
 def exhausted(num_steps: int, steps: int) -> UserError:
-    """The error of a run whose source of prompts has no more."""
+    """The end of a run whose source of prompts has no more."""
     return UserError(
         f"the source of prompts is exhausted after {num_steps} of {steps} steps: no batch fills any more",
         hint=f"give it more rows or epochs, or set steps={num_steps}",
@@ -56,21 +56,20 @@ class _OpenGroup(Struct):
 
     admit: Admit
     rewards: dict[int, float | None] = field(default_factory=dict)
-    """Reward of each member that was scored, by trajectory."""
+    """Of the members that were scored."""
     closed: set[int] = field(default_factory=set)
-    """Members that ended in a counted outcome."""
     outcome: str = "finished"
 
 
 class GroupScores:
-    """Collects the rewards of each group, and gives its score once, when it is finished or closed."""
+    """What came of each group, told once: when it is finished, or when it is closed before that."""
 
     def __init__(self, *, group_size: int) -> None:
         self._group_size = group_size
         self._open: dict[int, _OpenGroup] = {}
 
     def watch(self, told: Input, decisions: Sequence[Decision]) -> list[GroupScore]:
-        """The scores of the groups that this event finished or closed."""
+        """The scores of the groups that are over after this event."""
         changed: dict[int, None] = {}
         if isinstance(told, Scored) and (group := self._open.get(told.trajectory // self._group_size)):
             group.rewards[told.trajectory] = told.reward
@@ -85,7 +84,7 @@ class GroupScores:
         return [score for key in changed if (score := self._ended(key)) is not None]
 
     def _ended(self, key: int) -> GroupScore | None:
-        """The score of a group; None while members are neither scored nor closed."""
+        """The group's score, unless members are missing."""
         group = self._open[key]
         if len(group.rewards.keys() | group.closed) < self._group_size:
             return None

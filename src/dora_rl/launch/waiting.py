@@ -29,6 +29,8 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self._is_closed = False
+        # Reentrant, because a signal may come while its thread asks.
+        self._closing = threading.RLock()
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
@@ -40,15 +42,17 @@ class Interrupts:
 
     def ask(self) -> None:
         """Ask the run to end in order, the second time at once; may be called from any thread."""
-        self.count += 1
-        if not self._is_closed:
-            os.write(self._write, b"!")
+        with self._closing:
+            self.count += 1
+            if not self._is_closed:
+                os.write(self._write, b"!")
 
     def close(self) -> None:
         """Close the descriptors; asking has no effect from then on."""
-        self._is_closed = True
-        os.close(self._read)
-        os.close(self._write)
+        with self._closing:
+            self._is_closed = True
+            os.close(self._read)
+            os.close(self._write)
 
     def drain(self) -> None:
         try:
@@ -70,6 +74,23 @@ class Interrupts:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def terminations_interrupt() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, as SIGINT does, so that what is open is closed.
+
+    Not where somebody handles it already; elsewhere than in the main thread nothing.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def wait_for(handles: Sequence[Handle], others: Sequence[Readable], timeout_s: float) -> None:

@@ -1,7 +1,6 @@
 """The journal's SQLite file: its tables, how it is opened, and what its errors mean.
 
-Knows SQL and files, not what the records say. WAL mode with `synchronous=FULL`: a transaction is on the
-disk when it returns, or is not there at all.
+WAL mode with `synchronous=FULL`: a transaction is on the disk when it returns, or is not there at all.
 """
 
 import sqlite3
@@ -13,9 +12,9 @@ from dora_rl.store.durable import disk_full, sync_path
 from dora_rl.store.errors import Contradiction, JournalError
 
 SCHEMA = 2
-"""Number of the journal's format, raised when journals written before can no longer be read."""
+"""Raised when a journal written before can no longer be read."""
 APPLICATION = 0x444F5241
-"""SQLite's application id of a journal: "DORA" in ASCII."""
+"""Marks the file as a journal of this program: "DORA"."""
 
 _MAX_WAL_BYTES = 64 * 2**20
 _FAILING_DISK = "the disk may be over its quota, failing, or gone; nothing that was recorded is lost"
@@ -47,7 +46,7 @@ CREATE TABLE batches (
 
 
 def create_database(path: Path, settings: dict[str, bytes]) -> None:
-    """Make an empty journal at `path`; an error if something is there already."""
+    """Make a journal in which nothing has happened; something that exists is not touched."""
     if path.exists():
         raise JournalError(f"{path} exists already", hint="open it, or choose another place")
     _remove(path)
@@ -63,7 +62,7 @@ def create_database(path: Path, settings: dict[str, bytes]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove the database file and its write-ahead log, which another file would be read with."""
+    """The file and its log: one left behind by another file of that name would be read as this one's."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -77,7 +76,7 @@ def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes]) -> None:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open an existing journal whose schema can be read."""
+    """A journal that exists, of a schema that can be read."""
     if not path.is_file():
         raise JournalError(f"there is no journal {path}", hint="check the path of the run")
     db = _connect(path, mode="rw")
@@ -91,7 +90,7 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Make all of the block durable when it ends, or, if it raises, nothing of it."""
+    """All of the block is durable when it ends, or none of it ever happened."""
     with named_errors(path):
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -105,7 +104,7 @@ def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors within the block into DiskFull, Contradiction or JournalError."""
+    """SQLite's errors in this program's words."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""Reading the journal: its tables as records. Changes nothing, and knows no control plane."""
+"""What the journal holds, as records. Changes nothing."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ _TRAJECTORY = (
 
 
 class Reader:
-    """Reads trajectories, groups and batches from a journal's tables."""
+    """Looks things up in a journal."""
 
     def __init__(self, tables: Tables, *, seed: int) -> None:
         self._tables = tables

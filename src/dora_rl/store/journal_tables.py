@@ -1,4 +1,4 @@
-"""SQL statements on the journal's tables. Run inside a transaction of the caller's."""
+"""The journal's tables as the records that change them see them. Runs inside somebody's transaction."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -7,31 +7,27 @@ from typing import Any
 from dora_rl.store.responses import Chunk
 
 Row = tuple[Any, ...]
-"""One row of a result, its columns in order."""
 
 
 class Tables:
-    """SQL statements that several kinds of records need."""
+    """Statements that more than one kind of record needs."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     def do(self, statement: str, *values: Any) -> int:
-        """Execute one statement and return the number of rows it changed."""
+        """Carry out one statement; return how many rows it changed."""
         return self._db.execute(statement, values).rowcount
 
     def do_all(self, statement: str, rows: Iterable[Row]) -> None:
-        """Execute one statement for each of the rows."""
         self._db.executemany(statement, rows)
 
     def one(self, statement: str, *values: Any) -> Row | None:
-        """The first row of a query; None if there is none."""
         row: Row | None = self._db.execute(statement, values).fetchone()
         return row
 
     def each(self, statement: str, *values: Any) -> Iterator[Row]:
         # All at once: a cursor left open would keep SQLite from reusing its log.
-        """All rows of a query."""
         return iter(self._db.execute(statement, values).fetchall())
 
     def num_events(self) -> int:
@@ -59,7 +55,7 @@ class Tables:
     # --- versions ---
 
     def newest_version(self) -> int:
-        """Number of versions published, which is also the number of the batch in training, if any."""
+        """How many versions were published; also the number of the batch in training, if there is one."""
         found = self.one("SELECT max(number) + 1 FROM batches WHERE is_published")
         return int(found[0] or 0) if found else 0
 

@@ -1,4 +1,4 @@
-"""Rewards for form: does the completion match a pattern?"""
+"""Does the completion have the wanted form?"""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Messages between a run and the processes that score. Plain data, no pickle."""
+"""What crosses the pipe between a run and the processes that score. Plain data, no pickle."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ Reason = Literal["raised", "not finite", "wrong result", "time limit", "process 
 
 
 class Item(Record, frozen=True):
-    """One completion to score, and the row it answers."""
+    """A completion and the row it answers."""
 
     row: Row
     text: str
@@ -23,22 +23,22 @@ class Item(Record, frozen=True):
 
 
 class RewardFailure(Record, frozen=True):
-    """A failure of a reward function, as data: it gave no usable value."""
+    """A reward function that gave no usable value: data, not an exception."""
 
     function: str
     row: int
     reason: Reason
     detail: str
-    """The traceback, or in words what was wrong."""
+    """The traceback, or what was wrong in words."""
 
     @property
     def label(self) -> str:
-        """The outcome that this failure is counted under."""
+        """The name this outcome is counted under."""
         return f"failed: reward {self.function}, {self.reason}"
 
     @property
     def summary(self) -> str:
-        """The failure in one line: of a traceback, the exception and the first line of its message."""
+        """What was wrong in one line: of a traceback, the exception and the first line of its message."""
         lines = self.detail.strip().splitlines() or [""]
         frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
         said = [line for line in lines[frames[-1] :] if not line.startswith(" ")] if frames else lines
@@ -46,42 +46,42 @@ class RewardFailure(Record, frozen=True):
 
 
 class FunctionScores(Record, frozen=True):
-    """One reward function's values, one for each item; None where it does not apply."""
+    """One function's values, one for each item; None where it does not apply."""
 
     function: str
     values: tuple[float | None, ...]
 
 
 class Metric(Record, frozen=True):
-    """One value that a reward function logged by name."""
+    """What a reward function logged."""
 
     name: str
     value: float
 
 
 class Needs(Record, frozen=True):
-    """The columns that one reward function cannot be called without."""
+    """The columns a function cannot be called without."""
 
     function: str
     columns: tuple[str, ...]
 
 
 class ToWorker(Record, frozen=True, tag=True):
-    """A message to a process that scores."""
+    """Something a process is told."""
 
 
 class SetUp(ToWorker, frozen=True):
-    """The first message to a process that scores: what to import, and where from."""
+    """The first message: what to import, and where from."""
 
     rewards: tuple[RewardConfig, ...]
     time_limit_s: float
     search_path: tuple[str, ...]
     objects: dict[str, bytes] = field(default_factory=dict)
-    """Functions named `object:LABEL` by label, pickled: those of the user's that no file has."""
+    """What `object:LABEL` stands for, by label: functions of the user's that no file has."""
 
 
 class ScoreRequest(ToWorker, frozen=True):
-    """Call every function of kind `per` once: with one item, or with all items of a group."""
+    """Call every function of this kind once: with one item, or with all the items of a group."""
 
     request: int
     per: Per
@@ -89,26 +89,26 @@ class ScoreRequest(ToWorker, frozen=True):
 
 
 class FromWorker(Record, frozen=True, tag=True):
-    """A message from a process that scores."""
+    """Something a process says."""
 
 
 class Ready(FromWorker, frozen=True):
-    """The process has imported all reward functions."""
+    """Everything is imported."""
 
     needs: tuple[Needs, ...]
     is_concurrent: bool
-    """Whether some function is asynchronous, so that many requests can wait at the same time."""
+    """Some function is asynchronous, so many requests can wait at the same time."""
 
 
 class Unusable(FromWorker, frozen=True):
-    """The reward functions cannot be imported; another process could not either."""
+    """The functions cannot be imported; another process could not either."""
 
     message: str
     hint: str | None
 
 
 class Began(FromWorker, frozen=True):
-    """A reward function was called: its time limit runs from here."""
+    """A function was called: its time runs from here."""
 
     request: int
     function: str
@@ -116,7 +116,7 @@ class Began(FromWorker, frozen=True):
 
 
 class ScoreResult(FromWorker, frozen=True):
-    """The values of the reward functions for one request; those in `failures` have no `scores`."""
+    """What the functions said. `scores` lacks those of `failures`."""
 
     request: int
     scores: tuple[FunctionScores, ...]

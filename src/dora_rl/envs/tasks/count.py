@@ -23,7 +23,7 @@ from dora_rl.envs.rewards.texts import Completion, text_of
 from dora_rl.envs.tasks.task import Task, numbered
 
 SYMBOLS = string.digits + string.ascii_lowercase + string.ascii_uppercase
-"""The numbers 0 .. 61 as single characters, by value."""
+"""The numbers 0 .. 61 as single characters."""
 _PREFIX_SHARE = 0.9
 
 
@@ -37,10 +37,7 @@ def count(
     max_n: int = 30,
     notation: Literal["characters", "decimal"] = "characters",
 ) -> Task:
-    """The task `count`: rows with n in 1 .. max_n.
-
-    Held-out rows are other draws; there are too few n to keep some unseen.
-    """
+    """Rows with n in 1 .. max_n. Held-out rows are other draws; there are too few n to keep some unseen."""
     _check(median, sigma, max_n, notation)
     columns = _in_characters if notation == "characters" else _in_decimal
 

@@ -1,4 +1,4 @@
-"""What a built-in task is: rows, held-out rows, their reward and a length that suffices."""
+"""What a built-in task is."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,17 +9,17 @@ from dora_rl.envs.data.rows import Row, read_rows
 
 
 class Task(Record, frozen=True):
-    """A built-in task: its rows, and the defaults of reward and length, which a recipe may override."""
+    """Rows and what goes with them; a recipe may say otherwise."""
 
     name: str
     train: list[Row]
     held_out: list[Row]
     rewards: tuple[RewardConfig, ...]
-    """Default reward functions of the task; alone they give 1 at best."""
+    """The default judgement: 1 at best, if these are the only rewards."""
     max_new_tokens: int
-    """Most tokens that a solution needs; characters, where the task is made for character models."""
+    """Enough for every solution; characters count as tokens where the task is made for character models."""
 
 
 def numbered(table: Iterable[Mapping[str, Any]], source: str) -> list[Row]:
-    """The rows of a table, numbered from 0; held-out rows are numbered apart from those trained on."""
+    """Rows from 0 on; held-out rows have numbers of their own kind and are never mixed with the others."""
     return read_rows(table, {}, source)

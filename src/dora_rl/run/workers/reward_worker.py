@@ -40,11 +40,17 @@ class RewardWorker:
 
     def run(self) -> None:
         """Serve until the owner is gone: a process then ends at once, a thread is told to stop."""
-        threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
+        threading.Thread(target=self._run_loop, name="loop", daemon=True).start()
         while not isinstance(request := self._channel.receive(), Stop):
             assert isinstance(request, ScoreRequest), f"after the first message only requests come: {request}"
             self._answer(request)
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run_loop(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
 
     def _answer(self, request: ScoreRequest) -> None:
         scores = self._scorer.call_plain(request)
