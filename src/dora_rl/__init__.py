@@ -11,6 +11,8 @@ dry_run                what a run would be and need              Run, Recipe    
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dora_rl.core.version import VERSION
+
 if TYPE_CHECKING:
     from dora_rl.api import Interrupted as Interrupted
     from dora_rl.api import Run as Run
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from dora_rl.core.errors import DoraError as DoraError
     from dora_rl.core.recipe import Recipe as Recipe
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "DoraError": "dora_rl.core.errors",

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from msgspec import field
 
-import dora_rl
 from dora_rl.core.record import Record
+from dora_rl.core.version import VERSION
 
 
 class Tile(Record, frozen=True):
@@ -53,7 +53,7 @@ def choices_file() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     user = (Path(base) if base else Path.home() / ".cache") / "dora-rl"
     device = torch.cuda.get_device_name().replace(" ", "-").lower()
-    return Path(os.environ.get("DORA_CACHE") or user) / "tiles" / f"{device}-{dora_rl.__version__}.json"
+    return Path(os.environ.get("DORA_CACHE") or user) / "tiles" / f"{device}-{VERSION}.json"
 
 
 @cache
