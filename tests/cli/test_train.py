@@ -37,7 +37,7 @@ class PreparedHere(nullcontext["PreparedHere"]):
 
     def __init__(self, recipe: Recipe, run_directory: str, **options: object) -> None:
         super().__init__(self)
-        self._planner = planner.Planner(recipe, run_directory)
+        self._planner = planner.RunPlanner(recipe, run_directory)
 
     def plan(self, tell: object) -> RunPlan:
         return self._planner.plan()
@@ -331,7 +331,7 @@ def test_a_dry_run_as_json_adds_up(dora: Dora, project: Path) -> None:
 
 def test_every_trajectory_and_every_token_is_counted_on_the_disk(project: Path) -> None:
     def sizes(*sets: str) -> dict[str, int]:
-        plan = planner.Planner(resolve_recipe("recipe.yaml", sets), "runs/recipe-1").plan()
+        plan = planner.RunPlanner(resolve_recipe("recipe.yaml", sets), "runs/recipe-1").plan()
         return {entry.what: entry.num_bytes for entry in plan.disk}
 
     short, long, wordy = sizes("steps=10"), sizes("steps=1010"), sizes("steps=10", "max_new_tokens=508")
@@ -376,7 +376,7 @@ def planned_on(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, sets: tuple[str, ...
     """The recipe on a machine with these."""
     monkeypatch.setattr(planner, "gpus", lambda: list(gpus))
     recipe = resolve_recipe("recipe.yaml", ["devices.kind=cuda", "devices.memory_gib=null", *sets])
-    return planner.Planner(recipe, "runs/recipe-1").plan()
+    return planner.RunPlanner(recipe, "runs/recipe-1").plan()
 
 
 def test_several_gpus_are_divided_and_those_that_do_both_pause(
@@ -484,7 +484,7 @@ def test_every_slot_can_be_used_by_the_longest_sequence(
 
 def test_kv_that_is_asked_for_is_what_there_is(project: Path) -> None:
     recipe = resolve_recipe("recipe.yaml", ["engine.kv_tokens=100"])
-    assert planner.Planner(recipe, "runs/recipe-1").plan().setup.engine.limits.num_blocks == 4
+    assert planner.RunPlanner(recipe, "runs/recipe-1").plan().setup.engine.limits.num_blocks == 4
 
 
 def test_how_long_responses_usually_are_is_the_recipes_to_say(
@@ -589,7 +589,7 @@ def test_a_run_trains_reports_and_goes_no_further(project: Path) -> None:
     assert summary["is_complete"]
     assert summary["steps"] == 2
     assert summary["trained_trajectories"] == 8
-    plan = planner.Planner(resolve_recipe("recipe.yaml"), "runs/recipe-2").plan()
+    plan = planner.RunPlanner(resolve_recipe("recipe.yaml"), "runs/recipe-2").plan()
     assert sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) < plan.disk_bytes
     lines = [line for line in called.stderr.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]

@@ -8,7 +8,7 @@ import pytest
 from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.fleet import Cohort, Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
-from dora_rl.control.placement import Planner, Situation
+from dora_rl.control.placement import PlacementPlanner, Situation
 from dora_rl.core.instance_spec import InstanceSpec
 
 _FULL = 0.93
@@ -32,10 +32,10 @@ def make_fleet(*instances: dict[int, list[int]], slots: int = 8, kv_tokens: int 
     return fleet
 
 
-def planner(fleet: Fleet, placement: str = "exclusive", *, load_s: float = 1.0) -> Planner:
+def planner(fleet: Fleet, placement: str = "exclusive", *, load_s: float = 1.0) -> PlacementPlanner:
     lengths = LearnedLengths(prior_tokens=100, max_tokens=1000)
     estimates = Estimates(lengths=lengths, load_s=load_s, move_s=0.1, step_s=0.01)
-    return Planner(fleet, estimates, placement=placement)  # type: ignore[arg-type]
+    return PlacementPlanner(fleet, estimates, placement=placement)  # type: ignore[arg-type]
 
 
 def situation(
@@ -75,7 +75,7 @@ def test_the_least_kv_moves_when_instances_change_version(seed: int) -> None:
     fleet = make_fleet(*({rng.randint(0, 2): [rng.randint(1, 99)]} for _ in range(5)))
     bins = [(0,), (1,), (2,)]
     shares = rng.choice(([1, 1, 3], [2, 2, 1], [1, 2, 2], [3, 1, 1]))
-    assignment = Planner._assign(list(fleet), bins, shares)
+    assignment = PlacementPlanner._assign(list(fleet), bins, shares)
     assert sorted(map(bins.index, assignment.values())) == sorted(
         i for i, share in enumerate(shares) for _ in range(share)
     )
@@ -89,7 +89,7 @@ def test_with_several_versions_an_instance_the_most_kv_that_could_stay_stays(see
         {version: [rng.randint(1, 99)] for version in rng.sample(range(3), 2)} for _ in range(5)
     ))  # fmt: skip
     bins, shares = [(0,), (1,), (2,)], [2, 2, 1]
-    assignment = Planner._assign(list(fleet), bins, shares)
+    assignment = PlacementPlanner._assign(list(fleet), bins, shares)
     assert kept_kv(fleet, assignment) == best_kept_kv(fleet, bins, shares)
 
 

@@ -14,7 +14,15 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
-from dora_rl.engines.native.scheduling.step_plan import CopyBlock, Discard, Park, Plan, Row, Sampled, Unpark
+from dora_rl.engines.native.scheduling.step_plan import (
+    CopyBlock,
+    DiscardBlocks,
+    ParkBlocks,
+    Plan,
+    PlannedRow,
+    Sampled,
+    UnparkBlocks,
+)
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.scheduling.turns import VersionTurns
 from dora_rl.engines.requests import Finished, Request, Stopping, StreamKey
@@ -57,21 +65,21 @@ class CellExecutor:
         drawn = tuple(token for row, token in zip(plan.rows, tokens, strict=True) if row.is_sampled)
         return Sampled(tokens=drawn, logprobs=(0.0,) * len(drawn), cut_logprobs=(0.0,) * len(drawn))
 
-    def move(self, move: CopyBlock | Park | Unpark | Discard) -> None:
+    def move(self, move: CopyBlock | ParkBlocks | UnparkBlocks | DiscardBlocks) -> None:
         match move:
             case CopyBlock():
                 self.cells[move.target] = list(self.cells[move.source])
-            case Park():
+            case ParkBlocks():
                 self.parked[move.ticket] = [list(self.cells[block]) for block in move.blocks]
                 num_parked = sum(map(len, self.parked.values()))
                 assert num_parked <= self.limits.num_host_blocks
-            case Unpark():
+            case UnparkBlocks():
                 for block, cell in zip(move.blocks, self.parked.pop(move.ticket), strict=True):
                     self.cells[block] = cell
-            case Discard():
+            case DiscardBlocks():
                 del self.parked[move.ticket]
 
-    def compute(self, version: int, row: Row) -> int:
+    def compute(self, version: int, row: PlannedRow) -> int:
         table, size = self.tables[row.slot], self.limits.block_size
         for offset, token in enumerate(row.tokens or (self.last_drawn[row.slot],)):
             block, cell = divmod(row.start + offset, size)

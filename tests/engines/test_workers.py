@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.passes import SPLIT_TOKENS, split_rows
-from dora_rl.engines.native.scheduling.step_plan import Row
+from dora_rl.engines.native.scheduling.step_plan import PlannedRow
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 
 MakeEngine = Callable[..., NativeEngine]
@@ -59,7 +59,7 @@ def test_workers_draw_the_same_tokens_in_fast_mode(make_engine: MakeEngine) -> N
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=40), num_parts=st.integers(1, 5))
 def test_parts_are_all_rows_in_order_and_about_as_large(lengths: list[int], num_parts: int) -> None:
     rows = tuple(
-        Row(serial=slot, slot=slot, start=0, tokens=(1,) * length, is_sampled=True)
+        PlannedRow(serial=slot, slot=slot, start=0, tokens=(1,) * length, is_sampled=True)
         for slot, length in enumerate(lengths)
     )
     parts = split_rows(rows, num_parts)

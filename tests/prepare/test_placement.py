@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import Batch, Lognormal, Recipe, Task
+from dora_rl.core.recipe import Batch, ImaginedTask, Lognormal, Recipe
 from dora_rl.core.recipe.live import Devices
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.model.random_models import SHAPES
@@ -31,7 +31,7 @@ def placed(
         Recipe(),
         devices=Devices(**asked),
         batch=Batch(groups=groups, group_size=8),
-        task=Task(lengths=lengths, prompt_tokens=prompt_tokens),
+        task=ImaginedTask(lengths=lengths, prompt_tokens=prompt_tokens),
     )
     return next(placements(recipe, QWEN, [Gpu(name=gpu, memory_bytes=80 * 2**30)] * num_gpus, num_cores))
 
@@ -85,7 +85,7 @@ def test_what_was_asked_for_is_kept() -> None:
 
 
 def test_in_a_sync_run_every_gpu_generates() -> None:
-    recipe = replace(Recipe(), batch=Batch(groups=64, group_size=8), task=Task(lengths=LONG))
+    recipe = replace(Recipe(), batch=Batch(groups=64, group_size=8), task=ImaginedTask(lengths=LONG))
     recipe = replace(recipe, control=replace(recipe.control, schedule="sync"))
     gpus = [Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30)] * 4
     devices = next(placements(recipe, QWEN, gpus, 8))

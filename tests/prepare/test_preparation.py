@@ -16,7 +16,7 @@ from dora_rl.core.recipe.live import WarmStart
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Launch, WorkerSpec
 from dora_rl.prepare import preparation, run_inputs
-from dora_rl.prepare.planner import Planner
+from dora_rl.prepare.planner import RunPlanner
 from dora_rl.prepare.preparation import Preparation, Tell
 from dora_rl.run.open_run import open_new
 from dora_rl.run.prompt_table import PromptTable
@@ -69,7 +69,7 @@ def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
 
     monkeypatch.setattr(run_inputs, "tokenize_rows", counting)
     recipe = make_setup(warm_start=WarmStart(steps=1)).recipe
-    planner, target = Planner(recipe, str(tmp_path / "run")), tmp_path / "inputs"
+    planner, target = RunPlanner(recipe, str(tmp_path / "run")), tmp_path / "inputs"
     target.mkdir()
     plan = planner.plan()
     planner.write_inputs(target)

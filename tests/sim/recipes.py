@@ -9,10 +9,10 @@ from dora_rl.core.recipe import (
     Control,
     Costs,
     Faults,
+    ImaginedTask,
     Lognormal,
     Recipe,
     Simulation,
-    Task,
     Turns,
 )
 
@@ -43,7 +43,7 @@ def small(
         cluster=Cluster(
             **({"gpus": 8, "rollout_gpus": 4, "tensor_parallel": 1, "slots": 16} | (cluster or {}))
         ),
-        task=Task(
+        task=ImaginedTask(
             rows=100,
             lengths=Lognormal(**({"median_tokens": 200.0, "max_tokens": 2048} | (lengths or {}))),
             turns=Turns(**(turns or {})),

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from dora_rl.control.plane import ControlPlane
-from dora_rl.core.recipe import Batch, Cluster, Control, Lognormal, Recipe, Task
+from dora_rl.core.recipe import Batch, Cluster, Control, ImaginedTask, Lognormal, Recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.live.step_words import duration
 from dora_rl.sim.simulated_run import build_world, run_world
@@ -139,7 +139,7 @@ def recipe_of(instances: int, steps: int, active_trajectories: int | None = None
         cluster=Cluster(
             gpus=instances + max(1, instances // 2), rollout_gpus=instances, tensor_parallel=1, slots=_SLOTS
         ),
-        task=Task(
+        task=ImaginedTask(
             rows=max(1000, 4 * groups),
             prompt_tokens=256,
             lengths=Lognormal(median_tokens=1500.0, sigma=0.8, max_tokens=8192),
@@ -207,10 +207,10 @@ class _RebalanceStopwatch:
 
     def __init__(self, plane: ControlPlane) -> None:
         self._window = plane.window
-        self._rebalance = plane.steering.rebalance
+        self._rebalance = plane.fleet_changes.rebalance
         self.times_s: list[float] = []
         self.most_active = 0
-        plane.steering.rebalance = self.rebalance  # type: ignore[method-assign]
+        plane.fleet_changes.rebalance = self.rebalance  # type: ignore[method-assign]
 
     def rebalance(self, waiting: Mapping[int, int], planned: int, now: float) -> None:
         self.most_active = max(self.most_active, self._window.num_active)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from dora_rl.control.fleet import Instance, State
 from dora_rl.control.ledger import Trajectory
-from dora_rl.control.parts import Parts
+from dora_rl.control.parts import ControlParts
 from dora_rl.core.decisions import Admit
 from dora_rl.core.inputs import QueuedPrompt
 
@@ -18,7 +18,7 @@ from dora_rl.core.inputs import QueuedPrompt
 class Admission:
     """Starts requests, evaluations and new groups on instances that have room."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControlParts) -> None:
         self._p = parts
         self._evaluations: dict[int, deque[Trajectory]] = {}
 

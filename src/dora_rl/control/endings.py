@@ -8,15 +8,17 @@ from dora_rl.control.admission import Admission
 from dora_rl.control.fleet import Instance
 from dora_rl.control.ledger import GENERATING, Group, Phase, Trajectory
 from dora_rl.control.outcomes import Outcomes
-from dora_rl.control.parts import Parts
-from dora_rl.control.train_steps import Steps
+from dora_rl.control.parts import ControlParts
+from dora_rl.control.train_steps import TrainSteps
 from dora_rl.core import inputs as told
 
 
 class Endings:
     """Handles what happens to single trajectories: turns, ends, scores, failures and moves."""
 
-    def __init__(self, parts: Parts, admission: Admission, steps: Steps, outcomes: Outcomes) -> None:
+    def __init__(
+        self, parts: ControlParts, admission: Admission, steps: TrainSteps, outcomes: Outcomes
+    ) -> None:
         self._p = parts
         self._admission = admission
         self._steps = steps

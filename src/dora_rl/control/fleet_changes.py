@@ -1,4 +1,4 @@
-"""Steering: carries out changes of placement, and answers KV pressure and lending.
+"""Changes of the fleet: carries out placement, and answers KV pressure and lending.
 
 Triggers are the control plane's business (a publish, pressure, a timer, a join or a death); what to
 change is the planner's. Here a plan becomes moves and loads, and instances change state.
@@ -11,7 +11,7 @@ from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
-from dora_rl.control.placement import Change, Planner, Situation
+from dora_rl.control.placement import Change, PlacementPlanner, Situation
 from dora_rl.control.window import Window
 from dora_rl.core.decisions import Drop, Interrupt, Lend, Load, Return
 from dora_rl.core.recipe import Control
@@ -22,7 +22,7 @@ _RELIEF = 0.05
 """Share of an instance's KV that is freed when it reports pressure."""
 
 
-class Steering:
+class FleetChanges:
     """Changes which versions instances hold, frees KV under pressure, and lends instances to the trainer."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Steering:
         self._meters = meters
         self._emit = emit
         self._control = control
-        self._planner = Planner(fleet, pace.estimates, placement=control.placement)
+        self._planner = PlacementPlanner(fleet, pace.estimates, placement=control.placement)
 
     # --- rebalancing ---
 

@@ -1,10 +1,10 @@
 """Integrity: the laws, asserted over the state of one control plane. Owns no state and changes none."""
 
 from dora_rl.control.ledger import Phase, Trajectory
-from dora_rl.control.parts import Parts
+from dora_rl.control.parts import ControlParts
 
 
-def check_integrity(p: Parts) -> None:
+def check_integrity(p: ControlParts) -> None:
     """Assert the laws and that every index agrees with what it indexes."""
     for part in (p.window, p.ledger, p.fleet, p.batches):
         part.check()
@@ -17,7 +17,7 @@ def check_integrity(p: Parts) -> None:
             _check_place(p, t, pending)
 
 
-def _check_place(p: Parts, t: Trajectory, pending: set[int]) -> None:
+def _check_place(p: ControlParts, t: Trajectory, pending: set[int]) -> None:
     """Assert that a trajectory is on an instance, in a queue or ended, as its phase says."""
     if t.phase in (Phase.RUNNING, Phase.MOVING):
         assert p.fleet.get(t.instance) is not None, f"trajectory {t.id} runs nowhere"

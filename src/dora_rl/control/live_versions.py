@@ -11,7 +11,7 @@ from dora_rl.control.window import Window
 from dora_rl.core.decisions import Retire
 
 
-class Versions:
+class LiveVersions:
     """The live versions: published, and newest or still used by a group, an evaluation or an instance."""
 
     def __init__(self, window: Window, ledger: Ledger, fleet: Fleet, dispatch: Dispatch, emit: Emit) -> None:

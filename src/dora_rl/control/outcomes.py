@@ -4,14 +4,14 @@ Owns no state: takes requests off their instances, and has the ledger and the wi
 """
 
 from dora_rl.control.ledger import Group, Trajectory
-from dora_rl.control.parts import Parts
+from dora_rl.control.parts import ControlParts
 from dora_rl.core.decisions import Abort, Close
 
 
 class Outcomes:
     """Takes trajectories off instances and closes them in counted outcomes."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControlParts) -> None:
         self._p = parts
 
     def take_off(self, t: Trajectory, reason: str, *, gone: int | None = None) -> None:

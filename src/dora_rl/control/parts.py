@@ -8,9 +8,9 @@ from dora_rl.control.batches import Batches
 from dora_rl.control.dispatch import Dispatch
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet
-from dora_rl.control.fleet_changes import Steering
+from dora_rl.control.fleet_changes import FleetChanges
 from dora_rl.control.ledger import Ledger
-from dora_rl.control.live_versions import Versions
+from dora_rl.control.live_versions import LiveVersions
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
 from dora_rl.control.prompt_queue import PromptQueue
@@ -21,7 +21,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.recipe import Batch, Control
 
 
-class Parts:
+class ControlParts:
     """The objects of one run's control plane, and the decisions of the input being handled."""
 
     def __init__(
@@ -61,11 +61,11 @@ class Parts:
             replicates=control.prompt_replication,
             kv_reuse=control.kv_reuse,
         )
-        self.steering = Steering(
+        self.fleet_changes = FleetChanges(
             self.fleet, self.window, self.dispatch, self.pace, self.meters, self.emit, control=control
         )
 
-        self.versions = Versions(self.window, self.ledger, self.fleet, self.dispatch, self.emit)
+        self.versions = LiveVersions(self.window, self.ledger, self.fleet, self.dispatch, self.emit)
 
     def emit(self, decision: Decision) -> None:
         """Append a decision to those of the input being handled."""

@@ -52,7 +52,7 @@ class Situation(Record, frozen=True, gc=True):
     """Seconds that a version's slowest running request should need on an instance of its own."""
 
 
-class Planner:
+class PlacementPlanner:
     """Plans which instances change versions, from the demand of each version."""
 
     def __init__(self, fleet: Fleet, estimates: Estimates, *, placement: Placement) -> None:

@@ -7,8 +7,8 @@
                  │
                  └─────> decisions, in the order they must be carried out
 
-The four sides share the objects in `Parts`: the window (may it start?), the ledger (nothing lost),
-the fleet (who has room), dispatch (requests on instances), batches, steering (versions on instances).
+The four sides share the objects in `ControlParts`: the window (may it start?), the ledger (nothing lost),
+the fleet (who has room), dispatch (requests on instances), batches, fleet changes (versions on instances).
 None owns a task, a process or a clock: time is what the inputs say.
 """
 
@@ -21,8 +21,8 @@ from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Instance, State
 from dora_rl.control.integrity import check_integrity
 from dora_rl.control.outcomes import Outcomes
-from dora_rl.control.parts import Parts
-from dora_rl.control.train_steps import Steps
+from dora_rl.control.parts import ControlParts
+from dora_rl.control.train_steps import TrainSteps
 from dora_rl.control.window import Verdict
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision, Restart
@@ -41,11 +41,11 @@ class ControlPlane:
         steps: int,
         estimates: Estimates,
     ) -> None:
-        p = Parts(control, batch, steps=steps, estimates=estimates)
+        p = ControlParts(control, batch, steps=steps, estimates=estimates)
         self._p = p
         self._outcomes = Outcomes(p)
         self._admission = Admission(p)
-        self._steps = Steps(p, self._admission, self._outcomes)
+        self._steps = TrainSteps(p, self._admission, self._outcomes)
         self._endings = Endings(p, self._admission, self._steps, self._outcomes)
         self._has_begun = False
         self._handlers: dict[type[Input], Callable[[Any], None]] = {
@@ -76,7 +76,7 @@ class ControlPlane:
         p.schedule.gate.onset(p.target.groups)
         # What a run is watched by.
         self.window, self.ledger, self.fleet = p.window, p.ledger, p.fleet
-        self.dispatch, self.steering, self.batches = p.dispatch, p.steering, p.batches
+        self.dispatch, self.fleet_changes, self.batches = p.dispatch, p.fleet_changes, p.batches
         self.estimates, self.meters, self.target, self.prompts = p.estimates, p.meters, p.target, p.prompts
 
     def handle(self, event: Input) -> list[Decision]:
@@ -152,13 +152,13 @@ class ControlPlane:
         instance = self._p.fleet.get(event.instance)
         if instance is not None:
             instance.report(event.at, event.clock, event.kv_tokens)
-            self._p.steering.relieve(instance, event.at)
+            self._p.fleet_changes.relieve(instance, event.at)
 
     def _loaded(self, event: told.Loaded) -> None:
         instance = self._p.fleet.get(event.instance)
         if instance is not None:
             self._p.estimates.load_ended(instance.id, event.at)
-            self._p.steering.loaded(instance, event.version)
+            self._p.fleet_changes.loaded(instance, event.version)
             self._admission.fill(instance)
             if instance.is_idle and self._p.window.newest not in instance.versions():
                 # A newer one was published meanwhile, and nothing wants this one.
@@ -172,7 +172,7 @@ class ControlPlane:
         instance = self._p.fleet.get(event.instance)
         if instance is not None:
             instance.last_seen = event.at
-            self._p.steering.returned(instance)
+            self._p.fleet_changes.returned(instance)
             self._admission.fill(instance)
 
     # --- prompts ---
@@ -202,7 +202,7 @@ class ControlPlane:
     def _trained(self, event: told.Trained) -> None:
         """Give lent devices back while the version is published, unless the next step wants them at once."""
         if self.is_training and self._p.batches.verdict() is not Verdict.READY:
-            self._p.steering.give_back(event.at)
+            self._p.fleet_changes.give_back(event.at)
 
     def _published(self, event: told.Published) -> None:
         self._steps.published(event)
@@ -230,4 +230,4 @@ class ControlPlane:
         p, waiting = self._p, self._admission.waiting()
         if p.control.rebalance or not all(map(p.fleet.serving, {*waiting, p.window.newest})):
             planned = self._admission.planned_groups() * p.batch.group_size
-            p.steering.rebalance(waiting, planned, p.now)
+            p.fleet_changes.rebalance(waiting, planned, p.now)

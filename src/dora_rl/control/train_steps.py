@@ -7,17 +7,17 @@ change, and what the idle trainer waits for. One step at a time, each on exactly
 from dora_rl.control.admission import Admission
 from dora_rl.control.ledger import Group
 from dora_rl.control.outcomes import Outcomes
-from dora_rl.control.parts import Parts
+from dora_rl.control.parts import ControlParts
 from dora_rl.control.target import StalenessTarget
 from dora_rl.control.window import Verdict
 from dora_rl.core.decisions import Finish, Hand, Take, Wait
 from dora_rl.core.inputs import Published
 
 
-class Steps:
+class TrainSteps:
     """Takes a batch for each train step, and handles the step's end or loss."""
 
-    def __init__(self, parts: Parts, admission: Admission, outcomes: Outcomes) -> None:
+    def __init__(self, parts: ControlParts, admission: Admission, outcomes: Outcomes) -> None:
         self._p = parts
         self._outcomes = outcomes
         self._admission = admission
@@ -58,10 +58,10 @@ class Steps:
         self._oldest_taken = max(staleness)
         p.meters.took(batch, staleness, p.now)
         p.pace.taken(p.now)
-        lent = p.steering.prepare_lending(p.now)
+        lent = p.fleet_changes.prepare_lending(p.now)
         p.emit(Take(batch=number, groups=tuple(group.id for group in batch), staleness=staleness))
         self._onset()
-        p.steering.lend(lent)
+        p.fleet_changes.lend(lent)
 
     def _onset(self) -> None:
         """Open the gate at a step's beginning and let new groups start."""
@@ -95,10 +95,10 @@ class Steps:
         self._adjust()
         self.take()
         if p.schedule.interrupts:
-            p.steering.interrupt(event.version)
+            p.fleet_changes.interrupt(event.version)
         if not self.is_training:
-            p.steering.give_back(event.at)
-            p.steering.renew_returning(event.at)
+            p.fleet_changes.give_back(event.at)
+            p.fleet_changes.renew_returning(event.at)
 
     def _adjust(self) -> None:
         """Let the controllers of R and S react to the step that ended."""

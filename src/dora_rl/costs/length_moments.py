@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import Empirical, Lognormal, Task
+from dora_rl.core.recipe import Empirical, ImaginedTask, Lognormal
 from dora_rl.core.record import Record
 
 _GRID = 4096
@@ -32,7 +32,7 @@ def quantile(lengths: Lognormal | Empirical, u: float) -> int:
 
 
 @lru_cache(maxsize=64)
-def moments(task: Task) -> Moments:
+def moments(task: ImaginedTask) -> Moments:
     """Integrated over a fine grid of quantiles; prompts and environment tokens count as context."""
     values = [quantile(task.lengths, (i + 0.5) / _GRID) for i in range(_GRID)]
     mean = sum(values) / _GRID
@@ -42,13 +42,13 @@ def moments(task: Task) -> Moments:
     return Moments(mean=mean, longest=quantile(task.lengths, 1 - 1e-6), mean_context=context)
 
 
-def tokens_per_trajectory(task: Task) -> float:
+def tokens_per_trajectory(task: ImaginedTask) -> float:
     """Prompt, response and environment tokens."""
     extra = (task.turns.mean_turns - 1.0) * task.turns.environment_tokens
     return task.prompt_tokens + extra + moments(task).mean
 
 
-def longest_wait_s(task: Task) -> float:
+def longest_wait_s(task: ImaginedTask) -> float:
     """Time the environment takes in an episode with very many turns: one in ten thousand has more."""
     turns = task.turns
     if turns.mean_turns == 1.0:

@@ -1,7 +1,7 @@
 """A recipe becomes a checked plan: everything about a run that can be known before its first process starts.
 
     whoever wants a run                  the preparing worker, with torch and the user's code
-    Preparation.plan    ── PlanRun ──>   Planner: model, rows, rewards, placement, memory, disk
+    Preparation.plan    ── PlanRun ──>   RunPlanner: model, rows, rewards, placement, memory, disk
                         <── Planned ──
     Preparation.finish  ── WriteInputs ──>  prompts, tokenizer, the model after a warm start
 

@@ -7,7 +7,7 @@ simulator need to know of the rows is filled in as well.
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import Evaluation, Lognormal, Recipe, Task
+from dora_rl.core.recipe import Evaluation, ImaginedTask, Lognormal, Recipe
 from dora_rl.core.recipe.trainer_config import CriticConfig, TrainerSettings
 from dora_rl.prepare.run_inputs import Inputs
 from dora_rl.run.run_setup import DeviceLayout
@@ -62,7 +62,7 @@ def _evaluation(recipe: Recipe, inputs: Inputs) -> Evaluation:
     return replace(asked, max_rows=min(asked.max_rows or num_held_out, num_held_out))
 
 
-def _task(recipe: Recipe, inputs: Inputs) -> Task:
+def _task(recipe: Recipe, inputs: Inputs) -> ImaginedTask:
     """The rows as the simulator is told of them; how long responses usually are is the recipe's to say."""
     lengths = recipe.task.lengths
     if isinstance(lengths, Lognormal):

@@ -29,7 +29,7 @@ from dora_rl.prepare.machine import (
 from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.prepare.model_directory import model_directory
 from dora_rl.prepare.run_inputs import Inputs, read_inputs
-from dora_rl.prepare.run_memory import MemoryLedger
+from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
 from dora_rl.prepare.warm_start import write_initial_model
@@ -42,7 +42,7 @@ _MOSTLY_FREE = 0.9
 """Share of free memory below which an error about too little memory says that others use some."""
 
 
-class Planner:
+class RunPlanner:
     """One recipe on this machine: everything about the run that can be known before it starts."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Planner:
 
     def _plan_on(self, devices: DeviceLayout) -> RunPlan:
         recipe, inputs, limits = self._recipe, self._inputs, tuple(_memory_limits(self._recipe, devices))
-        ledger = MemoryLedger(recipe, self._model, devices, limits, inputs.longest_prompt_tokens)
+        ledger = RunMemory(recipe, self._model, devices, limits, inputs.longest_prompt_tokens)
         ledger.add_processes(self._process_bytes)
         ledger.add_trainer()
         sized = ledger.add_engines()

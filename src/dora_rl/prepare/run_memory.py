@@ -15,7 +15,7 @@ _GIB = 2**30
 _COPY = "checkpoint put together"
 
 
-class MemoryLedger:
+class RunMemory:
     """The memory of one completed recipe on the devices it was given."""
 
     def __init__(

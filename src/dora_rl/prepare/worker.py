@@ -14,20 +14,22 @@ from dora_rl.launch.breaking import broken, telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.messages import Stop
 from dora_rl.prepare.messages import InputsWritten, Planned, PlanRun, PrepareCommand
-from dora_rl.prepare.planner import Planner
+from dora_rl.prepare.planner import RunPlanner
 
 
 def main(address: str) -> None:
     """Obey the owner's commands until told to stop."""
     channel = Channel.connect(address, PrepareCommand)
-    planner: Planner | None = None
+    planner: RunPlanner | None = None
     with telling_why(channel):
         try:
             while not isinstance(command := channel.receive(), Stop):
                 # Each piece has a limit of its own, which the owner keeps.
                 with channel.kept_alive(math.inf):
                     if isinstance(command, PlanRun):
-                        planner = Planner(command.recipe, command.run_directory, channel.send, command.given)
+                        planner = RunPlanner(
+                            command.recipe, command.run_directory, channel.send, command.given
+                        )
                         channel.send(Planned(plan=planner.plan()))
                     else:
                         assert planner is not None, "a run is planned first"

@@ -4,7 +4,7 @@ from functools import lru_cache
 from math import exp, log, sqrt
 from statistics import NormalDist
 
-from dora_rl.core.recipe import Empirical, Task
+from dora_rl.core.recipe import Empirical, ImaginedTask
 from dora_rl.costs.length_moments import quantile
 from dora_rl.sim.chance import Draws
 
@@ -16,7 +16,7 @@ _LENGTH, _SIBLINGS, _TURNS, _LATENCY, _FAILURE, _VARIANCE, _REWARD, _PROMPT = ra
 class Truth:
     """What will happen to each trajectory, keyed by (epoch, row, member, attempt)."""
 
-    def __init__(self, task: Task, seed: int) -> None:
+    def __init__(self, task: ImaginedTask, seed: int) -> None:
         self._task = task
         # Siblings start together: what they share of the key is mixed in once.
         self._lengths = lru_cache(maxsize=64)(lambda epoch, row: Draws(seed, _LENGTH, epoch, row))

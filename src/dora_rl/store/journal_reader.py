@@ -14,7 +14,7 @@ from dora_rl.store.journal_records import (
     Unfinished,
     WholeTrajectory,
 )
-from dora_rl.store.journal_tables import Row, Tables
+from dora_rl.store.journal_tables import SqlRow, Tables
 from dora_rl.store.number_bytes import unpack_tokens
 from dora_rl.store.responses import Joined, join_chunks, to_response
 
@@ -98,7 +98,7 @@ class Reader:
                 values=values,
             )
 
-    def _whole(self, row: Row) -> WholeTrajectory:
+    def _whole(self, row: SqlRow) -> WholeTrajectory:
         reward, values = _score(row[9])
         return WholeTrajectory(
             trajectory=row[0],
@@ -113,7 +113,7 @@ class Reader:
             values=values,
         )
 
-    def _key(self, row: Row) -> StreamKey:
+    def _key(self, row: SqlRow) -> StreamKey:
         return StreamKey(seed=self._seed, epoch=row[3], row=row[4], member=row[5], attempt=row[6])
 
     def _prompt(self, group: int) -> tuple[int, ...]:

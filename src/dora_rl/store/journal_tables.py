@@ -6,7 +6,7 @@ from typing import Any
 
 from dora_rl.store.responses import Chunk
 
-Row = tuple[Any, ...]
+SqlRow = tuple[Any, ...]
 
 
 class Tables:
@@ -19,14 +19,14 @@ class Tables:
         """Carry out one statement; return how many rows it changed."""
         return self._db.execute(statement, values).rowcount
 
-    def do_all(self, statement: str, rows: Iterable[Row]) -> None:
+    def do_all(self, statement: str, rows: Iterable[SqlRow]) -> None:
         self._db.executemany(statement, rows)
 
-    def one(self, statement: str, *values: Any) -> Row | None:
-        row: Row | None = self._db.execute(statement, values).fetchone()
+    def one(self, statement: str, *values: Any) -> SqlRow | None:
+        row: SqlRow | None = self._db.execute(statement, values).fetchone()
         return row
 
-    def each(self, statement: str, *values: Any) -> Iterator[Row]:
+    def each(self, statement: str, *values: Any) -> Iterator[SqlRow]:
         # All at once: a cursor left open would keep SQLite from reusing its log.
         return iter(self._db.execute(statement, values).fetchall())
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dora_rl.engines.native.cuda.kernels.activation import gated
-from dora_rl.engines.native.cuda.kernels.decode import Parts, Split, decode_attention
+from dora_rl.engines.native.cuda.kernels.decode import Split, SplitSums, decode_attention
 from dora_rl.engines.native.cuda.kernels.embed import FROM_SLOT, embed
 from dora_rl.engines.native.cuda.kernels.expert_products import expert_linear
 from dora_rl.engines.native.cuda.kernels.expert_rows import expert_down, expert_gate_up
@@ -197,7 +197,7 @@ def test_decode_attention(device: str, heads: Heads, has_norm: bool, split: Spli
         lasts.append(case.qkv[slot][-1:] if is_fused else case.store(slot, range(length - 1, length)))
     qkv, slots, positions = torch.cat(lasts), list(range(len(lengths))), [length - 1 for length in lengths]
     out = torch.full((len(lengths), heads.num_heads * heads.head_dim), torch.nan, device=device)
-    parts = Parts.empty(len(lengths), split.most, heads, device)
+    parts = SplitSums.empty(len(lengths), split.most, heads, device)
     for _ in range(2):  # Twice: what counts arrivals must be as it was.
         args = (qkv, out, heads, case.turning, case.paging(slots, positions), parts, split)
         decode_attention(*args, is_fused=is_fused)

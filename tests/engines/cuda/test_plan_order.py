@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.engines.config import Limits
-from dora_rl.engines.native.cuda.plan_order import Ordering
+from dora_rl.engines.native.cuda.plan_order import PlanOrder
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
-from dora_rl.engines.native.scheduling.step_plan import CopyBlock, Park, Plan, Sampled, Unpark
+from dora_rl.engines.native.scheduling.step_plan import CopyBlock, ParkBlocks, Plan, Sampled, UnparkBlocks
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.requests import Request, Stopping, StreamKey
 
@@ -20,7 +20,7 @@ class Clocks:
     """Which plans each lane's next one comes behind, and which plan touched what last."""
 
     def __init__(self, block_size: int) -> None:
-        self.ordering = Ordering(range(NUM_LANES))
+        self.ordering = PlanOrder(range(NUM_LANES))
         self.behind: list[set[int]] = [set() for _ in range(NUM_LANES)]
         self.touched: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self.tables: dict[int, list[int]] = {}
@@ -46,7 +46,7 @@ class Clocks:
             match move:
                 case CopyBlock():
                     blocks += (move.source, move.target)
-                case Park() | Unpark():
+                case ParkBlocks() | UnparkBlocks():
                     blocks += move.blocks
         for table in plan.tables:
             self.tables[table.slot] = self.tables.get(table.slot, [])[: table.first] + list(table.blocks)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dora_rl.bench.schedules.costs import MeasuredCosts
 from dora_rl.bench.schedules.spans import LogFacts, StreamName
 from dora_rl.control.schedules import make_schedule
-from dora_rl.core.recipe import Recipe, Task
+from dora_rl.core.recipe import ImaginedTask, Recipe
 from dora_rl.core.record import Record
 from dora_rl.costs.rollout import RolloutCost
 from dora_rl.costs.train_cost import TrainCost
@@ -96,7 +96,9 @@ class MeasuredTraining(Record, frozen=True):
 class RecordedLengths(Truth):
     """Responses as long as they were in a run; where it had none, as long as some of its last ones."""
 
-    def __init__(self, task: Task, seed: int, lengths: Mapping[StreamName, int], *, num_last: int) -> None:
+    def __init__(
+        self, task: ImaginedTask, seed: int, lengths: Mapping[StreamName, int], *, num_last: int
+    ) -> None:
         super().__init__(task, seed)
         self._recorded = lengths
         self._last = list(lengths.values())[-num_last:]

@@ -18,7 +18,7 @@ from dora_rl.bench.schedules.spans import LogFacts, StreamName, read_facts
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published
-from dora_rl.core.recipe import Lognormal, ScheduleName, Task
+from dora_rl.core.recipe import ImaginedTask, Lognormal, ScheduleName
 from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.run_facts import RunFacts
@@ -229,7 +229,7 @@ def _run(setup: RunSetup, inputs: Path, lengths: Lognormal | None) -> _MachineUs
 
 def length_of(lengths: Lognormal, seed: int) -> LengthOf:
     """The simulator's own draws: a long tail, the same for every schedule."""
-    truth = Truth(Task(lengths=lengths), seed)
+    truth = Truth(ImaginedTask(lengths=lengths), seed)
     return lambda key: truth.response_tokens(key.epoch, key.row, key.member, key.attempt)
 
 

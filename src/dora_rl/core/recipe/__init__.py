@@ -14,7 +14,15 @@ simulation what the simulator imagines, costs, faults      resolution  files, na
 from dora_rl.core.recipe.control import Batch, Cluster, Control, ScheduleName
 from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, Patience, RunSettings
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Seconds, Section, Share
-from dora_rl.core.recipe.simulation import Costs, Empirical, Faults, Lognormal, Simulation, Task, Turns
+from dora_rl.core.recipe.simulation import (
+    Costs,
+    Empirical,
+    Faults,
+    ImaginedTask,
+    Lognormal,
+    Simulation,
+    Turns,
+)
 from dora_rl.core.recipe.tree import Recipe
 
 __all__ = [
@@ -28,6 +36,7 @@ __all__ = [
     "Empirical",
     "Evaluation",
     "Faults",
+    "ImaginedTask",
     "Lognormal",
     "Patience",
     "Positive",
@@ -39,6 +48,5 @@ __all__ = [
     "Section",
     "Share",
     "Simulation",
-    "Task",
     "Turns",
 ]

@@ -58,7 +58,7 @@ class Turns(Section, frozen=True):
     """Chance that a turn's environment fails."""
 
 
-class Task(Section, frozen=True):
+class ImaginedTask(Section, frozen=True):
     """The prompts and what they cost, as the simulator imagines them."""
 
     rows: Positive = 17_000

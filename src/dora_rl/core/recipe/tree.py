@@ -9,7 +9,7 @@ from dora_rl.core.recipe.data import DataConfig, RewardConfig, ScoringSettings
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings, Sampling
 from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, Patience, RunSettings, WarmStart
 from dora_rl.core.recipe.section import Positive, Section
-from dora_rl.core.recipe.simulation import Simulation, Task
+from dora_rl.core.recipe.simulation import ImaginedTask, Simulation
 from dora_rl.core.recipe.trainer_config import OptimizerConfig, TrainerSettings
 
 BUILT_IN_MODELS = ("tiny", "smollm2")
@@ -47,7 +47,7 @@ class Recipe(Section, frozen=True):
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     patience: Patience = field(default_factory=Patience)
     run: RunSettings = field(default_factory=RunSettings)
-    task: Task = field(default_factory=Task)
+    task: ImaginedTask = field(default_factory=ImaginedTask)
     simulation: Simulation = field(default_factory=Simulation)
 
     def __post_init__(self) -> None:

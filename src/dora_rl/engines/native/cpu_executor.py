@@ -29,13 +29,13 @@ from dora_rl.engines.native.passes import TILE_ROWS, Pass, sampled_rows, split_r
 from dora_rl.engines.native.sampler import Drawn, Sampler
 from dora_rl.engines.native.scheduling.step_plan import (
     CopyBlock,
-    Discard,
+    DiscardBlocks,
     Move,
-    Park,
+    ParkBlocks,
     Plan,
-    Row,
+    PlannedRow,
     Sampled,
-    Unpark,
+    UnparkBlocks,
 )
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
@@ -148,7 +148,7 @@ class CpuExecutor:
 
         A tile of equal rows must come out as equal rows, through every layer and the head.
         """
-        row = Row(serial=0, slot=self._tables.filler_slot, start=0, tokens=(1,), is_sampled=True)
+        row = PlannedRow(serial=0, slot=self._tables.filler_slot, start=0, tokens=(1,), is_sampled=True)
         (tile,) = tiled_passes([row] * TILE_ROWS, self._last_drawn, self._tables)
         hidden_TH = self._forward(version, tile)
         logits_TV = version.logits(hidden_TH)
@@ -161,11 +161,11 @@ class CpuExecutor:
 
     def _move(self, move: Move) -> None:
         match move:
-            case Park():
+            case ParkBlocks():
                 self._parked[move.ticket] = self._cache.read(move.blocks, move.num_tokens)
-            case Unpark():
+            case UnparkBlocks():
                 self._cache.write(move.blocks, self._parked.pop(move.ticket))
-            case Discard():
+            case DiscardBlocks():
                 del self._parked[move.ticket]
 
     @torch.inference_mode()
@@ -181,10 +181,10 @@ class CpuExecutor:
         return _parted(self._drawn(self._joint, hidden_TH, rows), num_drawn)
 
     @torch.inference_mode()
-    def _run(self, version: Prepared, rows: tuple[Row, ...]) -> Sampled:
+    def _run(self, version: Prepared, rows: tuple[PlannedRow, ...]) -> Sampled:
         return self._drawn(version, self._hidden(version, rows), rows)
 
-    def _drawn(self, version: Prepared | Joint, hidden_TH: Tensor, rows: tuple[Row, ...]) -> Sampled:
+    def _drawn(self, version: Prepared | Joint, hidden_TH: Tensor, rows: tuple[PlannedRow, ...]) -> Sampled:
         lasts, slots, positions = sampled_rows(rows)
         if not lasts:
             return _NOTHING
@@ -194,13 +194,13 @@ class CpuExecutor:
         tokens, logprobs, cut_logprobs = (tuple(column.tolist()) for column in drawn)
         return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
 
-    def _hidden(self, version: Prepared, rows: tuple[Row, ...]) -> Tensor:
+    def _hidden(self, version: Prepared, rows: tuple[PlannedRow, ...]) -> Tensor:
         if self._is_batch_invariant:
             passes = tiled_passes(rows, self._last_drawn, self._tables)
             return torch.cat([self._forward(version, each) for each in passes])
         return self._forward(version, self._whole(rows))
 
-    def _whole(self, rows: tuple[Row, ...]) -> Pass:
+    def _whole(self, rows: tuple[PlannedRow, ...]) -> Pass:
         return whole_pass(rows, self._last_drawn, self._tables, self._short_tokens)
 
     def _forward(self, version: Prepared | Joint, step: Pass) -> Tensor:

@@ -26,7 +26,7 @@ from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.step_plan import Launched, Plan
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.served_versions import Versions, Weights
+from dora_rl.engines.native.served_versions import ServedVersions, Weights
 from dora_rl.engines.native.transfer import Exported, header_of, read_exported, sequence_of, write_exported
 from dora_rl.engines.protocol import Abilities, EngineLoad, MovedOut, VersionLoad, VersionReader
 from dora_rl.engines.requests import DrawnTokens, Event, Failed, Request
@@ -57,7 +57,7 @@ class NativeEngine:
             version_bytes=backend.version_bytes(model, config),
         )
         self._device = backend.make_device(model, config)
-        self._versions = Versions(model, config, self.ledger, device=self._device, backend=backend)
+        self._versions = ServedVersions(model, config, self.ledger, device=self._device, backend=backend)
         self._intake = Intake(model, config, self._versions, stops)
         self._scheduler = Scheduler(config.limits, stops)
         self._under_way: deque[tuple[Plan, Launched]] = deque()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dora_rl.engines.native.block_tables import BlockTables
 from dora_rl.engines.native.paged import Bundle, Span
-from dora_rl.engines.native.scheduling.step_plan import Row
+from dora_rl.engines.native.scheduling.step_plan import PlannedRow
 from dora_rl.model.packed_sequences import filled_up
 
 TILE_ROWS = 16
@@ -37,12 +37,12 @@ class Pass:
     bundles: tuple[Bundle, ...] = ()
 
 
-def split_rows(rows: Sequence[Row], num_parts: int) -> list[tuple[Row, ...]]:
+def split_rows(rows: Sequence[PlannedRow], num_parts: int) -> list[tuple[PlannedRow, ...]]:
     """Divide rows into runs of about as many tokens each, for workers that each read all weights."""
     num_tokens = sum(row.num_tokens for row in rows)
     num_parts = max(1, min(num_parts, num_tokens // SPLIT_TOKENS))
     share = -(-num_tokens // num_parts)
-    parts: list[list[Row]] = [[]]
+    parts: list[list[PlannedRow]] = [[]]
     room = share
     for row in rows:
         if parts[-1] and row.num_tokens > room and len(parts) < num_parts:
@@ -53,7 +53,9 @@ def split_rows(rows: Sequence[Row], num_parts: int) -> list[tuple[Row, ...]]:
     return [tuple(part) for part in parts]
 
 
-def whole_pass(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables, short_tokens: int) -> Pass:
+def whole_pass(
+    rows: Sequence[PlannedRow], last_drawn: Tensor, tables: BlockTables, short_tokens: int
+) -> Pass:
     """One pass over all rows of a plan; contexts of up to `short_tokens` are bundled."""
     firsts = list(_firsts(rows))
     slots_R, starts_R, nums_R, firsts_R = torch.tensor(
@@ -97,7 +99,7 @@ def _bundle(
     )
 
 
-def tiled_passes(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables) -> Iterator[Pass]:
+def tiled_passes(rows: Sequence[PlannedRow], last_drawn: Tensor, tables: BlockTables) -> Iterator[Pass]:
     """The tokens of a plan in passes of one tile each; a tile sees what the tiles before it wrote."""
     places = [(row.slot, position) for row in rows for position in _positions(row)]
     places += [(tables.filler_slot, 0)] * (-len(places) % TILE_ROWS)
@@ -113,7 +115,7 @@ def tiled_passes(rows: Sequence[Row], last_drawn: Tensor, tables: BlockTables) -
         )
 
 
-def sampled_rows(rows: Sequence[Row]) -> tuple[list[int], list[int], list[int]]:
+def sampled_rows(rows: Sequence[PlannedRow]) -> tuple[list[int], list[int], list[int]]:
     """For each sampled row: its last token in the step, its slot, and the position it draws for."""
     lasts, slots, positions, end = [], [], [], 0
     for row in rows:
@@ -125,11 +127,11 @@ def sampled_rows(rows: Sequence[Row]) -> tuple[list[int], list[int], list[int]]:
     return lasts, slots, positions
 
 
-def _positions(row: Row) -> range:
+def _positions(row: PlannedRow) -> range:
     return range(row.start, row.start + row.num_tokens)
 
 
-def _tokens(rows: Sequence[Row], last_drawn: Tensor) -> Tensor:
+def _tokens(rows: Sequence[PlannedRow], last_drawn: Tensor) -> Tensor:
     """Token ids of the rows: known ones from the plan, others as drawn last in their slot."""
     tokens_T = torch.tensor([token for row in rows for token in row.tokens or (0,)])
     awaited = [(index, row) for index, row in zip(_firsts(rows), rows, strict=True) if not row.tokens]
@@ -139,14 +141,14 @@ def _tokens(rows: Sequence[Row], last_drawn: Tensor) -> Tensor:
     return tokens_T
 
 
-def _firsts(rows: Sequence[Row]) -> Iterator[int]:
+def _firsts(rows: Sequence[PlannedRow]) -> Iterator[int]:
     first = 0
     for row in rows:
         yield first
         first += row.num_tokens
 
 
-def _span(row: Row, first_row: int, tables: BlockTables) -> Span:
+def _span(row: PlannedRow, first_row: int, tables: BlockTables) -> Span:
     num_rows, end = row.num_tokens, row.start + row.num_tokens
     context = tables.run(row.slot, end)
     is_visible = torch.ones(num_rows, end, dtype=torch.bool).tril(row.start) if num_rows > 1 else None

@@ -26,7 +26,7 @@ Weights = Path | Mapping[str, Tensor]
 """Weights of a version: a Hugging Face directory, or every parameter under the Decoder's own names."""
 
 
-class Versions(Mapping[int, Decoder]):
+class ServedVersions(Mapping[int, Decoder]):
     """The resident versions of an engine, and the memory reserved for them."""
 
     def __init__(

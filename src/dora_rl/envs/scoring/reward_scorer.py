@@ -70,21 +70,21 @@ class Scorer:
                 return _checked(await _call(function, scores), scores.request.items)
         except _RAISED as error:
             if limit.expired():
-                return Failed(reason="time limit", detail=f"no answer within {self._time_limit_s:g} s")
-            return Failed(reason="raised", detail=_traceback(error))
+                return NoScore(reason="time limit", detail=f"no answer within {self._time_limit_s:g} s")
+            return NoScore(reason="raised", detail=_traceback(error))
 
     def _of(self, per: Per) -> Iterable[RewardFunction]:
         return (function for function in self._functions if function.config.per == per)
 
 
-class Failed(Record, frozen=True):
+class NoScore(Record, frozen=True):
     """No usable value, and why."""
 
     reason: Reason
     detail: str
 
 
-Outcome = tuple[float | None, ...] | Failed
+Outcome = tuple[float | None, ...] | NoScore
 
 
 class Scores:
@@ -100,7 +100,7 @@ class Scores:
         self._metrics.append(Metric(name=str(name), value=float(value)))
 
     def add(self, function: RewardFunction, outcome: Outcome) -> None:
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, NoScore):
             row = self.request.items[0].row.row
             failure = RewardFailure(
                 function=function.label, row=row, reason=outcome.reason, detail=outcome.detail
@@ -143,24 +143,24 @@ def _called(function: RewardFunction, request: ScoreRequest, scores: Scores) -> 
     try:
         return _checked(_call(function, scores), request.items)
     except _RAISED as error:
-        return Failed(reason="raised", detail=_traceback(error))
+        return NoScore(reason="raised", detail=_traceback(error))
 
 
 def _checked(values: Any, items: Sequence[Item]) -> Outcome:
     """The values as numbers; arrays and tensors are lists that can say so."""
     plain = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(plain, list | tuple):
-        return Failed(reason="wrong result", detail=f"returned {values!r:.200}, not a list")
+        return NoScore(reason="wrong result", detail=f"returned {values!r:.200}, not a list")
     if len(plain) != len(items):
-        return Failed(
+        return NoScore(
             reason="wrong result", detail=f"returned {len(plain)} values for {len(items)} completions"
         )
     for value in plain:
         if value is not None and (isinstance(value, str | bytes) or not hasattr(value, "__float__")):
-            return Failed(reason="wrong result", detail=f"returned {value!r:.200} for a reward")
+            return NoScore(reason="wrong result", detail=f"returned {value!r:.200} for a reward")
     numbers = tuple(None if value is None else float(value) for value in plain)
     if any(number is not None and not math.isfinite(number) for number in numbers):
-        return Failed(reason="not finite", detail=f"returned {plain!r:.200}")
+        return NoScore(reason="not finite", detail=f"returned {plain!r:.200}")
     return numbers
 
 

@@ -33,7 +33,7 @@ from dora_rl.weights.protocol import VersionStore
 from dora_rl.weights.store import Store
 
 
-class Steps:
+class RankSteps:
     """One rank's trainer, and the step it is in."""
 
     def __init__(self, setup: RunSetup, trainer: PolicyTrainer) -> None:
@@ -87,7 +87,7 @@ class TrainerWorker:
     """Rank 0 of the trainer: obeys, has the other ranks follow, publishes and speaks."""
 
     def __init__(
-        self, channel: Channel, setup: RunSetup, steps: Steps, store: VersionStore, followers: Followers
+        self, channel: Channel, setup: RunSetup, steps: RankSteps, store: VersionStore, followers: Followers
     ) -> None:
         self._channel = channel
         self._setup = setup
@@ -207,7 +207,7 @@ def follow(channel: Channel, begin: say.Begin) -> None:
                 pass  # The store is rank 0's.
 
 
-def _opened(begin: say.Begin) -> Steps:
+def _opened(begin: say.Begin) -> RankSteps:
     setup, rank = begin.setup, begin.number
     layout = LiveLayout(root=Path(setup.run_directory))
     torch.set_num_threads(setup.devices.trainer_threads)
@@ -221,4 +221,4 @@ def _opened(begin: say.Begin) -> Steps:
         objects=begin.objects,
     )
     load_newest(trainer, layout.checkpoints)
-    return Steps(setup, trainer)
+    return RankSteps(setup, trainer)

@@ -12,7 +12,7 @@ decode, so T_longest and T_group depend on the step they bound: it is found by b
 from functools import lru_cache
 from math import ceil, exp
 
-from dora_rl.core.recipe import Recipe, Task
+from dora_rl.core.recipe import ImaginedTask, Recipe
 from dora_rl.core.record import Record
 from dora_rl.costs.length_moments import longest_wait_s, moments, quantile
 from dora_rl.costs.limit import DeviceSplit
@@ -83,7 +83,7 @@ def _decode_s(recipe: Recipe, split: DeviceSplit, step_s: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _longest_member(task: Task, group_size: int) -> float:
+def _longest_member(task: ImaginedTask, group_size: int) -> float:
     """Expected tokens of the longest of a group, its members taken as independent."""
     shares = ((i + 0.5) / _GRID for i in range(_GRID))
     return sum(quantile(task.lengths, u ** (1.0 / group_size)) for u in shares) / _GRID

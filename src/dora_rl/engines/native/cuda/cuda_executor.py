@@ -17,19 +17,19 @@ from dora_rl.engines.native.cuda.kernels.rotary import Heads
 from dora_rl.engines.native.cuda.lane import Lane, Shared, lane_bytes
 from dora_rl.engines.native.cuda.places import Places
 from dora_rl.engines.native.cuda.plan_buffers import Room
-from dora_rl.engines.native.cuda.plan_order import Ordering
+from dora_rl.engines.native.cuda.plan_order import PlanOrder
 from dora_rl.engines.native.cuda.slots import SLOT_BYTES, SlotSampling, cut_bytes
 from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.scheduling.step_plan import (
     CopyBlock,
-    Discard,
+    DiscardBlocks,
     Launched,
     Move,
-    Park,
+    ParkBlocks,
     Plan,
     Sampled,
     Table,
-    Unpark,
+    UnparkBlocks,
 )
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
@@ -70,7 +70,7 @@ class CudaExecutor:
         self._places = Places()
         self._parked: dict[int, Copied] = {}
         self._lanes = [Lane(model, config, room, self._shared) for room in _rooms(config)]
-        self._ordering = Ordering(self._lanes)
+        self._ordering = PlanOrder(self._lanes)
         self._moving_bytes_left = moving_bytes(model, config)
         self._synchronize()
 
@@ -123,11 +123,11 @@ class CudaExecutor:
             cache.copy(copies)
             copies = []
             match move:
-                case Park():
+                case ParkBlocks():
                     self._parked[move.ticket] = self._read_to_host(move.blocks, move.num_tokens)
-                case Unpark():
+                case UnparkBlocks():
                     cache.write(move.blocks, self._parked.pop(move.ticket).values)
-                case Discard():
+                case DiscardBlocks():
                     del self._parked[move.ticket]
         cache.copy(copies)
 

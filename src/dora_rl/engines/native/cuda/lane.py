@@ -17,16 +17,22 @@ from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.cuda.cache import BlockCache, Copied, to_device, to_host
 from dora_rl.engines.native.cuda.graphs import Filling, Graphs, Shape
 from dora_rl.engines.native.cuda.head import Head
-from dora_rl.engines.native.cuda.kernels.decode import MAX_SPLITS, Parts, Split, decode_attention, split_for
+from dora_rl.engines.native.cuda.kernels.decode import (
+    MAX_SPLITS,
+    Split,
+    SplitSums,
+    decode_attention,
+    split_for,
+)
 from dora_rl.engines.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
 from dora_rl.engines.native.cuda.kernels.rotary import Heads, Paging, Turning, rotate_and_store
 from dora_rl.engines.native.cuda.kernels.tiled import MAX_ROWS as TILE_ROWS
 from dora_rl.engines.native.cuda.mixture import Mixture
-from dora_rl.engines.native.cuda.plan_buffers import Room, Staging
+from dora_rl.engines.native.cuda.plan_buffers import PlanBuffers, Room
 from dora_rl.engines.native.cuda.slots import CUT_ROWS, SlotSampling
 from dora_rl.engines.native.cuda.trunk import Tokens, Trunk, Way, way_for
 from dora_rl.engines.native.engine_memory import serving_dtype
-from dora_rl.engines.native.scheduling.step_plan import Row
+from dora_rl.engines.native.scheduling.step_plan import PlannedRow
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Block, Decoder
 
@@ -83,13 +89,13 @@ class Lane:
         dtype, device = serving_dtype(config), shared.device
         self.room = room
         self._shared = shared
-        self._staging = Staging(
+        self._staging = PlanBuffers(
             room, filler_slot=shared.filler_slot, stretch_tokens=stretch_tokens(shared.heads), device=device
         )
         self._hidden_TH = torch.zeros(room.num_hidden, model.hidden_size, dtype=dtype, device=device)
         self._trunk = Trunk(model, max(room.num_rows, room.num_prefilled), dtype, device)
         self._head = Head(model, room.num_rows, dtype, device)
-        self._parts = Parts.empty(*split_room(room, config), shared.heads, device)
+        self._parts = SplitSums.empty(*split_room(room, config), shared.heads, device)
         self._stream = (
             torch.cuda.Stream(device, priority=0 if room.num_prefilled else -1)
             if device.type == "cuda"
@@ -121,13 +127,13 @@ class Lane:
 
     # --- a step ---------------------------------------------------------------------------------
 
-    def fits(self, rows: Sequence[Row]) -> bool:
+    def fits(self, rows: Sequence[PlannedRow]) -> bool:
         """Whether the lane's buffers have room for these rows."""
         return len(rows) <= self.room.num_rows and (
             bool(self.room.num_prefilled) or all(len(row.tokens) <= 1 for row in rows)
         )
 
-    def run(self, place: int, decoder: Decoder, rows: Sequence[Row]) -> tuple[Copied | None, int]:
+    def run(self, place: int, decoder: Decoder, rows: Sequence[PlannedRow]) -> tuple[Copied | None, int]:
         """Launch a step; return its answers on their way to the host, and how many they are."""
         counts, draws = self._staging.put(rows)
         if num := counts.num_decoded:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dora_rl.engines.native.cuda.kernels.embed import FROM_SLOT
-from dora_rl.engines.native.scheduling.step_plan import Row
+from dora_rl.engines.native.scheduling.step_plan import PlannedRow
 
 Integers = NDArray[np.int32]
 
@@ -36,8 +36,8 @@ class Counts:
 class _Rows:
     """Rows of a plan, sorted by kind."""
 
-    decoded: list[Row]
-    prefilled: list[Row]
+    decoded: list[PlannedRow]
+    prefilled: list[PlannedRow]
     sampled: list[tuple[int, int, int]]
     """Hidden row, slot and position of each draw."""
 
@@ -55,7 +55,7 @@ class Room:
         return self.num_rows + self.num_prefilled
 
 
-class Staging:
+class PlanBuffers:
     """The integers of the step in progress on the device, and of the next one on its way there."""
 
     def __init__(self, room: Room, *, filler_slot: int, stretch_tokens: int, device: torch.device) -> None:
@@ -89,7 +89,7 @@ class Staging:
         """The first token and the number of tokens of each stretch of prefilled tokens."""
         return self._prefill_words[3:].view(-1, 2)
 
-    def put(self, rows: Sequence[Row]) -> tuple[Counts, list[tuple[int, int, int]]]:
+    def put(self, rows: Sequence[PlannedRow]) -> tuple[Counts, list[tuple[int, int, int]]]:
         """Send the integers of a step; return its counts and its draws: hidden row, slot, position."""
         sorted_rows = self._sort(rows)
         num_sampled = self._put_decoded(sorted_rows)
@@ -103,7 +103,7 @@ class Staging:
         )
         return counts, sorted_rows.sampled
 
-    def _sort(self, rows: Sequence[Row]) -> _Rows:
+    def _sort(self, rows: Sequence[PlannedRow]) -> _Rows:
         found = _Rows(decoded=[], prefilled=[], sampled=[])
         num_prefilled = 0
         for row in rows:
@@ -131,7 +131,7 @@ class Staging:
         self._decode_words.copy_(words, non_blocking=True)
         return bucket(len(rows.sampled), self._room.num_rows)
 
-    def _put_prefilled(self, rows: Sequence[Row]) -> tuple[int, int] | None:
+    def _put_prefilled(self, rows: Sequence[PlannedRow]) -> tuple[int, int] | None:
         if not rows:
             return None
         tokens = np.fromiter((token for row in rows for token in row.tokens), dtype=np.int32)

@@ -16,7 +16,7 @@ from dora_rl.engines.native.scheduling.step_plan import Plan
 LaneT = TypeVar("LaneT", bound=Hashable)
 
 
-class Ordering(Generic[LaneT]):
+class PlanOrder(Generic[LaneT]):
     """Which launched plans the next one must wait for, by lane."""
 
     def __init__(self, lanes: Iterable[LaneT]) -> None:

@@ -14,14 +14,14 @@ from dora_rl.engines.native.scheduling.prefixes import Prefix, Prefixes
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.step_plan import (
     CopyBlock,
-    Discard,
+    DiscardBlocks,
     Draft,
     Entrant,
-    Park,
+    ParkBlocks,
     Plan,
-    Row,
+    PlannedRow,
     Table,
-    Unpark,
+    UnparkBlocks,
 )
 from dora_rl.engines.streams import stream_of
 
@@ -37,7 +37,7 @@ class Residency:
         self.host = HostRoom(limits.num_host_blocks)
         self._draft = Draft()
 
-    def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
+    def seal(self, version: int | None, rows: tuple[PlannedRow, ...]) -> Plan:
         """A plan of these rows, behind all moves to be made since the last one."""
         draft, self._draft = self._draft, Draft()
         return draft.seal(version, rows)
@@ -115,7 +115,7 @@ class Residency:
         if 0 < num_blocks <= self.host.num_free:
             sequence.ticket = self.host.new_ticket(num_blocks)
             self._draft.moves.append(
-                Park(
+                ParkBlocks(
                     ticket=sequence.ticket,
                     blocks=tuple(sequence.blocks[:num_blocks]),
                     num_tokens=sequence.num_computed,
@@ -131,7 +131,7 @@ class Residency:
         self._give(sequence)
         if sequence.ticket is not None:
             self.host.forget(sequence.ticket)
-            self._draft.moves.append(Discard(ticket=sequence.ticket))
+            self._draft.moves.append(DiscardBlocks(ticket=sequence.ticket))
             sequence.ticket = None
 
     # --- prefixes -------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Residency:
             self._extend(sequence)
         self.host.forget(ticket)
         sequence.ticket = None
-        self._draft.moves.append(Unpark(ticket=ticket, blocks=tuple(sequence.blocks)))
+        self._draft.moves.append(UnparkBlocks(ticket=ticket, blocks=tuple(sequence.blocks)))
 
     def _copy(self, source: int) -> int:
         target = self._pool.take(near=source + 1)

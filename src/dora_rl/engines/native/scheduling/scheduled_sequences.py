@@ -12,13 +12,13 @@ from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.prefixes import PrefixKey
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.sequence import Sequence
-from dora_rl.engines.native.scheduling.step_plan import Row
+from dora_rl.engines.native.scheduling.step_plan import PlannedRow
 from dora_rl.engines.native.scheduling.turns import Priority
 
 _PRIORITY = attrgetter("priority")
 
 
-class Batch:
+class ScheduledSequences:
     """Waiting, running and held sequences over the device's memory."""
 
     def __init__(self, limits: Limits, residency: Residency) -> None:
@@ -125,7 +125,7 @@ class Batch:
         firsts = ((version, _first_runnable(sequences)) for version, sequences in self._by_version.items())
         return {version: first.priority for version, first in firsts if first}
 
-    def rows(self, version: int) -> list[Row]:
+    def rows(self, version: int) -> list[PlannedRow]:
         """Rows of the next step of a version: decode first, then prefill in chunks, within its limit."""
         sequences = list(self._by_version[version])
         rows = self._decode_rows(sequences)
@@ -138,7 +138,7 @@ class Batch:
                 room -= row.num_tokens
         return rows
 
-    def _decode_rows(self, sequences: list[Sequence]) -> list[Row]:
+    def _decode_rows(self, sequences: list[Sequence]) -> list[PlannedRow]:
         """Rows of all decoding sequences. The host's hot loop: nothing but what each of them needs."""
         rows, block_size = [], self._limits.block_size
         for sequence in sequences:
@@ -150,7 +150,9 @@ class Batch:
             tokens, slot = sequence.tokens, sequence.slot
             assert slot is not None, "only a running sequence computes"
             known = (tokens[start],) if start < len(tokens) else ()
-            rows.append(Row(serial=sequence.serial, slot=slot, start=start, tokens=known, is_sampled=True))
+            rows.append(
+                PlannedRow(serial=sequence.serial, slot=slot, start=start, tokens=known, is_sampled=True)
+            )
             sequence.num_computed, sequence.num_tokens = num_tokens, num_tokens + 1
         return rows
 
@@ -175,12 +177,12 @@ def _first_runnable(sequences: list[Sequence]) -> Sequence | None:
     return next((sequence for sequence in sequences if sequence.is_runnable), None)
 
 
-def _chunk(sequence: Sequence, num_tokens: int) -> Row:
+def _chunk(sequence: Sequence, num_tokens: int) -> PlannedRow:
     """A row of prefill: counts its tokens as computed, and the draw behind the last as under way."""
     assert sequence.slot is not None, "only a running sequence computes"
     start, end = sequence.num_computed, sequence.num_computed + num_tokens
     is_sampled = end == sequence.num_tokens
-    row = Row(
+    row = PlannedRow(
         serial=sequence.serial,
         slot=sequence.slot,
         start=start,

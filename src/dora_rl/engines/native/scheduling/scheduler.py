@@ -8,9 +8,9 @@ Answers come back in the order of plans; those to a turn that is over are droppe
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.residency import Residency
-from dora_rl.engines.native.scheduling.scheduled_sequences import Batch
+from dora_rl.engines.native.scheduling.scheduled_sequences import ScheduledSequences
 from dora_rl.engines.native.scheduling.sequence import Sequence
-from dora_rl.engines.native.scheduling.step_plan import Plan, Row, Sampled
+from dora_rl.engines.native.scheduling.step_plan import Plan, PlannedRow, Sampled
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.scheduling.turns import Priority, VersionTurns
 from dora_rl.engines.protocol import EngineLoad
@@ -23,7 +23,7 @@ class Scheduler:
     def __init__(self, limits: Limits, stops: Stops) -> None:
         self.limits = limits
         self.residency = Residency(limits)
-        self._batch = Batch(limits, self.residency)
+        self._batch = ScheduledSequences(limits, self.residency)
         self._stops = stops
         self._turns = VersionTurns()
         self._sequences: dict[int, Sequence] = {}
@@ -160,7 +160,7 @@ class Scheduler:
         """A plan without rows that carries out all pending moves."""
         return self._sealed(None, ())
 
-    def _sealed(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
+    def _sealed(self, version: int | None, rows: tuple[PlannedRow, ...]) -> Plan:
         plan = self.residency.seal(version, rows)
         # Prompts come last; a decoding row is beyond its own.
         for row in reversed(rows):

@@ -22,7 +22,7 @@ class CopyBlock(Record, frozen=True):
     target: int
 
 
-class Park(Record, frozen=True):
+class ParkBlocks(Record, frozen=True):
     """Copy the KV of the first `num_tokens` tokens to host memory, under this ticket."""
 
     ticket: int
@@ -30,20 +30,20 @@ class Park(Record, frozen=True):
     num_tokens: int
 
 
-class Unpark(Record, frozen=True):
+class UnparkBlocks(Record, frozen=True):
     """Copy parked KV into these blocks and forget it."""
 
     ticket: int
     blocks: tuple[int, ...]
 
 
-class Discard(Record, frozen=True):
+class DiscardBlocks(Record, frozen=True):
     """Forget parked KV without reading it."""
 
     ticket: int
 
 
-Move = CopyBlock | Park | Unpark | Discard
+Move = CopyBlock | ParkBlocks | UnparkBlocks | DiscardBlocks
 
 
 class Table(Record, frozen=True):
@@ -64,7 +64,7 @@ class Entrant(Record, frozen=True):
     stream: Words
 
 
-class Row(Record, frozen=True):
+class PlannedRow(Record, frozen=True):
     """Consecutive tokens of one sequence to compute, and whether to draw the token after them."""
 
     serial: int
@@ -92,7 +92,7 @@ class Plan(Record, frozen=True):
 
     version: int | None
     """The version whose weights run the rows; None where there are no rows."""
-    rows: tuple[Row, ...]
+    rows: tuple[PlannedRow, ...]
     moves: tuple[Move, ...] = ()
     tables: tuple[Table, ...] = ()
     entrants: tuple[Entrant, ...] = ()
@@ -115,7 +115,7 @@ class Draft:
     entrants: list[Entrant] = field(default_factory=list)
     awaits_rows: bool = False
 
-    def seal(self, version: int | None, rows: tuple[Row, ...]) -> Plan:
+    def seal(self, version: int | None, rows: tuple[PlannedRow, ...]) -> Plan:
         """Make the plan out of this draft and these rows."""
         return Plan(
             version=version,

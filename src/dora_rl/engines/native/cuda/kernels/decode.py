@@ -197,7 +197,7 @@ def _decode(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class SplitSums:
     """Buffers for the split contexts of rows.
 
     Sums, masses and peaks, and how many have arrived (zero between launches).
@@ -209,7 +209,7 @@ class Parts:
     arrivals: Tensor
 
     @classmethod
-    def empty(cls, num_rows: int, max_splits: int, heads: Heads, device: torch.device | str) -> "Parts":
+    def empty(cls, num_rows: int, max_splits: int, heads: Heads, device: torch.device | str) -> "SplitSums":
         """Buffers for this many rows and splits."""
         places = num_rows * heads.num_heads * max_splits
         return cls(
@@ -238,7 +238,7 @@ def decode_attention(
     heads: Heads,
     turning: Turning,
     paging: Paging,
-    parts: Parts,
+    parts: SplitSums,
     split: Split,
     *,
     is_fused: bool,
