@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dora_rl.cli import checking
+from dora_rl.cli import doctor
 from dora_rl.core.history import encode_event
 from dora_rl.core.inputs import Fault, Replayed, RewardFault, Scored
 from dora_rl.core.recipe.resolution import resolve_recipe
@@ -123,8 +123,8 @@ def test_a_missing_package_is_named_with_its_cure_and_the_exit_code_says_so(
             raise PackageNotFoundError(name)
         return {"torch": "2.9.1"}.get(name, "9.9")
 
-    monkeypatch.setattr(checking, "version", version)
-    monkeypatch.setattr(checking, "gpus", list)
+    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "gpus", list)
     called = dora("doctor", "--json")
     by_name = {check["name"]: check for check in json.loads(called.out)}
     assert called.exit_code == 1
@@ -146,12 +146,12 @@ def test_the_doctor_listens_on_loopback_and_says_what_to_fix_where_it_cannot(
     def refused(*arguments: Any, **options: Any) -> Any:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(checking.socket, "create_connection", refused)
+    monkeypatch.setattr(doctor.socket, "create_connection", refused)
     found = checks_by_name(dora)
     assert found["loopback"]["state"] == "note"
     assert "Operation not permitted" in found["loopback"]["text"]
     assert "devices.trainer_ranks" in found["loopback"]["hint"]
-    monkeypatch.setattr(checking.socket, "socketpair", refused)
+    monkeypatch.setattr(doctor.socket, "socketpair", refused)
     called = dora("doctor")
     assert called.exit_code == 1
     assert "missing: socket pairs" in called.out

@@ -1,9 +1,15 @@
 """`dora report`: what came of a run, in words, and as one HTML page."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
+
+from dora_rl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from dora_rl.observe.report.run_facts import RunFacts
 
 
 def report(
@@ -15,6 +21,65 @@ def report(
 
     Works on runs that go on, were interrupted or crashed.
     """
-    from dora_rl.cli.reporting import report_run
+    _report_run(run, out, as_json=as_json)
 
-    report_run(run, out, as_json=as_json)
+
+def _report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
+    """Print the summary and write the page beside the run; without the page the summary is still printed."""
+    from dora_rl.observe.report.run_reader import read_run
+    from dora_rl.observe.report.text import show
+    from dora_rl.observe.terminal import stdout
+
+    run = read_run(root)
+    page, failure = _written(run, out or root / "report.html")
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(_fields(run, page))))
+    else:
+        show(stdout(), run)
+    if failure is not None:
+        raise failure
+    if not as_json:
+        typer.echo(f"wrote {page}")
+
+
+def _written(run: "RunFacts", path: Path) -> tuple[Path | None, UserError | None]:
+    """The page, or why there is none."""
+    from dora_rl.observe.report.page import write_page
+
+    try:
+        return write_page(run, path), None
+    except OSError as error:
+        return None, UserError(
+            f"cannot write {path}: {error.strerror}", hint="choose another place with --out"
+        )
+
+
+def _fields(run: "RunFacts", page: Path | None) -> dict[str, object]:
+    from dora_rl.observe.result_words import bottleneck
+
+    first_and_last = run.mean_reward or (None, None)
+    return {
+        "directory": run.directory,
+        "condition": run.condition,
+        "steps": run.state.version,
+        "steps_asked": run.recipe.steps,
+        "elapsed_s": run.elapsed_s,
+        "reward_first": first_and_last[0],
+        "reward_last": first_and_last[1],
+        "trainer_idle_fraction": run.trainer_idle_fraction,
+        "instance_idle_fraction": run.instance_idle_fraction,
+        "starved_s": run.starved_s,
+        "window_stall_s": run.window_stall_s,
+        "bottleneck": bottleneck(run, is_on_cpus=run.is_on_cpus) if run.steps else None,
+        "warnings": run.warnings,
+        "outcomes": run.state.outcomes,
+        "reward_failures": run.state.failures,
+        "worker_deaths": run.state.faults,
+        "num_replays": run.state.num_replays,
+        "num_different": run.state.num_different,
+        "overlong_prompts": run.num_overlong,
+        "overlong_held_out_prompts": run.num_overlong_held_out,
+        "evaluations": run.evaluations,
+        "step_facts": run.steps,
+        "page": str(page) if page else None,
+    }

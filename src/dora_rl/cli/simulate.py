@@ -1,12 +1,22 @@
 """`dora simulate`: one set-up under virtual time; `study` for comparisons, `replay` for an event log."""
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from typer.core import TyperGroup
 
 from dora_rl.cli import study
+from dora_rl.core.errors import DoraError
+
+if TYPE_CHECKING:
+    from dora_rl.core.history import Watcher
+    from dora_rl.core.recipe import Recipe
+    from dora_rl.observe.timeline import Timeline
+    from dora_rl.sim.simulated_run import Result
 
 
 class _RunOrFamily(TyperGroup):
@@ -72,16 +82,115 @@ def simulate(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from dora_rl.cli.running import run_one
-
     options = {"control.schedule": schedule, "seed": seed, "steps": steps}
     assignments = [f"{key}={value}" for key, value in options.items() if value is not None]
-    run_one(recipe, preset, [*assignments, *(sets or [])], as_json=as_json, log=log, out=out)
+    _simulate_one(recipe, preset, [*assignments, *(sets or [])], as_json=as_json, log=log, out=out)
 
 
 @app.command()
 def replay(path: Annotated[Path, typer.Argument(help="An event log, or a run.")]) -> None:
     """Feed a recorded run through the control plane again: does it decide the same?"""
-    from dora_rl.cli.running import replay_log
+    _replay_log(path)
 
-    replay_log(path)
+
+def _simulate_one(
+    file: Path | None,
+    preset: str | None,
+    assignments: Sequence[str],
+    *,
+    as_json: bool,
+    log: Path | None,
+    out: Path | None,
+) -> None:
+    """Run one set-up, leave behind what was asked for, and say what it gave."""
+    from dora_rl.observe.simulation_summary import show
+    from dora_rl.observe.terminal import stdout
+    from dora_rl.observe.timeline import Tracker
+    from dora_rl.sim.simulation_setup import complete, resolve
+
+    asked = resolve(preset=preset, file=file, assignments=assignments)
+    recipe = complete(asked)
+    _say_what_was_chosen(asked, recipe)
+    tracker = Tracker()
+    logs = [path for path in (log, out and out / "events.jsonl") if path]
+    result = _run(recipe, logs, [tracker.watch] if out else [])
+    if out:
+        _leave_behind(out, recipe, result, tracker.timeline())
+    if as_json:
+        typer.echo(_json(result))
+    else:
+        show(stdout(), recipe, result)
+
+
+def _replay_log(path: Path) -> None:
+    """Say whether control decides again as it did; a difference is a failure.
+
+    The log of a simulation, or of a live run, or the directory of one.
+    """
+    from dora_rl.core.history import History
+    from dora_rl.observe.terminal import say
+    from dora_rl.run.open_run import replay_live
+    from dora_rl.run.run_layout import LiveLayout
+    from dora_rl.sim.history_replay import replay_history
+
+    live = LiveLayout(root=path if path.is_dir() else path.parent)
+    is_live = live.setup.exists() and path in (live.root, live.events)
+    history = History(live.events if is_live else path)
+    found = replay_live(live.root) if is_live else replay_history(history)
+    if history.torn_line:
+        say(f"{path} breaks off at line {history.torn_line}: the run did not end in order")
+    if (d := found.difference) is None:
+        typer.echo(f"the same {found.num_decisions:,} decisions to {found.num_inputs:,} inputs")
+        return
+    recorded, replayed = d.recorded or "nothing", d.refusal or d.replayed or "nothing"
+    raise DoraError(
+        f"seq {d.seq}: after {d.event} the log has {recorded}, the replay {replayed}",
+        hint="the log was altered, or written by a version that decides otherwise",
+    )
+
+
+def _say_what_was_chosen(asked: "Recipe", recipe: "Recipe") -> None:
+    from dora_rl.observe.terminal import say
+
+    if asked.cluster != recipe.cluster:
+        c = recipe.cluster
+        place = (
+            f"{c.elastic_gpus} generate and train in turn" if c.elastic_gpus else f"{c.rollout_gpus} generate"
+        )
+        say(f"planner: of {c.gpus} GPUs {place}, in instances of {c.tensor_parallel}")
+
+
+def _run(recipe: "Recipe", logs: Sequence[Path], watchers: Sequence["Watcher"]) -> "Result":
+    from dora_rl.core.history import HistoryWriter
+    from dora_rl.core.inputs import Published
+    from dora_rl.observe.terminal import progress
+    from dora_rl.sim.simulated_run import simulate as run_simulation
+
+    with ExitStack() as stack:
+        written = [stack.enter_context(HistoryWriter(path, recipe)).watch for path in logs]
+        advance = stack.enter_context(progress("simulating", recipe.steps))
+        return run_simulation(
+            recipe, [*watchers, *written, lambda e, _: advance("") if type(e) is Published else None]
+        )
+
+
+def _leave_behind(out: Path, recipe: "Recipe", result: "Result", timeline: "Timeline") -> None:
+    from dora_rl.core.struct_loader import to_yaml
+
+    # Matplotlib takes longer to load than most runs take.
+    from dora_rl.observe.pictures.look import save
+    from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
+    from dora_rl.observe.terminal import say
+
+    (out / "recipe.yaml").write_text(to_yaml(recipe), encoding="utf-8")
+    (out / "result.json").write_text(f"{_json(result)}\n", encoding="utf-8")
+    title = f"{result.schedule}: {result.step_time_s:,.0f} s a step, {result.share_of_limit:.0%} of the limit"
+    panel = Panel(
+        title=f"{recipe.model} on {result.gpus} x {recipe.cluster.gpu}", gpus=result.gpus, timeline=timeline
+    )
+    save(draw_timelines([panel], timeline.end, title=title), out / "timeline.png")
+    say(f"wrote result.json, recipe.yaml, events.jsonl and timeline.png into {out}")
+
+
+def _json(result: "Result") -> str:
+    return msgspec.json.format(msgspec.json.encode(result)).decode()
