@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class BenchDevice(StrEnum):
-    """A kind of device, as an option."""
+    """The kind of device a benchmark runs on, as an option."""
 
     CPU = "cpu"
     CUDA = "cuda"

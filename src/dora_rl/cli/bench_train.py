@@ -54,7 +54,7 @@ def train(
 
 
 def _tell(row: "TrainTiming") -> None:
-    """Each row as it comes: a long run that is cut short has said something."""
+    """Print a row as soon as it is measured, so that a run cut short has shown something."""
     phases = "  ".join(f"{phase} {1e3 * seconds:.0f} ms" for phase, seconds in row.phases_s.items())
     speed = f"{row.tokens_per_s:,.0f} tokens/s, {row.flops_per_s / 1e12:.1f} TFLOP/s"
     typer.echo(f"{row.shape} {row.name}: {row.failure or f'{speed}; {phases}'}", err=True)

@@ -30,7 +30,7 @@ app.command()(report.report)
 app.command()(train.train)
 
 EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
-"""What a command may find missing, and the extra that brings it."""
+"""Packages that a command may find missing, with the extra that brings each."""
 
 
 def _show_version(is_asked: bool) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _RunOrFamily(TyperGroup):
-    """Options of its own and sub-commands: the recipe is an argument only where no sub-command is named."""
+    """A command with sub-commands: the recipe is an argument only where no sub-command is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["names_command"] = bool(args) and args[0] in self.commands

@@ -77,7 +77,7 @@ def train(
 
 
 def _start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
-    """Run a recipe, or only say what it would be."""
+    """Run a recipe, or with --dry-run only print its plan."""
     from dora_rl import api
     from dora_rl.core.recipe.resolution import resolve_recipe
 
@@ -90,14 +90,14 @@ def _start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool
 
 
 def _resume(root: Path, *, as_json: bool) -> None:
-    """Go on with a run that was cut short."""
+    """Continue a run that was cut short."""
     from dora_rl import api
 
     _finish(_ended(lambda: api.resume(root, progress="terminal")), None, as_json=as_json)
 
 
 def _ended(work: "Callable[[], Run]") -> "Run":
-    """The run, complete or interrupted in order; an interrupt before it began ends the command."""
+    """The run after `work`, complete or interrupted; an interrupt before it began ends the command."""
     from dora_rl.api.run_handle import Interrupted
     from dora_rl.observe.terminal import say
 
@@ -124,7 +124,7 @@ def _print_plan(plan: "RunPlan", *, as_json: bool) -> None:
 
 
 def _finish(run: "Run", began: float | None, *, as_json: bool) -> None:
-    """Say what came of a run, and write its report."""
+    """Print the result of a run, and write its report."""
     from dora_rl.observe.run_plan_view import summary_lines
 
     assert run.summary is not None, "it ended in this process"

@@ -12,19 +12,19 @@ from dora_rl.costs.train_cost import train_cost
 
 
 class Memory(Record, frozen=True):
-    """Bytes on one device of each kind at their peak."""
+    """Bytes on one rollout GPU and on one training GPU at their peak."""
 
     gpu_bytes: float
     weights_bytes: float
-    """Of one version, on a rollout GPU."""
+    """Bytes of one version's weights on a rollout GPU."""
     kv_bytes: float
-    """Room for KV beside it."""
+    """Bytes left for KV beside one version on a rollout GPU."""
     trainer_bytes: float
-    """Weights, gradients and optimizer state, on a training GPU."""
+    """Bytes of weights, gradients and optimizer state on a training GPU."""
 
 
 def memory(recipe: Recipe, tensor_parallel: int) -> Memory:
-    """What each kind of device holds."""
+    """The memory that a recipe needs on each kind of device."""
     cost, training = rollout_cost(recipe, tensor_parallel), train_cost(recipe)
     return Memory(
         gpu_bytes=cost.gpu.memory_bytes,
@@ -35,23 +35,23 @@ def memory(recipe: Recipe, tensor_parallel: int) -> Memory:
 
 
 def training_gpus(recipe: Recipe) -> int:
-    """Devices that train, always or in turn."""
+    """Number of devices that train, always or in turn."""
     return recipe.cluster.gpus - (recipe.cluster.rollout_gpus or 0)
 
 
 def fewest_training_gpus(recipe: Recipe) -> int:
-    """Devices below which the trainer's state does not fit."""
+    """Number of devices below which the trainer's state does not fit."""
     cost = train_cost(recipe)
     return int(-(-cost.state_bytes // (cost.gpu.memory_bytes * recipe.cluster.memory_share)))
 
 
 def versions_that_fit(recipe: Recipe, tensor_parallel: int) -> int:
-    """Versions one instance may hold at once."""
+    """Number of versions that one instance may hold at once."""
     return rollout_cost(recipe, tensor_parallel).spec(recipe, node=0, elastic=False).versions_that_fit
 
 
 def check_memory(recipe: Recipe, *, num_versions: int) -> None:
-    """Refuse a decided set-up that does not fit; `num_versions` may be live at once."""
+    """Raise an error if a decided set-up does not fit; `num_versions` may be live at once."""
     _check_trainer(recipe)
     assert recipe.cluster.tensor_parallel is not None, "the split must be chosen first"
     _check_versions(recipe, recipe.cluster.tensor_parallel, num_versions)
@@ -69,7 +69,7 @@ def _check_trainer(recipe: Recipe) -> None:
 
 
 def _check_versions(recipe: Recipe, tensor_parallel: int, num_versions: int) -> None:
-    """Shared placement puts every live version on every instance."""
+    """Raise an error if an instance cannot hold every live version, as shared placement needs."""
     fit = versions_that_fit(recipe, tensor_parallel)
     if recipe.control.placement == "shared" and fit < num_versions:
         raise ConfigError(

@@ -1,11 +1,11 @@
-"""Named GPUs: vendors' figures, in bytes and seconds. Efficiencies are applied elsewhere."""
+"""Named GPUs: vendors' figures, in bytes and seconds. Efficiencies are applied by the cost models."""
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 
 
 class GpuModel(Record, frozen=True):
-    """What one model of GPU can do, by its data sheet."""
+    """The figures of one model of GPU, by its data sheet."""
 
     name: str
     memory_bytes: float
@@ -47,12 +47,13 @@ GPUS = {
 
 
 def gpu_like(device_name: str) -> GpuModel | None:
-    """The GPU that a driver calls so, for example `NVIDIA H200 NVL`; None if it is none of these."""
+    """The GPU by a driver's name for it, such as `NVIDIA H200 NVL`; None if it is not known."""
     written = device_name.replace(" ", "").lower()
     return next((GPUS[name] for name in sorted(GPUS, key=len, reverse=True) if name.lower() in written), None)
 
 
 def find_gpu(name: str) -> GpuModel:
+    """The GPU of this name; an error that lists the known ones if there is none."""
     for known, gpu in GPUS.items():
         if known.lower() == name.lower():
             return gpu

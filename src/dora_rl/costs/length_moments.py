@@ -1,4 +1,4 @@
-"""Moments of the length models: what the cost models need to know of a distribution."""
+"""Moments of the length models: the figures of a distribution that the cost models need. Pure."""
 
 import json
 from functools import lru_cache
@@ -14,7 +14,7 @@ _GRID = 4096
 
 
 class Moments(Record, frozen=True):
-    """Tokens a trajectory generates, and the KV it holds on average while it does."""
+    """Tokens that a trajectory generates, and the KV it holds on average while it does."""
 
     mean: float
     longest: float
@@ -33,7 +33,7 @@ def quantile(lengths: Lognormal | Empirical, u: float) -> int:
 
 @lru_cache(maxsize=64)
 def moments(task: ImaginedTask) -> Moments:
-    """Integrated over a fine grid of quantiles; prompts and environment tokens count as context."""
+    """The moments of a task's lengths, over a fine grid of quantiles; context includes the prompt."""
     values = [quantile(task.lengths, (i + 0.5) / _GRID) for i in range(_GRID)]
     mean = sum(values) / _GRID
     square = sum(v * v for v in values) / _GRID
@@ -43,13 +43,13 @@ def moments(task: ImaginedTask) -> Moments:
 
 
 def tokens_per_trajectory(task: ImaginedTask) -> float:
-    """Prompt, response and environment tokens."""
+    """Mean tokens of a trajectory: prompt, response and environment."""
     extra = (task.turns.mean_turns - 1.0) * task.turns.environment_tokens
     return task.prompt_tokens + extra + moments(task).mean
 
 
 def longest_wait_s(task: ImaginedTask) -> float:
-    """Time the environment takes in an episode with very many turns: one in ten thousand has more."""
+    """Seconds of the environment in an episode of very many turns: one in ten thousand has more."""
     turns = task.turns
     if turns.mean_turns == 1.0:
         return 0.0

@@ -17,7 +17,7 @@ from dora_rl.costs.train_cost import train_cost
 
 
 class DeviceSplit(Record, frozen=True):
-    """One division of the devices and the times it gives."""
+    """One division of the devices, and the seconds that each side of a step takes under it."""
 
     rollout_gpus: int
     tensor_parallel: int
@@ -44,14 +44,14 @@ def instance_tokens_per_s(cost: RolloutCost, recipe: Recipe) -> float:
 
 
 def split_times(recipe: Recipe, rollout_gpus: int, tensor_parallel: int) -> DeviceSplit:
-    """What one split gives, all devices busy."""
+    """The seconds of one split, all devices busy."""
     train_s = _train_s(recipe, recipe.cluster.gpus - rollout_gpus)
     generate_s = _generate_s(recipe, rollout_gpus, tensor_parallel)
     return _split(recipe, rollout_gpus, tensor_parallel, train_s, generate_s)
 
 
 def in_turn(recipe: Recipe, tensor_parallel: int) -> DeviceSplit:
-    """What devices give that all generate and then all train."""
+    """The seconds of devices that all generate and then all train."""
     gpus = recipe.cluster.gpus
     total_s = _train_s(recipe, gpus) + _generate_s(recipe, gpus, tensor_parallel)
     return _split(recipe, gpus, tensor_parallel, total_s, total_s)
@@ -91,6 +91,6 @@ def splits(recipe: Recipe, tensor_parallel: int) -> Iterator[DeviceSplit]:
 
 
 def limit(recipe: Recipe, tensor_parallel: int) -> DeviceSplit:
-    """The best split and its times."""
+    """The split with the shortest step, and its seconds: the zero-bubble limit."""
     found = min(splits(recipe, tensor_parallel), key=lambda split: split.step_s, default=None)
     return found or in_turn(recipe, tensor_parallel)

@@ -4,11 +4,11 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 
 _BYTES = 2
-"""Weights and KV are served in bf16."""
+"""Bytes of a value: weights and KV are served in bf16."""
 
 
 class ModelShape(Record, frozen=True):
-    """The sizes of a decoder-only transformer, by which it costs what it costs."""
+    """The sizes of a decoder-only transformer that decide its costs."""
 
     name: str
     layers: int
@@ -17,7 +17,7 @@ class ModelShape(Record, frozen=True):
     kv_heads: int
     head_dim: int
     ffn: int
-    """Width of the feed-forward part, of one expert where there are several."""
+    """Width of the feed-forward part, or of one expert where there are several."""
     vocabulary: int
     tied: bool = False
     experts: int = 1
@@ -30,7 +30,7 @@ class ModelShape(Record, frozen=True):
 
     @property
     def dense_parameters(self) -> float:
-        """Everything every token passes through."""
+        """Number of parameters that every token passes through."""
         attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         router = self.width * self.experts if self.experts > 1 else 0
         embeddings = self.vocabulary * self.width * (1 if self.tied else 2)
@@ -50,11 +50,11 @@ class ModelShape(Record, frozen=True):
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of KV a token takes."""
+        """Bytes of KV of one token."""
         return 2 * self.layers * self.kv_heads * self.head_dim * _BYTES
 
     def weight_bytes_read(self, batch: float, imbalance: float) -> float:
-        """Weights a decode step of `batch` requests touches: with experts, those that some token chose."""
+        """Bytes of weights that a decode step of `batch` requests reads; of experts, only those chosen."""
         if self.experts == 1:
             return self.weight_bytes
         chosen: float = 1.0 - (1.0 - self.experts_per_token / self.experts) ** batch

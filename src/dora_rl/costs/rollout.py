@@ -13,13 +13,13 @@ from dora_rl.costs.hardware import GpuModel, find_gpu
 from dora_rl.costs.model_shapes import ModelShape, find_shape
 
 _ALLREDUCE_S = 8e-6
-"""Latency of one all-reduce in a tensor-parallel instance; two a layer."""
+"""Seconds of latency of one all-reduce in a tensor-parallel instance; there are two a layer."""
 _ACTIVATION_SHARE = 0.03
-"""Device memory kept for activations and graphs."""
+"""Share of device memory kept for activations and graphs."""
 
 
 class RolloutCost(Record, frozen=True):
-    """One instance: `gpus` devices that hold one model by tensor parallelism."""
+    """The costs of one instance: `gpus` devices that hold one model by tensor parallelism."""
 
     gpu: GpuModel
     shape: ModelShape
@@ -31,18 +31,18 @@ class RolloutCost(Record, frozen=True):
 
     @property
     def kv_read_s(self) -> float:
-        """Seconds a step takes longer for each token of KV it reads."""
+        """Seconds that a decode step takes longer for each token of KV it reads."""
         return self.shape.kv_bytes / self._bandwidth
 
     def pass_s(self, batch: float) -> float:
-        """Seconds of the device for one pass over the weights, KV left out."""
+        """Device seconds of one pass over the weights, without KV."""
         read = self.shape.weight_bytes_read(batch, self.costs.expert_imbalance) / self._bandwidth
         compute = 2.0 * self.shape.active_parameters * batch / self._flops
         collective = 2 * self.shape.layers * _ALLREDUCE_S if self.gpus > 1 else 0.0
         return max(read, compute) + collective
 
     def step_s(self, batch: float, kv_tokens: float, num_versions: int = 1) -> float:
-        """Seconds in which every request gains one token; versions of one instance decode in turn."""
+        """Seconds of one decode step of all requests; versions of one instance decode in turn."""
         passes = num_versions * self.pass_s(batch / num_versions)
         device = passes + kv_tokens * self.kv_read_s
         return max(num_versions * self.costs.decode_floor_s, device) + self.overhead_s(num_versions)
@@ -64,7 +64,7 @@ class RolloutCost(Record, frozen=True):
         return int((usable - num_versions * self.shape.weight_bytes) / self.shape.kv_bytes)
 
     def spec(self, recipe: Recipe, *, node: int, elastic: bool) -> InstanceSpec:
-        """What such an instance says about itself."""
+        """The spec with which such an instance joins a fleet."""
         c = recipe.cluster
         return InstanceSpec(
             slots=c.slots,
@@ -79,7 +79,7 @@ class RolloutCost(Record, frozen=True):
     # --- moving things ---
 
     def load_s(self, versions_apart: int) -> float:
-        """Seconds to change to a version so many deltas away; never more than the full weights."""
+        """Seconds to load a version `versions_apart` deltas away; never more than the full weights."""
         share = min(1.0, max(1, versions_apart) * self.costs.delta_share)
         return 0.1 + share * self.shape.weight_bytes / (self.gpus * 0.8 * self.gpu.cluster_link)
 
@@ -91,7 +91,7 @@ class RolloutCost(Record, frozen=True):
         return 0.005 + self.kv_bytes(tokens) / (self.gpus * 0.8 * link)
 
     def host_s(self, tokens: float) -> float:
-        """Seconds to take KV to host memory, or back."""
+        """Seconds to move the KV of `tokens` to host memory, or back."""
         return self.kv_bytes(tokens) / (self.gpus * self.gpu.host_link)
 
     # --- inside ---
@@ -118,12 +118,12 @@ def rollout_cost(recipe: Recipe, gpus: int) -> RolloutCost:
 
 
 def fits(cost: RolloutCost, recipe: Recipe) -> bool:
-    """Room for the weights and for one trajectory of the greatest length."""
+    """Whether the weights and one trajectory of the greatest length fit on an instance."""
     return cost.kv_tokens() >= recipe.task.prompt_tokens + recipe.task.lengths.max_tokens
 
 
 def instance_sizes(recipe: Recipe) -> list[int]:
-    """GPUs an instance may have: what the recipe says, or each power of two in a node that fits."""
+    """Numbers of GPUs an instance may have: the recipe's, or each power of two in a node that fits."""
     c = recipe.cluster
     if c.tensor_parallel is not None:
         return [rollout_cost(recipe, c.tensor_parallel).gpus]

@@ -26,13 +26,13 @@ class TrainCost(Record, frozen=True):
         return self.compute_s(tokens, gpus) + self.fixed_s
 
     def publish_s(self, gpus: int) -> float:
-        """Seconds a publish holds the trainer up."""
+        """Seconds for which a publish holds the trainer up."""
         delta = self.costs.delta_share * self.shape.weight_bytes
         return self.costs.publish_s + delta / (gpus * 0.8 * self.gpu.cluster_link)
 
     @property
     def state_bytes(self) -> float:
-        """bf16 weights and gradients, float32 master weights and two moments."""
+        """Bytes of the trainer's state: bf16 weights and gradients, float32 masters and two moments."""
         return 16.0 * self.shape.parameters
 
 

@@ -1,4 +1,4 @@
-"""A plan, shown: what to do, what it gives, and how much each choice matters."""
+"""A cluster plan, shown: what to do, what it gives, and how much each choice matters. Decides nothing."""
 
 from collections.abc import Iterator
 
@@ -16,6 +16,7 @@ _GIB = 2.0**30
 
 
 def show(console: Console, plan: ClusterPlan) -> None:
+    """Print a cluster plan."""
     c = plan.recipe.cluster
     batch = plan.recipe.batch
     console.print(
@@ -67,12 +68,12 @@ def _options(plan: ClusterPlan) -> Table:
 
 
 def _value(option: Option, parts: int) -> str:
-    """The value for the whole cluster."""
+    """The value of an option, scaled from a part to the whole cluster."""
     return str(parts * option.result.rollout_gpus) if option.what == "rollout GPUs" else option.value
 
 
 def as_json(plan: ClusterPlan) -> str:
-    """Everything a script may want, the whole cluster's numbers."""
+    """A cluster plan as JSON, with the whole cluster's numbers, for scripts."""
     r, k = plan.result, plan.parts
     fields = {
         "model": plan.recipe.model,

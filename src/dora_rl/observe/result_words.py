@@ -1,15 +1,15 @@
-"""What a result means, in words."""
+"""What the result of a run means, in words. Reads numbers; decides nothing."""
 
 from typing import Protocol
 
 from dora_rl.sim.simulated_run import Result
 
 _BUSY = 0.05
-"""A side that idles for less is the bottleneck."""
+"""Share of idle time below which a side is the bottleneck."""
 
 
 class BusyShares(Protocol):
-    """Who was busy and who waited, in a simulated run or a live one."""
+    """How busy trainer and instances were, in a simulated run or a live one."""
 
     @property
     def trainer_idle_fraction(self) -> float: ...
@@ -34,7 +34,7 @@ class BusyShares(Protocol):
 
 
 def bottleneck(result: BusyShares, *, is_on_cpus: bool = False) -> str:
-    """Who holds the step up, and what would help."""
+    """Which side holds a step up, and what would help, in a sentence."""
     trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
     if trainer < _BUSY:
         return f"the trainer: it is busy {1 - trainer:.0%} of the time, so only faster training would help"
@@ -63,7 +63,7 @@ def bottleneck(result: BusyShares, *, is_on_cpus: bool = False) -> str:
 
 
 def all_clear(result: Result) -> str:
-    """The laws, counted from outside."""
+    """How the laws held in a simulated run, in a sentence, counted from outside of control."""
     broken = [
         f"{count:,} {what}"
         for count, what in (
@@ -80,14 +80,14 @@ def all_clear(result: Result) -> str:
 
 
 def overlong(num_prompts: int, num_left_out: int, max_tokens: int | None, *, what: str = "prompts") -> str:
-    """`2 of 10 prompts are longer than 512 tokens and were left out`."""
+    """The sentence `2 of 10 prompts are longer than 512 tokens and were left out`."""
     verb, were = ("is", "was") if num_left_out == 1 else ("are", "were")
     limit = "the limit" if max_tokens is None else f"{max_tokens:,} tokens"
     return f"{num_left_out:,} of {num_prompts:,} {what} {verb} longer than {limit} and {were} left out"
 
 
 def count(number: int, noun: str) -> str:
-    """`1 group`, `2 groups`, `2 processes`."""
+    """A number and its noun: `1 group`, `2 groups`, `2 processes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural(noun)}"
 
 

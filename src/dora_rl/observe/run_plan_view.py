@@ -1,4 +1,4 @@
-"""A plan for people and for scripts, and what is said when a run is over."""
+"""The plan of a run for people and for scripts, and the lines when a run is over. Decides nothing."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ _LABEL = 12
 
 
 def show_plan(console: Console, plan: RunPlan) -> None:
-    """The resolved recipe, who runs where, memory and disk."""
+    """Print a run's plan: the resolved recipe, which process runs where, memory and disk."""
     console.print(escape(_resolved(plan)), highlight=False, soft_wrap=True)
     for label, text in _lines(plan):
         console.print(f"[dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
@@ -29,7 +29,7 @@ def show_plan(console: Console, plan: RunPlan) -> None:
 
 
 def plan_as_json(plan: RunPlan) -> str:
-    """The same as one object."""
+    """A run's plan as one JSON object, for scripts."""
     devices = plan.setup.devices
     fields = {
         "recipe": to_dict(plan.setup.recipe),
@@ -53,7 +53,7 @@ def plan_as_json(plan: RunPlan) -> str:
 
 
 def overlong_lines(plan: RunPlan) -> Iterator[str]:
-    """What is not in the run, where anything is not."""
+    """Sentences about the prompts that were left out of the run, if any."""
     limit = plan.setup.data.max_prompt_tokens
     for what, num_left_out, num_kept in (
         ("prompts", plan.num_overlong, plan.num_rows),
@@ -64,7 +64,7 @@ def overlong_lines(plan: RunPlan) -> Iterator[str]:
 
 
 def start_lines(plan: RunPlan) -> Iterator[str]:
-    """What somebody who starts a run wants to see of its plan."""
+    """Lines about a plan for somebody who starts the run: devices, schedule, prompts left out."""
     setup, batch = plan.setup, plan.setup.recipe.batch
     max_staleness = make_schedule(setup.recipe.control, batch).max_staleness
     steps = f"{count(setup.recipe.steps, 'step')} of {count(batch.groups, 'group')} of {batch.group_size}"
@@ -76,7 +76,10 @@ def start_lines(plan: RunPlan) -> Iterator[str]:
 def summary_lines(
     summary: RunSummary, metrics: Sequence[Metrics] = (), whole_s: float | None = None
 ) -> Iterator[str]:
-    """How a run ended; `metrics` are all that it wrote, `whole_s` is from the command to now."""
+    """Lines about how a run ended.
+
+    `metrics` are all that the run wrote; `whole_s` is the seconds from the command to now.
+    """
     done = f"{count(summary.steps, 'step')} in {duration(summary.elapsed_s)}"
     if whole_s is not None:
         done += f" ({duration(whole_s)} with preparations)"
@@ -97,7 +100,7 @@ def summary_lines(
 
 
 def _held_out(metrics: Sequence[Metrics], num_steps: int) -> Iterator[str]:
-    """The first evaluation and the last."""
+    """The line about held-out rewards: the first evaluation and the last."""
     found = {int(step): float(reward) for row in metrics
              if isinstance(step := row.get("step"), int | float)
              and isinstance(reward := row.get("eval/reward"), int | float)}  # fmt: skip
@@ -114,7 +117,7 @@ def _when(step: int, num_steps: int) -> str:
 
 
 def _resolved(plan: RunPlan) -> str:
-    """The recipe without what only the simulator reads."""
+    """The recipe as YAML, without what only the simulator reads."""
     whole = to_dict(plan.setup.recipe)
     return yaml.safe_dump(
         {key: value for key, value in whole.items() if key not in ("task", "simulation")}, sort_keys=False
@@ -194,7 +197,7 @@ def _ledger(plan: RunPlan) -> object:
 
 
 def in_units(num_bytes: int) -> str:
-    """For people."""
+    """A number of bytes in KiB, MiB or GiB, for people to read."""
     if num_bytes < 2**20:
         return f"{num_bytes / 2**10:.1f} KiB"
     return f"{num_bytes / 2**20:,.1f} MiB" if num_bytes < 2**30 else f"{num_bytes / 2**30:,.2f} GiB"

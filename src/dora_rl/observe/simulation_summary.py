@@ -1,4 +1,4 @@
-"""One run on one screen."""
+"""The result of one simulated run, on one screen."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _LABEL = 15
 
 
 def show(console: Console, recipe: Recipe, result: Result) -> None:
-    """Print what a run gave."""
+    """Print the result of a simulated run."""
     console.print(f"[bold]{recipe.model}[/] on {result.gpus} x {recipe.cluster.gpu}, schedule "
                   f"[bold]{result.schedule}[/], {result.steps} steps, seed {result.seed}",
                   highlight=False)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tables: the look of those in the terminal, and CSV files for everything else that reads them."""
+"""Tables: their look in the terminal, and CSV files for everything else that reads them."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def table(title: str, *columns: str, caption: str = "") -> Table:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Cell]]) -> Path:
-    """The rows under a header made of their keys, which must be the same for all."""
+    """Write rows as CSV under a header of their keys, which must be the same for all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

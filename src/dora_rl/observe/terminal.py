@@ -7,25 +7,26 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _PIPED_WIDTH = 150
-"""Columns of a table that is written to a file: nothing there wraps."""
+"""Columns of a table that is written to a pipe or a file: nothing there wraps."""
 
 Advance = Callable[[str], None]
 """Called when one more unit of work is done, with what is being done next."""
 
 
 def stdout() -> Console:
+    """The console for results: as wide as the terminal, or wide enough for a table in a pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=_PIPED_WIDTH)
 
 
 def say(text: str) -> None:
-    """A remark that is no result."""
+    """Print a remark that is no result, to stderr."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Advance]:
-    """A bar on stderr that disappears when the work is done."""
+    """Show a progress bar on stderr until the block ends; the yielded function advances it."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

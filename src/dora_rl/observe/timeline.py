@@ -15,7 +15,7 @@ from dora_rl.core.record import Record
 
 
 class TimelineSpan(Record, frozen=True):
-    """A stretch of time and what it was: a kind of wait, the number of a batch, an instance."""
+    """A stretch of time in seconds and what it was: a kind of wait, the number of a batch, an instance."""
 
     begin: float
     end: float
@@ -23,7 +23,7 @@ class TimelineSpan(Record, frozen=True):
 
 
 class LoadPoint(Record, frozen=True):
-    """From `at` on, `running` requests of `version` decode."""
+    """A change of an instance's load: from `at` on, `running` requests of `version` decode."""
 
     at: float
     version: int
@@ -31,27 +31,29 @@ class LoadPoint(Record, frozen=True):
 
 
 class Timeline(Record, frozen=True, gc=True):
-    """One run, ready to be drawn."""
+    """The timeline of one run, ready to be drawn; times in seconds of the run."""
 
     end: float
     specs: dict[int, InstanceSpec]
     loads: dict[int, list[LoadPoint]]
-    """What each instance decodes, change by change."""
+    """Changes of load of each instance, in order."""
     lent: list[TimelineSpan]
-    """Elastic instances that train."""
+    """Spans in which an elastic instance was with the trainer."""
     down: list[TimelineSpan]
-    """Instances that are gone."""
+    """Spans in which an instance was gone."""
     trained: list[TimelineSpan]
+    """Spans in which a batch was trained on."""
     waited: list[TimelineSpan]
+    """Spans in which the trainer waited, by reason."""
     published: list[float]
-    """When each version became visible, the first train step's first."""
+    """Seconds at which each version was published, from version 1 on."""
 
 
 class Tracker:
-    """Follows requests over instances; `watch` has the form of a simulation's watcher."""
+    """Follows requests over instances; its `watch` is a watcher of the run."""
 
     def __init__(self, *, keeps_history: bool = True) -> None:
-        """Without history only what runs now is known, in memory that does not grow with the run."""
+        """Without history only the present load is known, in memory that does not grow with the run."""
         self._keeps_history = keeps_history
         self._now = 0.0
         self._specs: dict[int, InstanceSpec] = {}
@@ -92,7 +94,7 @@ class Tracker:
 
     @property
     def running(self) -> dict[int, dict[int, int]]:
-        """Requests that decode now, by instance and version."""
+        """Number of requests that decode now, by instance and version."""
         by_instance: dict[int, dict[int, int]] = {instance: {} for instance in sorted(self._specs)}
         for (instance, version), running in sorted(self._running.items()):
             if running:
@@ -100,6 +102,7 @@ class Tracker:
         return by_instance
 
     def timeline(self) -> Timeline:
+        """The timeline up to the last input; needs a tracker that keeps history."""
         assert self._keeps_history, "this tracker kept nothing to draw"
         return Timeline(
             end=self._now,
@@ -180,7 +183,7 @@ class Tracker:
 
 
 class Spans:
-    """Spans of time, some of them still open."""
+    """Spans of time by what they were, some of them still open."""
 
     def __init__(self) -> None:
         self._closed: list[TimelineSpan] = []

@@ -1,6 +1,6 @@
 """The audit: laws 1 to 4 checked from the outside.
 
-Sees only inputs and decisions, never the control plane's own books, so a mistake there cannot hide
+Sees only inputs and decisions, never the control plane's own state, so a mistake there cannot hide
 itself. Live runs can be audited from their event log in the same way.
 """
 
@@ -15,7 +15,7 @@ from dora_rl.core.record import Record
 
 
 class Audit:
-    """Follows every admitted group and trajectory from its start to its end."""
+    """Follows every admitted group and trajectory from start to end, and records broken laws."""
 
     def __init__(self, *, batch_groups: int, group_size: int, max_staleness: int) -> None:
         self._batch_groups = batch_groups
@@ -91,13 +91,13 @@ class Audit:
     # --- the verdict ---
 
     def duplicated(self) -> int:
-        """Trajectories in more than one committed batch, or in a batch and an outcome."""
+        """Number of trajectories in more than one committed batch, or in two counted outcomes."""
         twice = sum(count - 1 for count in self._committed_groups.values())
         closed_twice = sum(count - 1 for count in self._closed.values())
         return twice * self._group_size + closed_twice
 
     def lost(self, active: set[int]) -> int:
-        """Admitted trajectories that ended nowhere, given the groups control still holds."""
+        """Number of admitted trajectories that ended nowhere; `active` are the groups control still holds."""
         lost = 0
         for group in self.version_of:
             if group in self._committed_groups or group in active:
@@ -107,5 +107,5 @@ class Audit:
         return lost
 
     def mixed(self) -> int:
-        """Trajectories started under another version than their group's."""
+        """Number of trajectories started under another version than their group's."""
         return len(self.versions_used)

@@ -7,7 +7,7 @@ _NORMAL = NormalDist()
 
 
 class Draws:
-    """All draws of one purpose: numbers that are functions of the purpose and a further key."""
+    """The random draws of one purpose: each is a function of the purpose and a further key."""
 
     __slots__ = ("_state",)
 
@@ -15,16 +15,16 @@ class Draws:
         self._state = _mix(0x9E3779B97F4A7C15, purpose)
 
     def uniform(self, *key: int) -> float:
-        """A number in (0, 1)."""
+        """The uniform number in (0, 1) of a key."""
         return ((_mix(self._state, key) >> 11) + 0.5) * 2.0**-53
 
     def normal(self, *key: int) -> float:
-        """A standard normal number."""
+        """The standard normal number of a key."""
         return _NORMAL.inv_cdf(self.uniform(*key))
 
 
 def uniform(*key: int) -> float:
-    """A number in (0, 1) that is a function of the key."""
+    """The uniform number in (0, 1) that is a function of the key."""
     return Draws(*key).uniform()
 
 

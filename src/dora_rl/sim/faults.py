@@ -11,7 +11,7 @@ _DEATH, _HANG, _SLOW, _TRAINER = range(100, 104)
 
 
 class FaultInjector:
-    """Schedules what goes wrong in a world."""
+    """Schedules deaths, hangs and lost steps in a simulated world, drawn by the seed."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
@@ -21,6 +21,7 @@ class FaultInjector:
         self.deaths = 0
 
     def arm(self) -> None:
+        """Schedule the first faults, and further ones as they happen."""
         self._world.on_revival = self._arm
         for engine in list(self._world.engines.values()):
             if uniform(self._seed, _SLOW, engine.id) < self._faults.slow_share:

@@ -14,7 +14,7 @@ from dora_rl.envs.prompt_source import PromptSource, built_in_source, make_sourc
 
 
 class SimulatedPromptFeed:
-    """Asks a source for the next block of rows when few are queued. In this process: time is virtual."""
+    """Fills control's queue from a prompt source when it runs low; in this process, as time is virtual."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class SimulatedPromptFeed:
         plane: ControlPlane,
         source: PromptSource | None = None,
     ) -> None:
-        """`prompt_tokens` of each row; `source` takes the place of the one that the recipe names."""
+        """`prompt_tokens` is the length of each row's prompt; `source` replaces the recipe's own."""
         order = recipe.data.order if recipe.data is not None else OrderConfig()
         is_told = source is not None or not order.is_built_in
         self._source = source if source is not None else _source(order, len(prompt_tokens), recipe.seed)
@@ -31,12 +31,12 @@ class SimulatedPromptFeed:
         self._scores = GroupScores(group_size=recipe.batch.group_size)
         self._is_exhausted = False
         self.low_water = order.low_water(plane.prompts.most_at_once, recipe.batch.groups)
-        """Fewer queued prompts than this, and more are asked for."""
+        """Number of queued prompts below which more are asked for."""
         self.watchers = [self._watch] if is_told else []
-        """A source that looks at no reward costs nothing."""
+        """Watchers that pass scores to the source; none where it looks at no reward."""
 
     def offer(self, num_queued: int, at: float) -> PromptsOffered | None:
-        """The next block, or None where the source has nothing now."""
+        """The offer of the next block of prompts, or None where the source has nothing now."""
         if self._is_exhausted:
             return None
         rows = self._source.choose(2 * self.low_water - num_queued)
@@ -48,7 +48,7 @@ class SimulatedPromptFeed:
         return offer
 
     def check(self, plane: ControlPlane) -> None:
-        """A run that cannot go on for want of prompts ends with a sentence."""
+        """Raise an error if the run cannot go on for want of prompts."""
         if plane.is_stranded:
             raise exhausted(plane.window.newest, plane.steps)
 

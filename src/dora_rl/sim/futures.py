@@ -11,7 +11,7 @@ from dora_rl.sim.truth import Truth
 
 
 class Future(Struct, gc=False):
-    """How one trajectory will go."""
+    """How one trajectory will go: where its turns end, and what of it is journalled."""
 
     attempt: int
     is_evaluation: bool
@@ -19,13 +19,13 @@ class Future(Struct, gc=False):
     """Tokens after the prompt (environment tokens included) at which each turn ends."""
     turn: int = 0
     journalled: int = 0
-    """Tokens that survive the death of an instance."""
+    """Number of tokens that survive the death of an instance."""
     total_tokens: int = 0
-    """What there is to train on, once it ended."""
+    """Tokens there are to train on, once the trajectory ended."""
 
     @property
     def until(self) -> int:
-        """Tokens at which the present turn ends."""
+        """Tokens after the prompt at which the present turn ends."""
         return self.ends[self.turn]
 
     @property
@@ -33,7 +33,10 @@ class Future(Struct, gc=False):
         return self.turn + 1 < len(self.ends)
 
     def continue_from(self, tokens: int) -> int:
-        """Go on after `tokens`, as far as they survived; each turn generates at least its last token."""
+        """Continue after `tokens`, as far as they survived, and return how many did.
+
+        Each turn generates at least its last token.
+        """
         kept = min(tokens, self.journalled)
         while self.has_more_turns and self.until <= kept:
             self.turn += 1
@@ -41,7 +44,7 @@ class Future(Struct, gc=False):
 
 
 class Futures:
-    """The futures of all trajectories that somebody may still ask about."""
+    """The futures of all trajectories that have not been trained on or closed."""
 
     def __init__(self, recipe: Recipe, truth: Truth) -> None:
         self._truth = truth
@@ -57,7 +60,7 @@ class Futures:
         return self._of.get(trajectory)
 
     def started(self, start: Start) -> Future:
-        """A trajectory's future: kept when it continues, drawn again for another attempt."""
+        """The future of a trajectory that starts: kept when it continues, drawn again for another attempt."""
         future = self._of.get(start.trajectory)
         if future is None or future.attempt != start.attempt:
             future = Future(start.attempt, start.evaluation, self._turn_ends(start))
@@ -65,7 +68,7 @@ class Futures:
         return future
 
     def journal(self, trajectory: int, tokens: float) -> None:
-        """Its instance dies: all but the last tokens survive."""
+        """Record what survives of a trajectory whose instance dies: all but the last tokens."""
         if (future := self._of.get(trajectory)) is not None:
             future.journalled = max(future.journalled, int(tokens) - self._lag)
 
@@ -74,7 +77,7 @@ class Futures:
             self._of.pop(trajectory, None)
 
     def group_tokens(self, group: int) -> int:
-        """Tokens that training on a group means."""
+        """Tokens of all members of a group: what training on it costs."""
         of = self._of
         return sum(of[key].total_tokens for key in self.members(group) if key in of)
 

@@ -1,4 +1,4 @@
-"""Recordings: the event log of a simulated run, fed through the control plane again."""
+"""Replays of event logs: the inputs of a recorded run, fed through the control plane again."""
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.replay import Replay, replay
@@ -9,7 +9,7 @@ from dora_rl.sim.simulated_run import build_world
 
 
 def replay_history(history: History) -> Replay:
-    """Whether control, told the same, decides the same."""
+    """Replay an event log through a fresh control plane, and compare the decisions."""
     return replay(_fresh_plane(history.recipe), history)
 
 

@@ -11,7 +11,7 @@ _BIAS = {"learned": 1.0, "oracle": 1.0, "half": 0.5, "double": 2.0}
 
 
 class TrueLengths:
-    """The oracle: knows how long each running request will be."""
+    """The length estimate of an oracle, which knows how long each running request will be."""
 
     def __init__(self, recipe: Recipe, futures: Futures) -> None:
         self._recipe = recipe
@@ -19,7 +19,7 @@ class TrueLengths:
         self._futures = futures
 
     def observe(self, tokens: int) -> None:
-        """There is nothing to learn."""
+        """Ignored: an oracle has nothing to learn."""
 
     def mean(self) -> float:
         return self._moments.mean
@@ -32,7 +32,7 @@ class TrueLengths:
 
 
 def make_estimates(recipe: Recipe, cost: RolloutCost, futures: Futures | None = None) -> Estimates:
-    """What control believes when the run begins; an oracle needs to know the futures."""
+    """The estimates control begins a simulated run with; an oracle needs the futures."""
     kind, m = recipe.simulation.estimates, moments(recipe.task)
     bias, most = _BIAS[kind], recipe.task.lengths.max_tokens
     assert kind != "oracle" or futures is not None, "an oracle must be told what will happen"

@@ -17,32 +17,33 @@ from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.costs.rollout import RolloutCost
 
 _PRESSURE = 0.97
-"""Share of the KV in use at which the instance asks for help."""
+"""Share of the KV in use at which an instance reports pressure."""
 _RESUME = 0.94
 """Share of the KV in use up to which parked requests come back."""
 
 
 class SimulatedRequest(Struct, gc=False):
-    """One request as a simulated instance sees it."""
+    """One request on a simulated instance, with the tokens it has and will have."""
 
     trajectory: int
     group: int
     version: int
     prompt_tokens: int
     tokens: float
-    """Tokens after the prompt when it last joined the batch."""
+    """Tokens after the prompt when the request last joined the batch."""
     until: float
-    """Tokens after the prompt at which this turn ends."""
+    """Tokens after the prompt at which the request's present turn ends."""
     joined: float = 0.0
-    """The clock when it joined the batch."""
+    """Decode clock of the instance when the request joined the batch."""
     is_running: bool = False
 
     def tokens_at(self, clock: float) -> float:
+        """Tokens after the prompt when the decode clock is at `clock`."""
         return self.tokens + (clock - self.joined) if self.is_running else self.tokens
 
 
 class RememberedCost:
-    """A cost model that remembers: few sizes of batches and prompts come up, again and again."""
+    """A cost model with a cache: few sizes of batches and prompts come up, again and again."""
 
     def __init__(self, cost: RolloutCost) -> None:
         self._cost = cost
@@ -51,7 +52,7 @@ class RememberedCost:
         self.step = lru_cache(maxsize=4096)(self._step)
 
     def _step(self, running: int, cohorts: int) -> tuple[float, float, float, float]:
-        """(floor, device seconds without KV, growth a step, overhead) of a batch in so many cohorts."""
+        """(floor, seconds without KV, growth a step, overhead) of a decode step in so many cohorts."""
         cost = self._cost
         passes = cohorts * cost.pass_s(running / cohorts)
         return cost.floor_s(cohorts), passes, running * self.kv_read_s, cost.overhead_s(cohorts)
@@ -59,12 +60,12 @@ class RememberedCost:
 
 @lru_cache(maxsize=16)
 def remembered(cost: RolloutCost) -> RememberedCost:
-    """Instances of one kind share what they remember."""
+    """The cached cost model that all instances of one kind share."""
     return RememberedCost(cost)
 
 
 class SimulatedEngine:
-    """One instance of the simulated fleet."""
+    """One instance of the simulated fleet: its requests, its KV and its decode clock."""
 
     __slots__ = (
         "_cost",
@@ -133,7 +134,7 @@ class SimulatedEngine:
     # --- time -----------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Let time pass up to `now`."""
+        """Decode up to the time `now`."""
         begin = self.now if self.now > self._stalled_until else self._stalled_until
         self.now = now
         if now <= begin or self.is_paused or not self.num_running:
@@ -144,7 +145,7 @@ class SimulatedEngine:
         self.busy_s += now - begin
 
     def next_event(self) -> float | None:
-        """When something will happen by itself: a turn ends or the KV runs full."""
+        """Time at which a turn ends or the KV runs full, if nothing else happens; None if nothing decodes."""
         if self.is_paused or not self.num_running:
             return None
         steps = self._first_end() - self.clock
@@ -181,13 +182,13 @@ class SimulatedEngine:
 
     @property
     def claimed_kv(self) -> int:
-        """KV in use, and what parked requests need to come back: nobody else may take that."""
+        """Tokens of KV in use, and those that parked requests need to come back."""
         return int(self.kv + self._parked_tokens)
 
     # --- requests -------------------------------------------------------------------------------
 
     def submit(self, request: SimulatedRequest, *, prefill: bool) -> None:
-        """Take a request; it decodes as soon as there is room, unless its environment has the turn.
+        """Take a request, which decodes as soon as there is room, unless its environment has the turn.
 
         `prefill`: its KV must be computed here.
         """
@@ -235,7 +236,7 @@ class SimulatedEngine:
             self._parked_tokens += request.tokens + request.prompt_tokens
 
     def park_youngest(self) -> None:
-        """Nobody helped: make room by taking away those that lose least."""
+        """Make room, when control did not, by parking the requests that lose least."""
         running = [request for request in self.requests.values() if request.is_running]
         for request in sorted(running, key=lambda r: r.tokens_at(self.clock))[:-1]:
             if self.kv < 0.95 * _PRESSURE * self.kv_capacity:
@@ -243,7 +244,7 @@ class SimulatedEngine:
             self.park(request.trajectory)
 
     def refill_batch(self) -> None:
-        """Parked requests come back first, then waiting ones join, while there is room."""
+        """Let parked requests come back, then waiting ones join, while there is room."""
         while self._parked and self.num_running < self.spec.slots:
             request = self.requests[self._parked[0]]
             if self.num_running and self.kv + request.tokens > _RESUME * self.kv_capacity:
@@ -263,25 +264,25 @@ class SimulatedEngine:
                 self._join_batch(request)
 
     def _waits_for_slot(self, request: SimulatedRequest) -> bool:
-        """False for entries of the queue that are out of date: their request left and came back."""
+        """Whether a queue entry is up to date: its request may have left and come back."""
         is_parked = self._parked and request.trajectory in self._parked
         return not request.is_running and request.tokens < request.until and not is_parked
 
     # --- weights and devices --------------------------------------------------------------------
 
     def stall(self, seconds: float) -> None:
-        """Nothing decodes for so long."""
+        """Let nothing decode for so many seconds."""
         begin = self.now if self.now > self._stalled_until else self._stalled_until
         self._stalled_until = begin + seconds
 
     def hold(self, versions: Iterable[int]) -> None:
-        """Exactly these versions are resident; KV gets what memory they leave."""
+        """Make exactly these versions resident; KV gets the memory they leave."""
         self.versions = frozenset(versions)
         self.kv_capacity = self.spec.kv_capacity(len(self.versions))
         self._pressure_kv = _PRESSURE * self.kv_capacity
 
     def interrupt(self, version: int) -> None:
-        """Drop all KV and compute it again under other weights."""
+        """Drop all KV and compute it again under `version`."""
         self.hold((version,))
         self.cohorts = {version: self.num_running} if self.num_running else {}
         total = 0.0
@@ -309,7 +310,7 @@ class SimulatedEngine:
             del self.cohorts[request.version]
 
     def _hold_prompt(self, request: SimulatedRequest) -> bool:
-        """A group's prompt is kept once on an instance. True for its first member here."""
+        """Count a prompt once for its group on this instance; True for the group's first member here."""
         holders = self._groups.get(request.group, 0)
         self._groups[request.group] = holders + 1
         if not holders:
@@ -328,7 +329,7 @@ class SimulatedEngine:
         return {request.group: request.prompt_tokens for request in self.requests.values()}
 
     def _first_end(self) -> float:
-        """Clock of the next end; entries of requests that left are dropped on the way."""
+        """Decode clock of the next end; entries of requests that left are dropped on the way."""
         while True:
             end, key = self._ends[-1]
             request = self.requests.get(-key)

@@ -1,4 +1,4 @@
-"""One simulated run: a recipe in, what happened out."""
+"""One simulated run: a recipe in, a result out. Deterministic for a recipe."""
 
 import gc
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from dora_rl.sim.world import World
 
 
 class Result(Record, frozen=True):
-    """What one set-up gave."""
+    """The result of one simulated run: times in seconds, shares from 0 to 1, counts."""
 
     schedule: str
     gpus: int
@@ -70,9 +70,9 @@ class Result(Record, frozen=True):
 
 
 def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
-    """The recipe's fleet, trainer and control plane, ready to run. Device counts must be decided.
+    """Build a recipe's fleet, trainer and control plane, ready to run; device counts must be decided.
 
-    `source` chooses the rows; left out, the recipe says which one does.
+    `source` chooses the rows; left out, the recipe names it.
     """
     c = recipe.cluster
     assert c.rollout_gpus is not None or c.elastic_gpus, "the split must be chosen before a run"
@@ -103,12 +103,12 @@ def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
 
 
 def simulate(recipe: Recipe, watchers: Sequence[Watcher] = ()) -> Result:
-    """Run a recipe under virtual time."""
+    """Run a recipe under virtual time and return the result."""
     return run_world(build_world(recipe), watchers)
 
 
 def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
-    """Let a world that nothing happened in yet run to its end, faults and audit included."""
+    """Run a fresh world to its end, with faults and audit."""
     recipe = world.recipe
     audit = Audit(
         batch_groups=recipe.batch.groups,
@@ -182,7 +182,7 @@ def summarize(world: World, audit: Audit) -> Result:
 
 
 def measured_steps(recipe: Recipe) -> tuple[int, int]:
-    """Steps that count: not those that fill the pipeline, nor those after the last group was admitted."""
+    """The steps that count: not those that fill the pipeline, nor those after the last admission."""
     first = min(recipe.simulation.warmup_steps, recipe.steps - 1)
     drain = min(make_schedule(recipe.control, recipe.batch).max_staleness, (recipe.steps - first) // 3)
     return first, recipe.steps - drain

@@ -1,4 +1,4 @@
-"""The simulated trainer: how long a step takes, streamed or whole."""
+"""The simulated trainer: how long a step takes, streamed or whole. Knows token counts, no tokens."""
 
 from dora_rl.costs.train_cost import TrainCost
 
@@ -17,7 +17,7 @@ class SimulatedTrainer:
         self._streamed: set[int] = set()
 
     def hand(self, group: int, tokens: int, now: float) -> None:
-        """Streaming: work on this group begins as soon as the devices are free."""
+        """Streaming: begin work on a group as soon as the devices are free."""
         self._streamed.add(group)
         begin = max(now, self._streamed_until)
         seconds = self._cost.compute_s(tokens, self.gpus)
@@ -25,7 +25,7 @@ class SimulatedTrainer:
         self.busy_s += seconds
 
     def begin(self, tokens_of: dict[int, int], now: float) -> tuple[float, float]:
-        """Start a step over these groups; when it will be computed, and when its version visible."""
+        """Start a step on these groups; return when it is computed, and when its version is published."""
         rest = sum(tokens for group, tokens in tokens_of.items() if group not in self._streamed)
         switch = self._switch_s if self.lent_gpus else 0.0
         seconds = self._cost.compute_s(rest, self.gpus) + self._cost.fixed_s

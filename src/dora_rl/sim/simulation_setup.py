@@ -21,7 +21,7 @@ from dora_rl.sim.plan.search import decide
 
 
 class Preset(Record, frozen=True, gc=True):
-    """One set-up: what it stands for, what differs from the defaults, and what differs by schedule."""
+    """One named set-up: what it stands for, what differs from the defaults, and what by schedule."""
 
     summary: str
     tree: Tree
@@ -164,7 +164,7 @@ def resolve(
     tree: Tree | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """The recipe a user describes; its split may still be open.
+    """The recipe that a user describes; its split may still be open.
 
     A file may be given or its tree, what differs as assignments or as values.
     """
@@ -178,14 +178,14 @@ def resolve(
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """The recipe with its split decided, checked against the memory there is."""
+    """The recipe with its split decided by the planner, checked against device memory."""
     decided = decide(recipe)
     check_memory(decided, num_versions=make_schedule(decided.control, decided.batch).max_staleness + 1)
     return decided
 
 
 def _schedule(tree: Tree) -> str:
-    """The schedule a tree asks for. Whether it exists is checked when the recipe is built."""
+    """The schedule that a tree names; whether it exists is checked when the recipe is built."""
     control = tree.get("control")
     name = control.get("schedule") if isinstance(control, dict) else None
     return str(name or Control().schedule)

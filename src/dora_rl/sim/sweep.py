@@ -15,13 +15,13 @@ from dora_rl.core.recipe import Recipe
 T = TypeVar("T")
 
 _WORTHWHILE = 50_000
-"""Trajectories below which starting processes takes longer than it saves."""
+"""Number of trajectories below which starting processes takes longer than it saves."""
 
 
 def sweep(
     job: Callable[[Recipe], T], recipes: Sequence[Recipe], done: Callable[[], None] = lambda: None
 ) -> list[T]:
-    """What `job` gives for each recipe, in their order; `done` is called after each one."""
+    """The result of `job` for each recipe, in their order; `done` is called after each one."""
     workers = min(len(recipes), os.cpu_count() or 1)
     if workers < 2 or sum(trajectories(recipe) for recipe in recipes) < _WORTHWHILE:
         return [_and_then(job(recipe), done) for recipe in recipes]
@@ -36,7 +36,7 @@ def sweep(
 
 
 def trajectories(recipe: Recipe) -> int:
-    """Trajectories a run generates: what its duration is proportional to."""
+    """Number of trajectories a run generates, to which its duration is proportional."""
     return recipe.steps * recipe.batch.trajectories
 
 
@@ -52,5 +52,5 @@ def _and_then(value: T, done: Callable[[], None]) -> T:
 
 
 def _ignore_interrupts() -> None:
-    """An interrupt is the parent's to answer: it ends the pool."""
+    """Ignore interrupts in a pool's process: the parent handles them and ends the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

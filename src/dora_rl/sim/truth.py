@@ -14,7 +14,7 @@ _LENGTH, _SIBLINGS, _TURNS, _LATENCY, _FAILURE, _VARIANCE, _REWARD, _PROMPT = ra
 
 
 class Truth:
-    """What will happen to each trajectory, keyed by (epoch, row, member, attempt)."""
+    """What will happen to each trajectory, drawn by (epoch, row, member, attempt)."""
 
     def __init__(self, task: ImaginedTask, seed: int) -> None:
         self._task = task
@@ -34,7 +34,7 @@ class Truth:
         self._common = sqrt(lengths.sibling_correlation)
 
     def prompt_tokens(self) -> list[int]:
-        """The length of every prompt: spread around the mean by a third."""
+        """Tokens of every row's prompt: spread around the mean by a third."""
         mean = self._task.prompt_tokens
         rows = range(self._task.rows)
         return [max(1, int(mean * (0.67 + 0.66 * self._prompts.uniform(row)))) for row in rows]
@@ -54,7 +54,7 @@ class Truth:
         return tokens >= self._max_tokens
 
     def turns(self, trajectory: int, attempt: int) -> int:
-        """How many turns its response is split into."""
+        """Number of turns that a trajectory's response is split into."""
         mean = self._task.turns.mean_turns
         if mean == 1.0:
             return 1
@@ -69,7 +69,7 @@ class Truth:
         return rate > 0 and self._failures.uniform(trajectory, turn, attempt) < rate
 
     def reward(self, group: int, member: int) -> float:
-        """1 or 0; the first two members differ unless the whole group is without variance."""
+        """Reward of a trajectory, 1 or 0; a group's first two differ unless it is without variance."""
         rate = self._task.zero_variance_rate
         if rate and self._variances.uniform(group) < rate:
             return 0.0

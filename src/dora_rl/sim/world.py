@@ -26,11 +26,11 @@ from dora_rl.sim.simulated_trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
 
 _PATIENCE_S = 1e5
-"""No trajectory takes so long."""
+"""Seconds of virtual time without progress after which a run is stuck."""
 
 
 class World:
-    """Runs one set-up to its end."""
+    """The simulated world: runs one set-up to its end under virtual time."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class World:
         self._outgoing: dict[int, float] = {}
         self._step: do.Take | None = None
         self._taken: do.Take | None = None
-        """A batch whose step begins once everything that was decided with it is carried out."""
+        """A batch whose step begins once all that was decided with it is carried out."""
         self._lent: set[int] = set()
         self._gone = (0.0, 0.0)
-        """Busy and present seconds of instances that died."""
+        """Busy and present seconds of the instances that died."""
         self._group_size = recipe.batch.group_size
         self._score_s = recipe.task.score_s
         self._carry_out: dict[type[Decision], Callable[[Any], None]] = {
@@ -95,7 +95,7 @@ class World:
     # --- the loop -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Offer prompts, join the fleet, then let events happen until control is done."""
+        """Offer prompts, let the fleet join, then handle events until control is done."""
         self._offer_prompts()
         for engine in self.engines.values():
             self.tell(told.InstanceJoined(at=0.0, instance=engine.id, spec=engine.spec))
@@ -106,7 +106,7 @@ class World:
             self._settle()
 
     def _check_progress(self) -> None:
-        """A stuck pipeline is an error, not a hang: sooner or later a group or a step must end."""
+        """Raise an error if no group or step ended for long: a stuck pipeline must not hang."""
         w = self.plane.window
         progress = (w.taken, w.newest, w.num_active, w.num_finished)
         if progress != self._progress or self.trainer.is_training:
@@ -115,7 +115,7 @@ class World:
         assert quiet_s < _PATIENCE_S, f"nothing has happened for {quiet_s:.0f} s: {w}"
 
     def busy_share(self) -> float:
-        """Share of the time in which instances decoded, of the time they were there and did not train."""
+        """Share of the time instances were there and not training in which they decoded."""
         busy_s, present_s = self._gone
         for engine in self.engines.values():
             busy_s += engine.busy_s
@@ -133,7 +133,7 @@ class World:
         heapq.heappush(self._events, (time, self._sequence, act, argument))
 
     def _settle(self) -> None:
-        """Tell control everything that happened, do what it says, and schedule what follows from it."""
+        """Give control all inputs that are due, carry out its decisions, and schedule what follows."""
         inbox, handle, carry_out = self._inbox, self.plane.handle, self._carry_out
         queued, low_water = self.plane.prompts.waiting, self.feed.low_water
         while inbox:
@@ -157,7 +157,7 @@ class World:
         self._dirty.clear()
 
     def _offer_prompts(self) -> None:
-        """Before anything else is told, so that no group waits for an offer that could have come."""
+        """Offer prompts before any other input, so that no group waits for an offer that could have come."""
         offer = self.feed.offer(len(self.plane.prompts), self.now)
         if offer is not None:
             self._inbox.appendleft(offer)
@@ -196,7 +196,7 @@ class World:
     # --- engines --------------------------------------------------------------------------------
 
     def _wake(self, argument: tuple[SimulatedEngine, int]) -> None:
-        """A turn ended, or the KV ran full."""
+        """Handle what an engine does by itself: a turn ended, or the KV ran full."""
         engine, epoch = argument
         if epoch != engine.epoch or self.engines.get(engine.id) is not engine:
             return
@@ -214,7 +214,7 @@ class World:
         engine.refill_batch()
 
     def _relieve(self, engine: SimulatedEngine) -> None:
-        """Control was asked for help; whatever is still too much the engine parks itself."""
+        """Report KV pressure to control; what is still too much the engine parks itself."""
         if engine.is_pressed and self.engines.get(engine.id) is engine:
             engine.advance(self.now)
             engine.park_youngest()
@@ -432,7 +432,7 @@ class World:
         self.after(self.recipe.simulation.faults.restart_s, self.revive, engine)
 
     def kill(self, instance: int) -> None:
-        """An instance dies; what was journalled of its requests survives."""
+        """Remove an instance that dies; what was journalled of its requests survives."""
         engine = self.engines.pop(instance, None)
         if engine is None:
             return
@@ -452,7 +452,7 @@ class World:
         self._gone = (busy_s + engine.busy_s, present_s + self.now - engine.born - engine.lent_s)
 
     def revive(self, engine: SimulatedEngine) -> None:
-        """A restarted instance joins with the newest version."""
+        """Let a restarted instance join with the newest version."""
         if engine.id in self.engines:
             return
         version = self.plane.window.newest
@@ -470,7 +470,7 @@ class World:
         self._taken = d
 
     def _begin_step(self, d: do.Take) -> None:
-        """The trainer has its batch, and the devices that were lent for it."""
+        """Begin the train step of a batch, with the devices that were lent for it."""
         self._taken = None
         tokens_of = {group: self._futures.group_tokens(group) for group in d.groups}
         trained, visible = self.trainer.begin(tokens_of, self.now)
@@ -496,7 +496,7 @@ class World:
         self.tell(told.Published(at=self.now, version=take.batch + 1, train_s=self.now - began))
 
     def lose_step(self) -> None:
-        """The trainer dies in mid-step and comes back without it."""
+        """Let the trainer die in mid-step and come back without the step."""
         if self.trainer.is_training:
             self.trainer.end()
             self._step = None

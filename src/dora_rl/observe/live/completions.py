@@ -18,24 +18,25 @@ from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import FinishedGroup
 
 Decode = Callable[[Sequence[int]], str]
+"""A function that turns token ids into text."""
 
 
 class Completion(Record, frozen=True):
-    """One member of a group, as text."""
+    """One member of a group as text, with its reward."""
 
     text: str
     reward: float | None
     values: dict[str, float | None]
-    """Of each reward function."""
+    """Value of each reward function by name."""
     num_tokens: int
     is_truncated: bool
 
 
 class CompletedGroup(Record, frozen=True):
-    """One line: a prompt and what the policy said to it."""
+    """One line of completions.jsonl: a prompt and the policy's completions of it."""
 
     step: int
-    """Counted from 1: the version that it published."""
+    """Train step that took the group, counted from 1: the version the step published."""
     group: int
     version: int
     prompt: str
@@ -43,12 +44,12 @@ class CompletedGroup(Record, frozen=True):
 
 
 class CompletionLog:
-    """Writes some groups of every batch; `watch` has the form of a run's watcher."""
+    """Writes some groups of every batch to completions.jsonl; its `watch` is a watcher of the run."""
 
     def __init__(
         self, path: Path, *, journal: Path, num_trajectories: int, decode: Callable[[], Decode]
     ) -> None:
-        """`decode` is asked for once there is something to decode: the run writes its tokenizer first."""
+        """`decode` is called when the first text is decoded: the run writes its tokenizer before."""
         self._path = path
         self._journal = journal
         self._num_trajectories = num_trajectories
@@ -77,7 +78,7 @@ class CompletionLog:
 
 
 def read_completions(path: Path) -> list[CompletedGroup]:
-    """Every whole line, the latest of those that a resumed run wrote twice; steps count from 1."""
+    """The groups in a completions.jsonl, the latest of those written twice; steps count from 1."""
     found = {(group.step, group.group): group for group in _groups(path)}
     if _first_step(path):
         return list(found.values())
@@ -96,13 +97,13 @@ def _groups(path: Path) -> Iterator[CompletedGroup]:
 
 
 def _first_step(path: Path) -> int:
-    """What the file counts from."""
+    """The number of the first step in the file, which is 1, or 0 in files of older runs."""
     first = next(_groups(path), None)
     return 0 if first is not None and first.step == 0 else 1
 
 
 def load_decode(tokenizer: Path) -> Decode:
-    """From a tokenizer.json; ends of turns and the like are left out."""
+    """The function that decodes by a tokenizer.json, leaving special tokens out."""
     from tokenizers import Tokenizer
 
     loaded = Tokenizer.from_file(str(tokenizer))

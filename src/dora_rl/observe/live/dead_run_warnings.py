@@ -1,4 +1,4 @@
-"""What a dead run looks like, in sentences. Facts in, warnings out; remembers only which were given."""
+"""Warnings that a run is not worth going on with, in sentences. Remembers only which were given."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,33 +12,33 @@ from dora_rl.observe.live.follower import Follower
 
 _RECENT = 5
 _FEWEST = 3
-"""Steps below which nothing is said."""
+"""Number of train steps below which no warning about rewards or lengths is given."""
 _FLAT = 12
-"""Steps below which a reward may still be about to rise."""
+"""Number of train steps below which a reward may still be about to rise."""
 
 
 class Warner:
-    """Looks at a run after every step, and gives each warning once."""
+    """Judges a run after every train step, and gives each warning once."""
 
     def __init__(self, num_compared: int | None) -> None:
         self._num_compared = num_compared
         self._first: dict[str, tuple[int, str]] = {}
-        """Step and text of those that were given."""
+        """Train step at which each warning was first given, and its text then, by kind."""
 
     def current(self, follower: Follower) -> list[str]:
-        """All that holds now."""
+        """All warnings that hold now."""
         outcomes, failures = dict(follower.outcomes), list(follower.failures.values())
         return dead_run_warnings(follower.steps, outcomes, failures, num_compared=self._num_compared)
 
     def new(self, follower: Follower) -> list[str]:
-        """Of that, what was not given before."""
+        """The warnings that hold now and were not given before."""
         holding = {_kind(text): text for text in self.current(follower)}
         new = {kind: text for kind, text in holding.items() if kind not in self._first}
         self._first |= {kind: (len(follower.steps), text) for kind, text in new.items()}
         return list(new.values())
 
     def all(self, follower: Follower) -> list[WarningFacts]:
-        """Whatever was given, in that order, and what holds now."""
+        """All warnings given so far, in order, each with its latest text where it still holds."""
         self.new(follower)
         holding = {_kind(text): text for text in self.current(follower)}
         return [
@@ -48,7 +48,7 @@ class Warner:
 
 
 def num_compared(recipe: Recipe) -> int | None:
-    """Trajectories whose rewards an advantage compares; None where groups mean nothing to it."""
+    """Number of trajectories whose rewards the advantage compares; None if it compares no groups."""
     advantage = recipe.algorithm.advantage
     if isinstance(advantage, AdvantageConfig) and advantage.baseline in ("group", "leave_one_out"):
         return recipe.batch.group_size
@@ -62,7 +62,7 @@ def dead_run_warnings(
     *,
     num_compared: int | None,
 ) -> list[str]:
-    """Everything that makes this run not worth going on with as it is."""
+    """All reasons why this run is not worth going on with as it is."""
     recent = steps[-_RECENT:]
     lost = [*_lost(steps, outcomes), *_failed(steps, failures)]
     if len(recent) < _FEWEST:
@@ -72,7 +72,7 @@ def dead_run_warnings(
 
 
 def _kind(warning: str) -> str:
-    """The figures in a warning change from step to step; the rest says which it is."""
+    """The kind of a warning: its text without the figures, which change from step to step."""
     return re.sub(r"[\d.,%-]", "", warning)
 
 
@@ -135,7 +135,7 @@ def _variance_of(values: Sequence[float]) -> float:
 
 
 def _lost(steps: Sequence[StepFacts], outcomes: dict[str, int]) -> Iterator[str]:
-    """Failures are counted, and worth a word when they are many."""
+    """Warnings about outcomes by which many trajectories failed."""
     trained = sum(step.num_trajectories for step in steps)
     for outcome, number in outcomes.items():
         if outcome.startswith("failed") and number > 0.1 * (trained + number):
@@ -143,7 +143,7 @@ def _lost(steps: Sequence[StepFacts], outcomes: dict[str, int]) -> Iterator[str]
 
 
 def _failed(steps: Sequence[StepFacts], failures: Sequence[FailureFacts]) -> Iterator[str]:
-    """The same for rewards: a trajectory without one is in its batch, and teaches nothing."""
+    """Warnings about reward functions that failed often: a trajectory without a reward teaches nothing."""
     trained = sum(step.num_trajectories for step in steps)
     for each in failures:
         if trained and each.count > 0.1 * trained:

@@ -1,30 +1,30 @@
-"""What is known of a run from its events alone: each train step, each evaluation, everything at once."""
+"""What is known of a run from its events alone: each train step, each evaluation, the state of the moment."""
 
 from dora_rl.core.record import Record
 
 
 class StepFacts(Record, frozen=True):
-    """One train step, once its version was published."""
+    """One train step whose version is published: its times, rewards, lengths and staleness."""
 
     step: int
-    """Counted from 1: the version it published."""
+    """Number of the step, counted from 1: the version it published."""
     published_at: float
-    """Seconds of the run."""
+    """Seconds from the run's beginning to the publish."""
     step_s: float
-    """Since the version before was published."""
+    """Seconds since the version before was published."""
     train_s: float
     starved_s: float
-    """The trainer waited for groups to finish."""
+    """Seconds for which the trainer waited for groups to finish."""
     window_s: float
-    """The trainer waited for old groups that had to be in this batch."""
+    """Seconds for which the trainer waited for old groups that had to be in this batch."""
     generated_tokens: int
-    """Of trajectories that ended meanwhile, whatever batch they are in."""
+    """Tokens of trajectories that ended during the step, whatever batch they are in."""
     reward: float | None
-    """Mean of the batch; None where no trajectory has a reward."""
+    """Mean reward of the batch; None where no trajectory has a reward."""
     reward_std: float | None
-    """Mean over groups of the deviation within a group."""
+    """Standard deviation of rewards within a group, averaged over the batch's groups."""
     zero_variance_share: float
-    """Groups whose rewards are all equal."""
+    """Share of groups whose rewards are all equal."""
     mean_tokens: float
     max_tokens: int
     truncated_share: float
@@ -34,7 +34,7 @@ class StepFacts(Record, frozen=True):
 
 
 class EvaluationFacts(Record, frozen=True):
-    """Held-out rows under one version, as far as they are scored."""
+    """The mean reward of held-out rows under one version, as far as they are scored."""
 
     version: int
     num_scored: int
@@ -42,14 +42,14 @@ class EvaluationFacts(Record, frozen=True):
 
 
 class FailureFacts(Record, frozen=True):
-    """One kind of failure of one reward function."""
+    """One kind of failure of one reward function, counted."""
 
     function: str
     reason: str
     count: int
-    """Trajectories that have no reward because of it."""
+    """Number of trajectories without a reward because of this failure."""
     example: str
-    """What was wrong the first time, in one line."""
+    """The failure's message the first time, in one line."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class FailureFacts(Record, frozen=True):
 
 
 class FaultFacts(Record, frozen=True):
-    """The deaths of one worker."""
+    """The deaths of one worker, counted."""
 
     worker: str
     count: int
@@ -68,32 +68,32 @@ class WarningFacts(Record, frozen=True):
     """A reason why a run may not be worth going on with."""
 
     step: int
-    """Train steps that were done when it was first given."""
+    """Number of train steps done when the warning was first given."""
     text: str
-    """As it was given then."""
+    """The warning as it was first given."""
     now: str | None
-    """The same with the latest figures, where it still holds."""
+    """The warning with the latest figures; None if it no longer holds."""
 
 
 class RunState(Record, frozen=True):
-    """What goes on in a run at one moment."""
+    """The state of a run at one moment."""
 
     at: float
     version: int
-    """Newest that was published."""
+    """Newest version that was published."""
     trainer: str
-    """What the trainer does or waits for."""
+    """What the trainer does or waits for, in words."""
     active_by_version: dict[int, int]
-    """Groups."""
+    """Number of active groups by version."""
     running: dict[int, dict[int, int]]
-    """Requests that decode, by instance and version."""
+    """Number of requests that decode, by instance and version."""
     outcomes: dict[str, int]
-    """Trajectories that ended outside a batch, by the name of the outcome."""
+    """Number of trajectories that ended outside a batch, by outcome."""
     failures: list[FailureFacts]
-    """Of reward functions."""
+    """Failures of reward functions, by function and kind."""
     faults: list[FaultFacts]
-    """Of workers."""
+    """Deaths of workers, by worker."""
     num_replays: int
-    """Steps trained again after a restart of the trainer."""
+    """Number of steps trained again after a restart of the trainer."""
     num_different: int
-    """Values in which those differ from what was published."""
+    """Number of weights in which steps trained again differ from what was published."""

@@ -1,7 +1,7 @@
 """Follows a run through its inputs and decisions, live as a watcher or afterwards from the event log.
 
-Forgets what a published step consumed, so a run of any length fits; the timeline keeps more and is kept
-apart.
+Forgets what a published step consumed, so memory does not grow with the run; the timeline, which keeps
+more, is kept apart.
 """
 
 from collections import Counter
@@ -48,17 +48,17 @@ class _Evaluation(Struct, kw_only=True):
 
 
 class Follower:
-    """`watch` has the form of a run's watcher."""
+    """Collects the facts of a run's steps, evaluations and failures; its `watch` is a watcher of the run."""
 
     def __init__(self) -> None:
         self.steps: list[StepFacts] = []
         self.evaluated: list[EvaluationFacts] = []
-        """Evaluations that are complete, as they came."""
+        """Complete evaluations in the order they were completed."""
         self.outcomes: Counter[str] = Counter()
         self.failures: dict[tuple[str, str], FailureFacts] = {}
-        """Of reward functions, by name and kind."""
+        """Failures of reward functions, by function and kind."""
         self.faults: dict[str, FaultFacts] = {}
-        """Of workers, by name."""
+        """Deaths of workers, by worker."""
         self.num_replays = 0
         self.num_different = 0
         self.is_over = False
@@ -68,7 +68,7 @@ class Follower:
         self._active: dict[int, _Group] = {}
         self._group_of: dict[int, int] = {}
         self._version_of: dict[int, int] = {}
-        """The version that each held-out trajectory was first started on."""
+        """The version that each held-out trajectory was first started under."""
         self._evaluations: dict[int, _Evaluation] = {}
         self._taken: tuple[do.Take, dict[int, _Group]] | None = None
         self._wait: tuple[str, float] | None = None
@@ -92,6 +92,7 @@ class Follower:
         }
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
+        """Take in one input and its decisions."""
         self._now = event.at
         self._tracker.watch(event, decisions)
         for record in (event, *decisions):
@@ -101,6 +102,7 @@ class Follower:
 
     @property
     def state(self) -> RunState:
+        """The state of the run after the last input."""
         return RunState(
             at=self._now,
             version=self._version,
@@ -116,6 +118,7 @@ class Follower:
 
     @property
     def evaluations(self) -> list[EvaluationFacts]:
+        """The mean reward of each evaluation so far, complete or not, by version."""
         return [
             _evaluation_facts(version, found)
             for version, found in sorted(self._evaluations.items())

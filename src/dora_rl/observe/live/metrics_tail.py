@@ -1,23 +1,27 @@
-"""metrics.jsonl: one flat JSON object a train step, under TRL's names; a torn last line is left for later."""
+"""Reading metrics.jsonl, one flat JSON object a train step, under TRL's names, while it grows.
+
+Owns the place up to which the file was read; a torn last line is left for later.
+"""
 
 from pathlib import Path
 
 import msgspec
 
 Metrics = dict[str, int | float | str | None]
+"""One row of metrics.jsonl, by metric."""
 
 _decode = msgspec.json.Decoder(Metrics).decode
 
 
 class MetricsTail:
-    """What was added to the file since it was last looked at."""
+    """Reads the rows added to metrics.jsonl since it was last read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def read(self) -> list[Metrics]:
-        """New rows; a line without an end is waited for, one that is no row is passed over."""
+        """The new rows; a last line without its end is left for later, one that is no row is skipped."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

@@ -1,7 +1,7 @@
 """A run in a notebook: one output that is drawn anew as steps end. No picture library, no widget.
 
-It is what a terminal shows, as HTML: reward curve, last steps, warnings. Text that comes from the run is
-escaped. IPython is there whenever this is used: it is the one who asks.
+Shows what a terminal shows, as HTML: reward curve, last steps, warnings. Text that comes from the run is
+escaped. IPython is imported when it is used, and is there then: a notebook asked.
 """
 
 import time
@@ -52,7 +52,7 @@ def shown_in_notebook(
 
 
 def run_html(view: RunView) -> str:
-    """What is known of a run now, as a piece of a page."""
+    """The present state of a run as a fragment of HTML."""
     state, steps, evaluations = view.now()
     parts = [
         f"<b>{escape(view.title)}</b> &nbsp; step {state.version} of {view.num_steps}, {duration(state.at)}",
@@ -65,7 +65,7 @@ def run_html(view: RunView) -> str:
 
 
 def curve_svg(steps: Sequence[StepFacts], evaluations: Sequence[EvaluationFacts] = ()) -> str:
-    """Reward by step, sampled as a line and held out as dots; nothing where there are no two points."""
+    """Reward by step as SVG, training as a line and held out as dots; empty with fewer than two points."""
     points = [(step.step, step.reward) for step in steps if step.reward is not None]
     dots = [(each.version, each.reward) for each in evaluations]
     if len(points) < 2:

@@ -1,6 +1,7 @@
-"""What is told at once when it happens: rewards that fail, workers that die, replays that differ.
+"""What is reported at once when it happens: rewards that fail, workers that die, replays that differ.
 
-Pure: an input and what a Follower has counted in, lines out. What happens often is told less and less often.
+Pure: an input and what a Follower has counted in, lines out. What happens often is reported less and less
+often.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ _TOLD_FAULTS = 10
 
 
 def remarks(event: Input, follower: Follower, rewards_log: str) -> Iterator[str]:
-    """The lines about one input, which the follower has seen."""
+    """The lines about one input, which the follower has taken in already."""
     match event:
         case Scored(failures=failures):
             for failure in failures:
@@ -32,18 +33,18 @@ def remarks(event: Input, follower: Follower, rewards_log: str) -> Iterator[str]
 
 
 def failure_line(facts: FailureFacts, detail: str, rewards_log: str) -> str:
-    """Who failed, how, how often, and where more is written."""
+    """A line about a failed reward: which function, how, how often, and where more is written."""
     so_far = f"{facts.count:,} so far" if facts.count > 1 else "the first time"
     return f"{facts.name}: {detail} ({so_far}; see {rewards_log})"
 
 
 def fault_line(facts: FaultFacts, *, is_restarted: bool) -> str:
-    """Who died, why, and which time it was."""
+    """A line about a worker that died: which, why, and how often so far."""
     times = "1 time" if facts.count == 1 else f"{facts.count:,} times"
     then = f"started again, {times} so far" if is_restarted else f"gave up after {times}"
     return f"{facts.worker}: {facts.last_reason}; {then}"
 
 
 def _is_round(count: int) -> bool:
-    """1, 10, 100 and so on."""
+    """Whether a count is 1, 10, 100 and so on."""
     return str(count).strip("0") == "1"

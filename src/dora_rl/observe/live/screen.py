@@ -38,7 +38,7 @@ def draw(
     warnings: Sequence[str] = (),
     remarks: Sequence[str] = (),
 ) -> RenderableType:
-    """Everything, in the space of a terminal; what should be seen stands where nothing cuts it off."""
+    """The whole screen of a run; warnings and remarks stand at the top, where nothing cuts them off."""
     return Group(
         _progress(title, state, steps, num_steps),
         *(Text(f"warning: {warning}", style="red") for warning in warnings),
@@ -49,7 +49,7 @@ def draw(
 
 
 def curve(values: Sequence[float], width: int = _CURVE) -> str:
-    """A line of blocks: the values, averaged down to the width, from their least to their greatest."""
+    """A line of block characters: the values, averaged down to `width`, between their least and greatest."""
     if not values:
         return ""
     size = -(-len(values) // width)

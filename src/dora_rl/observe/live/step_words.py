@@ -1,4 +1,4 @@
-"""Facts as text: the line of a step, durations, shares."""
+"""Facts as text: the line of a step, durations, shares. Knows no console and no run."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -6,14 +6,14 @@ from statistics import mean
 from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts
 
 _LATEST = 16
-"""Steps that a rate is taken over: where groups finish in bursts, so do steps."""
+"""Number of steps that a rate is taken over: where groups finish in bursts, so do steps."""
 
 _NOTHING = 0.005
-"""A share below that is shown as 0 %."""
+"""Share below which a share is not worth showing: it would be shown as 0 %."""
 
 
 def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bool = True) -> str:
-    """The last of these train steps in one line; variance within groups where it means something."""
+    """The last of these train steps in one line of text; variance within groups only if `compares_groups`."""
     facts, left = steps[-1], left_s(steps, num_steps)
     parts = [
         f"step {facts.step}/{num_steps}",
@@ -33,32 +33,32 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bo
 
 
 def evaluation_line(facts: EvaluationFacts) -> str:
-    """One evaluation in one line."""
+    """One evaluation in one line of text."""
     rows = "1 row" if facts.num_scored == 1 else f"{facts.num_scored:,} rows"
     return f"held out: {facts.reward:.3f} {after_step(facts.version)}, over {rows}"
 
 
 def after_step(version: int) -> str:
-    """When a version was there."""
+    """When a version was published, in words: `after step 3`."""
     return f"after step {version}" if version else "before the first step"
 
 
 def left_s(steps: Sequence[StepFacts], num_steps: int) -> float | None:
-    """Time until the last step, by the latest ones; unknown after the first, which waited for the start."""
+    """Seconds until the last step at the pace of the latest ones; None after the first step alone."""
     latest = steps[1:][-_LATEST:]
     remaining = num_steps - steps[-1].step if steps else num_steps
     return remaining * mean(step.step_s for step in latest) if latest and remaining > 0 else None
 
 
 def tokens_per_s(steps: Sequence[StepFacts]) -> float:
-    """Generated during the latest of these steps; without the first, which waited for the start."""
+    """Tokens generated a second over the latest steps, without the first, which waited for the start."""
     latest = steps[1:][-_LATEST:] or steps
     seconds = sum(step.step_s for step in latest)
     return sum(step.generated_tokens for step in latest) / seconds if seconds > 0 else 0.0
 
 
 def waiting(state: RunState) -> str:
-    """Who does what, and who waits for whom."""
+    """What the trainer does and which instances are idle, in words."""
     idle = [instance for instance, versions in state.running.items() if not versions]
     if not idle:
         return f"trainer {state.trainer}"
@@ -67,14 +67,14 @@ def waiting(state: RunState) -> str:
 
 
 def by_version(active: dict[int, int]) -> str:
-    """`v3 x 12, v2 x 4`, the newest first."""
+    """Counts by version as text, `v3 x 12, v2 x 4`, the newest first."""
     return (
         ", ".join(f"v{version} x {groups}" for version, groups in sorted(active.items(), reverse=True)) or "-"
     )
 
 
 def duration(seconds: float) -> str:
-    """`8.4 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Seconds as text: `8.4 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     if seconds < 3600:
@@ -83,4 +83,5 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float | None) -> str:
+    """A number with three digits after the point; a dash for None."""
     return "-" if value is None else f"{value:.3f}"

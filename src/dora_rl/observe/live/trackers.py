@@ -1,8 +1,8 @@
 """Trackers: every row of metrics.jsonl goes to W&B, MLflow, Trackio or a tracker of the user's own.
 
-One of the user's own is a function that is told the run's name and its recipe as plain data, and returns what
-takes the values of a step: `log(values, step)`. Where that has a `close`, it is called at the end.
-TensorBoard is not here: the run writes its files by itself where the package is installed.
+One of the user's own is a function that is called with the run's name and its recipe as plain data, and
+returns a function that takes the values of a step: `log(values, step)`. Where that has a `close`, it is
+called at the end. TensorBoard is not here: the run writes its files by itself where the package is installed.
 """
 
 import importlib
@@ -20,14 +20,15 @@ from dora_rl.core.struct_loader import to_dict
 from dora_rl.observe.live.metrics_tail import Metrics, MetricsTail
 
 Log = Callable[[dict[str, float], int], None]
+"""A function that logs the values of a step: `log(values, step)`."""
 Opened = tuple[Log, Callable[[], None]]
-"""How to log the values of a step, and how to end."""
+"""An open tracker: the function that logs the values of a step, and the one that ends it."""
 
 _PROJECT = "dora-rl"
 
 
 class Trackers(AbstractContextManager["Trackers"]):
-    """All of a run's; `watch` has the form of a run's watcher. Packages are looked for at once."""
+    """All trackers of a run, opened at once; its `watch` is a watcher of the run."""
 
     def __init__(self, names: Sequence[str], *, run: str, recipe: Recipe, metrics: MetricsTail) -> None:
         self._metrics = metrics
@@ -80,7 +81,7 @@ def _imported(name: str) -> Any:
 
 
 def _open_wandb(module: Any, run: str, recipe: Mapping[str, Any]) -> Opened:
-    """Also Trackio, whose interface is the same."""
+    """Open a W&B run, or a Trackio run, whose interface is the same."""
     module.init(project=_PROJECT, name=run, config=dict(recipe))
     return lambda values, step: module.log(values, step=step), module.finish
 

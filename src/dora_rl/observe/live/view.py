@@ -1,6 +1,6 @@
 """Shows a run while it goes: a screen where somebody watches, else one line a step.
 
-A view hears inputs and decisions from the run's own loop, and must not hold it up: it only takes note there,
+A view gets inputs and decisions from the run's own loop, and must not hold it up: there it only takes note,
 and draws from a thread of rich's. Lines go to stderr, because the result of a run is what goes to stdout.
 """
 
@@ -28,7 +28,7 @@ Watcher = Callable[[Input, list[Decision]], None]
 
 
 class RunView:
-    """What the two ways to show a run have in common: they follow, and tell of each step once."""
+    """The state of a run for display, as a screen or in lines; each step is reported once."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RunView:
         self._tell = tell
         self._rewards_log = rewards_log
         self._remarks: dict[str, str] = {}
-        """The latest about each worker and each kind of failure."""
+        """The latest remark about each worker and each kind of failure."""
         self._follower = Follower()
         self._lock = Lock()
         self._num_told = self._num_evaluations_told = 0
@@ -51,7 +51,7 @@ class RunView:
         self._warner = Warner(num_compared)
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
-        """In the form of a run's watcher."""
+        """Take in one input and its decisions; a watcher of the run."""
         with self._lock:
             self._follower.watch(event, decisions)
             for remark in remarks(event, self._follower, self._rewards_log):
@@ -65,25 +65,25 @@ class RunView:
                 self._tell_evaluations(self._tell)
 
     def recall(self, past: Iterable[Event]) -> None:
-        """Take note of what happened before, and tell nothing of it."""
+        """Take in what happened before the run was resumed, without reporting any of it."""
         for event, decisions in past:
             self._follower.watch(event, decisions)
         self._num_told = len(self._follower.steps)
         self._num_evaluations_told = len(self._follower.evaluated)
 
     def now(self) -> tuple[RunState, list[StepFacts], list[EvaluationFacts]]:
-        """What goes on at this moment, and the steps and evaluations so far."""
+        """The present state of the run, and its steps and evaluations so far."""
         with self._lock:
             follower = self._follower
             return follower.state, list(follower.steps), list(follower.evaluations)
 
     def warnings(self) -> list[str]:
-        """Reasons, as of now, why the run may not be worth going on with."""
+        """The present reasons why the run may not be worth going on with."""
         with self._lock:
             return list(self._warner.current(self._follower))
 
     def remarks(self) -> list[str]:
-        """The latest about workers and failures that somebody who watches should see."""
+        """The latest remarks about workers and failures, for somebody who watches."""
         with self._lock:
             return list(self._remarks.values())[-_SHOWN_REMARKS:]
 
@@ -121,7 +121,7 @@ class RunView:
 def shown(
     title: str, recipe: Recipe, past: Iterable[Event] | None = None, *, rewards_log: str = "logs/rewards.log"
 ) -> Iterator[Watcher]:
-    """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run had done."""
+    """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run has done."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     tell = None if console.is_terminal else console.print
     view = RunView(title, recipe.steps, tell, rewards_log, num_compared(recipe))

@@ -13,7 +13,7 @@ RED = "#D55E00"
 INK, GREY, PALE = "#262626", "#8C8C8C", "#E4E4E4"
 
 VERSIONS = (BLUE, ORANGE, GREEN, PINK, SKY)
-"""Versions in turn; more than are ever live at once in the usual window."""
+"""Colours of versions in turn: more than are live at once in the usual window."""
 
 
 def figure(width: float, height: float) -> Figure:
@@ -21,7 +21,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def plain(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
-    """Two spines, small ticks, a title on the left that states what is to be seen."""
+    """Style axes: two spines, small ticks, and a title on the left that states what is to be seen."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -33,7 +33,7 @@ def plain(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def headline(fig: Figure, text: str, below: str = "") -> None:
-    """The finding, above everything; `below` says what is shown."""
+    """Put the finding above everything; `below` says what is shown."""
     fig.suptitle(text, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
     if below:
         fig.text(0.01, 0.0, below, fontsize=9, color=GREY, va="top")

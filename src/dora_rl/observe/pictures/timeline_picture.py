@@ -22,20 +22,20 @@ from dora_rl.observe.timeline import LoadPoint, Timeline, TimelineSpan
 
 _BINS = 1200
 _DEPTH = 0.6
-"""Exponent from occupancy to depth of colour: a few requests on a large instance can still be seen."""
+"""Exponent from occupancy to depth of colour, so that few requests on a large instance are seen."""
 _TRAINS = "#6B6B6B"
 _HATCH = {"starved": "////", "window": "xxxx", "prompts": "...."}
 _STRIP = 0.07
-"""Least height of the trainer, as a share of all devices."""
+"""Least height of the trainer's band, as a share of all devices."""
 
 _SHORT_S = 180.0
-"""Below that an axis is in seconds."""
+"""Seconds below which the time axis is in seconds, not minutes."""
 _WIDE, _NARROW = 0.06, 0.025
-"""Shares of the picture's width that hold `step 293`, and the number alone."""
+"""Shares of the picture's width from which on a step has the label `step 293`, or its number alone."""
 
 Image = NDArray[np.float64]
 Window = tuple[float, float]
-"""Seconds of the run: from, to."""
+"""The stretch of a run that is drawn: from and to, in seconds."""
 
 
 class Panel(Record, frozen=True, gc=True):
@@ -46,7 +46,7 @@ class Panel(Record, frozen=True, gc=True):
     timeline: Timeline
     begin: float = 0.0
     unit: str = "GPU"
-    """What a device is called."""
+    """Name of a device: `GPU`, or `process` on CPUs."""
 
     @property
     def rollout_gpus(self) -> int:
@@ -58,7 +58,7 @@ class Panel(Record, frozen=True, gc=True):
 
 
 def draw_timelines(panels: Sequence[Panel], length_s: float, *, title: str) -> Figure:
-    """Runs one below the other, each for the same length of time."""
+    """Draw runs one below the other, each for the same length of time."""
     fig = figure(12, 0.9 + 2.8 * len(panels))
     headline(fig, title)
     rows = fig.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -75,7 +75,7 @@ def draw_timelines(panels: Sequence[Panel], length_s: float, *, title: str) -> F
 
 
 def _unit(length_s: float) -> tuple[str, float]:
-    """What the axis counts, and how many seconds that is."""
+    """The unit of the time axis, and its seconds."""
     return ("seconds", 1.0) if length_s < _SHORT_S else ("minutes", 60.0)
 
 
@@ -106,14 +106,14 @@ def _labels(panel: Panel) -> list[str]:
 
 
 def _separate(axes: Axes, timeline: Timeline) -> None:
-    """Hairlines between instances, while there are few enough to tell apart."""
+    """Draw hairlines between instances, while there are few enough to tell apart."""
     if len(timeline.specs) <= 64:
         edges = np.cumsum([spec.gpus for _, spec in sorted(timeline.specs.items())])
         axes.hlines(edges, *axes.get_xlim(), color="white", linewidth=0.6)
 
 
 def _draw_trainer(axes: Axes, timeline: Timeline, band: tuple[float, float], window: Window) -> None:
-    """Steps with their numbers, waits by reason, and a line where a version appears."""
+    """Draw the trainer's band: steps with numbers, waits by reason, and a line at each publish."""
     _, unit_s = _unit(window[1] - window[0])
     for span, (left, width) in _visible(timeline.trained, window, unit_s):
         axes.broken_barh([(left, width)], band, facecolor=_TRAINS, edgecolor="white", linewidth=1.0)
@@ -128,7 +128,7 @@ def _draw_trainer(axes: Axes, timeline: Timeline, band: tuple[float, float], win
 
 
 def _label(step: int, share: float) -> str:
-    """Of a step that has this share of the width: as much as fits."""
+    """The label of a step that has this share of the width: as much as fits."""
     if share > _WIDE:
         return f"step {step}"
     return str(step) if share > _NARROW else ""
@@ -148,7 +148,7 @@ def _visible(
 
 
 def _image(timeline: Timeline, window: Window) -> Image:
-    """Red, green and blue for each instance and bin of time, the first instance at the bottom."""
+    """The picture of the instances: colours by instance and bin of time, the first instance at the bottom."""
     edges = np.linspace(*window, _BINS + 1)
     rows = []
     for instance, spec in sorted(timeline.specs.items()):
@@ -160,7 +160,7 @@ def _image(timeline: Timeline, window: Window) -> Image:
 
 
 def _row(loads: Sequence[LoadPoint], slots: int, edges: Image) -> Image:
-    """White, and the colour of each version as deep as it fills the instance."""
+    """The colours of one instance over time: each version's, as deep as it fills the instance."""
     row = np.ones((len(edges) - 1, 3))
     by_version = sorted(loads, key=lambda load: load.version)
     shares = {
@@ -175,7 +175,7 @@ def _row(loads: Sequence[LoadPoint], slots: int, edges: Image) -> Image:
 
 
 def _mean(loads: Sequence[LoadPoint], edges: Image) -> Image:
-    """Requests running, averaged over each bin of time."""
+    """Mean number of running requests in each bin of time."""
     at = np.array([0.0, *(load.at for load in loads), max(edges[-1], loads[-1].at)])
     running = np.array([0, *(load.running for load in loads)], dtype=float)
     total = np.concatenate([[0.0], np.cumsum(running * np.diff(at))])

@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs no other and no network."""
+"""The report's page: one HTML file that needs no other and no network."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -12,7 +12,7 @@ from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.report.text import lines, warning_text
 
 _SHOWN_GROUPS = 3
-"""Of the first steps and of the last ones."""
+"""Number of groups shown from the first steps, and from the last ones."""
 _SHOWN_CHARACTERS = 4000
 
 _STYLE = """
@@ -38,7 +38,7 @@ details pre { background: #f4f4f4; padding: 1em; overflow: auto; }
 
 
 def write_page(run: RunFacts, path: Path) -> Path:
-    """Write it whole."""
+    """Write the report of a run as one HTML file."""
     path.write_text("\n".join(_page(run)), encoding="utf-8")
     return path
 
@@ -95,7 +95,7 @@ def _span(groups: Sequence[CompletedGroup]) -> tuple[float, float]:
 
 
 def _colour(reward: float | None, span: tuple[float, float]) -> str:
-    """From the orange of the least reward to the blue of the greatest."""
+    """The colour of a reward, from orange for the least to blue for the greatest."""
     if reward is None:
         return "#8C8C8C"
     low, high = span
@@ -105,7 +105,7 @@ def _colour(reward: float | None, span: tuple[float, float]) -> str:
 
 
 def _last_metrics(run: RunFacts, *, is_evaluation: bool) -> str:
-    """The last line of one kind: evaluations have lines of their own, and come when they are complete."""
+    """The last row of metrics.jsonl, of evaluations or of train steps, which have rows of their own."""
     found = [row for row in run.metrics if any(name.startswith("eval/") for name in row) == is_evaluation]
     return "\n".join(f"{name}: {value}" for name, value in found[-1].items()) if found else ""
 

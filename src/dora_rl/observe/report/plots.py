@@ -16,13 +16,13 @@ from dora_rl.observe.report.run_facts import RunFacts
 
 _TRAINER_METRICS = ("entropy", "grad_norm", "kl", "clip_ratio/high_mean", "logprob_gap/mean", "learning_rate")
 _CLOSE_UP = 8
-"""Steps that are also drawn by themselves."""
+"""Number of last steps whose timeline is also drawn by itself."""
 _FEW = 40
-"""Steps up to which points are marked."""
+"""Number of steps up to which points of a curve are marked."""
 
 
 def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
-    """Titles and pictures, as far as the run has something to show."""
+    """Titles and SVG pictures of a run, as far as it has something to show."""
     if run.steps:
         yield "Reward", _svg(_rewards(run))
         yield "Lengths, staleness and time", _svg(_workings(run))
@@ -113,7 +113,7 @@ def _timeline(run: RunFacts, begin: float, end: float) -> Figure:
 
 
 def _columns(metrics: Sequence[Metrics]) -> dict[str, tuple[list[float], list[float]]]:
-    """Step and value of each metric of the trainer that the run wrote."""
+    """Steps and values of each of the trainer's metrics that the run wrote."""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for name in _TRAINER_METRICS:
         points = [(step, value) for row in metrics
@@ -139,7 +139,7 @@ def _finish(axes: Axes) -> None:
 
 
 def _svg(fig: Figure) -> str:
-    """The picture without the head of an XML file; text stays text."""
+    """A figure as SVG without the head of an XML file; text stays text."""
     text = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         fig.savefig(text, format="svg", bbox_inches="tight", pad_inches=0.1)

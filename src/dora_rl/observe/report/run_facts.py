@@ -1,4 +1,4 @@
-"""What a run was, in numbers: from its steps, its timeline and its metrics."""
+"""The facts of a run that a report shows: from its steps, its timeline and its metrics."""
 
 from statistics import fmean
 
@@ -11,11 +11,11 @@ from dora_rl.observe.timeline import Timeline
 
 
 class RunFacts(Record, frozen=True, gc=True):
-    """All that a report shows. Has the fields that `words.bottleneck` asks for."""
+    """All that a report shows of a run; satisfies `BusyShares`, by which its bottleneck is named."""
 
     directory: str
     condition: str
-    """Whether it is finished, runs, was interrupted or broke off."""
+    """Whether the run is finished, runs, was interrupted or broke off, in words."""
     recipe: Recipe
     elapsed_s: float
     steps: list[StepFacts]
@@ -25,11 +25,11 @@ class RunFacts(Record, frozen=True, gc=True):
     completions: list[CompletedGroup]
     timeline: Timeline
     is_on_cpus: bool
-    """A live run whose instances have no GPU."""
+    """Whether this is a live run whose instances have no GPU."""
     warnings: list[WarningFacts]
-    """All that were given, those that no longer hold too."""
+    """All warnings given in the run, also those that no longer hold."""
     overlong: tuple[str, ...] = ()
-    """Which prompts were left out because they are too long, in words."""
+    """Sentences about prompts left out because they are too long."""
     num_overlong: int = 0
     num_overlong_held_out: int = 0
 
@@ -47,7 +47,7 @@ class RunFacts(Record, frozen=True, gc=True):
 
     @property
     def gpus(self) -> int:
-        """Devices, as far as the run's own events tell: instances, and a trainer beside or among them."""
+        """Number of devices by the run's own events: instances, and a trainer unless it is among them."""
         return len(self.timeline.specs) + (0 if self.elastic_gpus else 1)
 
     @property
@@ -56,14 +56,14 @@ class RunFacts(Record, frozen=True, gc=True):
 
     @property
     def trainer_idle_fraction(self) -> float:
-        """Of the time between the first batch and the last version."""
+        """Share of the time from the first batch to the last version in which the trainer was idle."""
         begin, end = self._trained_between
         busy = sum(min(span.end, end) - span.begin for span in self.timeline.trained if span.begin < end)
         return max(0.0, 1.0 - busy / (end - begin)) if end > begin else 0.0
 
     @property
     def instance_idle_fraction(self) -> float:
-        """Of the same time: instances that decode nothing."""
+        """Share of the time from the first batch to the last version in which instances decoded nothing."""
         begin, end = self._trained_between
         if end <= begin or not self.timeline.loads:
             return 0.0
@@ -71,7 +71,7 @@ class RunFacts(Record, frozen=True, gc=True):
 
     @property
     def mean_reward(self) -> tuple[float, float] | None:
-        """Over the first tenth of the steps and over the last."""
+        """Mean reward over the first tenth of the steps, and over the last; None without rewards."""
         rewards = [step.reward for step in self.steps if step.reward is not None]
         if not rewards:
             return None

@@ -1,4 +1,7 @@
-"""A run directory becomes facts, whatever state it is in: finished, going on, interrupted or broken off."""
+"""A run directory becomes facts, whatever state it is in: finished, going on, interrupted or broken off.
+
+Reads files only; takes no lock for longer than it needs to see whether the run goes on.
+"""
 
 import fcntl
 from pathlib import Path
@@ -25,7 +28,7 @@ PROMPTS = "prompts.msgpack"
 
 
 def read_run(root: Path) -> RunFacts:
-    """Everything there is about a run."""
+    """Read all facts of a run from its directory."""
     layout = RunLayout(root=root)
     if not layout.events.is_file():
         raise RunError(f"{root} is no run directory", hint="give the directory that `dora train` named")
@@ -55,7 +58,7 @@ def read_run(root: Path) -> RunFacts:
 
 
 def _overlong(prompts: Path, recipe: Recipe) -> dict[str, Any]:
-    """What was left out of the run's prompts; a simulated run has none."""
+    """What was left out of the run's prompts, as fields of RunFacts; a simulated run has none."""
     try:
         counts = PromptCounts.read(prompts)
     except (OSError, msgspec.DecodeError):
@@ -85,7 +88,7 @@ def _condition(layout: RunLayout, follower: Follower, *, is_torn: bool) -> str:
 
 
 def _is_on_cpus(setup: Path) -> bool:
-    """As its set-up says; a simulated run has none."""
+    """Whether the run's set-up puts instances on CPUs; a simulated run has no set-up."""
     try:
         found = msgspec.json.decode(setup.read_bytes())
         return bool(found["devices"]["instance_device"] == "cpu")
@@ -94,7 +97,7 @@ def _is_on_cpus(setup: Path) -> bool:
 
 
 def is_in_use(lock: Path) -> bool:
-    """Whether a process holds the run's lock. Asked without taking it for longer than the question."""
+    """Whether a process holds the run's lock, which is tried for a moment only."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ _SHOWN_EVALUATIONS = 6
 
 
 def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
-    """What there is to say, most important first."""
+    """Labels and texts about a run, most important first."""
     recipe = run.recipe
     yield "condition", run.condition
     yield "model", f"{recipe.model}, {recipe.batch.groups} groups of {recipe.batch.group_size} a step"
@@ -40,7 +40,7 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 def show(console: Console, run: RunFacts) -> None:
-    """Print it, warnings last, and of those what still holds: they are what should be seen."""
+    """Print a run's report, warnings last, and last of those the ones that still hold."""
     console.print(f"[bold]{escape(run.directory)}[/]", highlight=False)
     for label, text in lines(run):
         console.print(f"  [dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
@@ -51,14 +51,14 @@ def show(console: Console, run: RunFacts) -> None:
 
 
 def warning_text(warning: WarningFacts) -> str:
-    """What holds as it is now, what is over as it was."""
+    """A warning in words: with its latest figures if it still holds, else as it was given."""
     if warning.now is None:
         return f"{after_step(warning.step)}: {warning.text}"
     return f"{warning.now} (first {after_step(warning.step)})"
 
 
 def _held_out(evaluations: Sequence[EvaluationFacts]) -> str:
-    """The first and the last ones."""
+    """The rewards of the first and the last evaluations, in words."""
     parts = [f"{each.reward:.3f} (version {each.version})" for each in evaluations]
     if len(parts) > _SHOWN_EVALUATIONS:
         parts[1 : 1 - _SHOWN_EVALUATIONS] = ["…"]
@@ -81,7 +81,7 @@ def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 def _trouble_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
-    """What failed and was survived."""
+    """Lines about what failed and was survived: rewards, workers, replayed steps."""
     state = run.state
     for failure in state.failures:
         yield "rewards failed", f"{failure.count:,} by {failure.name}, the first time {failure.example}"

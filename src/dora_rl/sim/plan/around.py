@@ -15,7 +15,7 @@ _SYNC_STEPS = 4
 
 
 class Neighbour(Record, frozen=True, gc=True):
-    """What is varied, to what, and the run that tries it."""
+    """A plan with one choice changed: which, to what value, and the recipe that tries it."""
 
     what: str
     value: str
@@ -23,7 +23,7 @@ class Neighbour(Record, frozen=True, gc=True):
 
 
 def neighbours(planned: Recipe, choice: Choice, found_groups: int) -> Iterator[Neighbour]:
-    """One step to either side of every choice; R around the `found_groups` of the controller."""
+    """The plans one step to either side of every choice; R around the controller's `found_groups`."""
     if not choice.takes_turns:
         yield from _other_splits(planned, choice)
         yield from _other_sizes(planned, choice)

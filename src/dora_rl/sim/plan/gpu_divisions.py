@@ -24,34 +24,34 @@ from dora_rl.costs.rollout import RolloutCost, fits
 from dora_rl.costs.train_cost import TrainCost
 
 _CLOSE = 1.05
-"""Predictions this close are equal: the simpler division is the better one."""
+"""Ratio of step times up to which predictions are equal: the simpler division is then better."""
 
 
 class Division(Record, frozen=True):
-    """One way to use the GPUs of a machine."""
+    """One way to use the GPUs of a machine, with its predicted seconds a step."""
 
     ranks: int
-    """GPUs that train."""
+    """Number of GPUs that train."""
     is_shared: bool
-    """Those that train also generate, and pause while they train."""
+    """Whether the GPUs that train also generate, and pause while they train."""
     step_s: float
 
 
 class Machine(Record, frozen=True):
-    """What is divided."""
+    """The machine that is divided: its GPUs, and the model they have to hold."""
 
     gpu: GpuModel
     num_gpus: int
     shape: ModelShape
-    """Of the model."""
+    """Shape of the model that is trained."""
     most_instances: int
-    """No more GPUs generate."""
+    """Most GPUs that may generate."""
 
 
 def divisions(
     recipe: Recipe, machine: Machine, *, ranks: Iterable[int], shared: Iterable[bool]
 ) -> list[Division]:
-    """Every division of these kinds, the best first; none where a GPU does not hold the model."""
+    """Every division of these kinds, the best first; empty where a GPU does not hold the model."""
     pairs = [(r, s) for r in ranks for s in shared if s or r < machine.num_gpus]
     found = [
         Division(ranks=r, is_shared=s, step_s=step_s)
@@ -63,9 +63,10 @@ def divisions(
 
 
 def _rank(division: Division, best_s: float) -> tuple[float, bool, bool, int]:
-    """Of equals, the one with GPUs of its own for either; a trainer in one piece, or else in the most.
+    """The sort key of a division, the best least.
 
-    Simulated (`docs/log.md`), what is equal by these bounds is best where all train together.
+    Of equals: GPUs of its own for either side; a trainer in one piece, or else in the most. Simulated
+    (`docs/log.md`), what is equal by these bounds is best where all train together.
     """
     step_s, ranks = division.step_s, division.ranks
     return (best_s if step_s <= _CLOSE * best_s else step_s, division.is_shared, ranks > 1, -ranks)

@@ -35,7 +35,7 @@ class Prediction(Record, frozen=True):
 
 
 def predict(recipe: Recipe, split: DeviceSplit, max_staleness: int) -> Prediction:
-    """What a division of the devices gives under the bound `max_staleness`."""
+    """Predict the bounds on a step for a division of the devices under the bound `max_staleness`."""
     busy_s = max(split.train_s, split.generate_s / _OCCUPANCY)
     low_s, high_s = busy_s, max(busy_s, _bound_s(recipe, split, max_staleness, busy_s))
     for _ in range(_HALVINGS):
@@ -84,6 +84,6 @@ def _decode_s(recipe: Recipe, split: DeviceSplit, step_s: float) -> float:
 
 @lru_cache(maxsize=64)
 def _longest_member(task: ImaginedTask, group_size: int) -> float:
-    """Expected tokens of the longest of a group, its members taken as independent."""
+    """Expected tokens of the longest member of a group, members taken as independent."""
     shares = ((i + 0.5) / _GRID for i in range(_GRID))
     return sum(quantile(task.lengths, u ** (1.0 / group_size)) for u in shares) / _GRID

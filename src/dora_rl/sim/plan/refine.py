@@ -20,15 +20,15 @@ from dora_rl.sim.sweep import sweep
 
 _FINALISTS = 3
 MOST_TRIALS = _FINALISTS + 2 + 9
-"""Finalists, the best one under two other bounds, and its neighbours."""
+"""Most simulations of a plan: finalists, the best one under two other bounds, and its neighbours."""
 _ENOUGH_TRAJECTORIES = 16_384
 _ENOUGH_GPUS = 128
 _CLOSE = 1.02
-"""Step times this close are equal: the less stale choice is the better one."""
+"""Ratio of step times up to which choices are equal: the less stale one is then better."""
 
 
 class Option(Record, frozen=True):
-    """Another value of one choice, everything else as planned."""
+    """The result with another value of one choice, everything else as planned."""
 
     what: str
     value: str
@@ -41,14 +41,14 @@ class ClusterPlan(Record, frozen=True, gc=True):
     recipe: Recipe
     result: Result
     parts: int
-    """Recipe and result are those of one of so many equal parts of the cluster."""
+    """Number of equal parts of the cluster, of one of which `recipe` and `result` are."""
     predicted_step_s: float
     memory: Memory
     options: tuple[Option, ...]
 
 
 def make_plan(recipe: Recipe, done: Callable[[], None] = lambda: None) -> ClusterPlan:
-    """Search up to the recipe's bound S, try the finalists, choose, and look around."""
+    """Plan a recipe: search up to its bound S, simulate the finalists, choose, and vary each choice."""
     if recipe.control.max_staleness == 0:
         raise ConfigError(
             "control.max_staleness = 0 leaves nothing to plan: generating and training take turns",
@@ -74,7 +74,7 @@ def make_plan(recipe: Recipe, done: Callable[[], None] = lambda: None) -> Cluste
 
 
 def num_parts(recipe: Recipe) -> int:
-    """Equal parts into which a cluster can be cut while each is still large enough to be like the whole."""
+    """Number of equal parts a cluster can be cut into, each still large enough to be like the whole."""
     gpus, groups = recipe.cluster.gpus, recipe.batch.groups
     parts, most = 1, gcd(gpus, groups)
     while (
@@ -95,7 +95,7 @@ def _part_of(recipe: Recipe, parts: int) -> Recipe:
 
 
 def _finalists(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best divisions of the devices, and the very best under the bounds next to its own too."""
+    """The best divisions of the devices, and the very best one under neighbouring bounds S too."""
     by_division: dict[tuple[int, int], Candidate] = {}
     for candidate in ranked:
         by_division.setdefault(candidate.choice.division, candidate)
@@ -112,7 +112,7 @@ def _finalists(ranked: Sequence[Candidate]) -> list[Candidate]:
 def _best(
     finalists: Sequence[Candidate], trials: Sequence[Recipe], results: dict[Recipe, Result]
 ) -> tuple[Candidate, Recipe]:
-    """The least stale of the fastest."""
+    """The least stale of the fastest finalists, and its trial."""
     fastest_s = min(result.step_time_s for result in results.values())
     close = [
         (candidate, trial)

@@ -18,19 +18,21 @@ from dora_rl.sim.plan.choice import Choice
 from dora_rl.sim.plan.predict import Prediction, predict
 
 _COLOCATED = ("sync", "partial")
-"""Schedules under which generating and training take turns anyway."""
+"""Schedules under which generating and training take turns on the same devices anyway."""
 _MOST_SPLITS = 128
 _CLOSE = 1.01
-"""Predictions this close are equal: the less stale choice is the better one."""
+"""Ratio of step times up to which predictions are equal: the less stale choice is then better."""
 
 
 class Candidate(Record, frozen=True):
+    """One choice and its predicted step."""
+
     choice: Choice
     prediction: Prediction
 
 
 def candidates(recipe: Recipe, staleness: Iterable[int]) -> list[Candidate]:
-    """Everything that fits, with S from `staleness` and the R each needs; the most promising first."""
+    """Every choice that fits, with S from `staleness` and the R it needs; the most promising first."""
     found = [
         _candidate(recipe, split, bound)
         for bound in staleness
@@ -55,7 +57,7 @@ def decide(recipe: Recipe) -> Recipe:
 
 
 def takes_turns(recipe: Recipe) -> bool:
-    """Do the same devices generate and train?"""
+    """Whether the same devices generate and train."""
     c = recipe.cluster
     if c.rollout_gpus is not None or c.elastic_gpus:
         return c.rollout_gpus is None
@@ -91,7 +93,7 @@ def _splits(recipe: Recipe) -> list[DeviceSplit]:
 
 
 def _can_serve(recipe: Recipe, split: DeviceSplit, num_versions: int) -> bool:
-    """Shared placement puts every live version on every instance."""
+    """Whether memory allows the versions: shared placement puts every live one on every instance."""
     is_shared = recipe.control.placement == "shared"
     return not is_shared or versions_that_fit(recipe, split.tensor_parallel) >= num_versions
 
