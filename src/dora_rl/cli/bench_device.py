@@ -1,4 +1,4 @@
-"""Where a benchmark runs."""
+"""The device option that the benchmarks share."""
 
 from enum import StrEnum
 

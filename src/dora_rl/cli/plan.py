@@ -16,7 +16,7 @@ _OPEN = (
     "elastic_gpus=0",
     "tensor_parallel=null",
 )
-"""What a preset or a recipe says about these is for the planner to say."""
+"""Assignments that leave open what the planner chooses, whatever a preset or recipe says."""
 
 
 def plan(

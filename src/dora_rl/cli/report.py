@@ -43,7 +43,7 @@ def _report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
 
 
 def _written(run: "RunFacts", path: Path) -> tuple[Path | None, UserError | None]:
-    """The page, or why there is none."""
+    """Write the page of a report; the error, instead of its path, if that fails."""
     from dora_rl.observe.report.page import write_page
 
     try:

@@ -102,7 +102,7 @@ def _simulate_one(
     log: Path | None,
     out: Path | None,
 ) -> None:
-    """Run one set-up, leave behind what was asked for, and say what it gave."""
+    """Simulate one set-up, write the files that were asked for, and print the result."""
     from dora_rl.observe.simulation_summary import show
     from dora_rl.observe.terminal import stdout
     from dora_rl.observe.timeline import Tracker
@@ -123,7 +123,7 @@ def _simulate_one(
 
 
 def _replay_log(path: Path) -> None:
-    """Say whether control decides again as it did; a difference is a failure.
+    """Print whether control decides again as the log has it; a difference is a failure.
 
     The log of a simulation, or of a live run, or the directory of one.
     """
