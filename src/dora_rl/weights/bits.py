@@ -35,7 +35,7 @@ def to_zigzag(steps: Tensor) -> Tensor:
 
 
 def from_zigzag(zigzag: Tensor) -> Tensor:
-    """Undo `to_zigzag`."""
+    """The steps that `to_zigzag` turned into these patterns."""
     # The shift of a signed integer copies its sign; the mask takes the copy off.
     halves = (zigzag >> 1) & torch.iinfo(zigzag.dtype).max
     return halves ^ -(zigzag & 1)
@@ -47,7 +47,7 @@ def to_planes(values_N: Tensor) -> Tensor:
 
 
 def from_planes(planes: Tensor, dtype: torch.dtype) -> Tensor:
-    """Undo `to_planes`."""
+    """The values of this dtype that `to_planes` split into these planes."""
     # A copy even where the order is right already: a view as wider integers must be aligned.
     return planes.T.clone(memory_format=torch.contiguous_format).view(-1).view(dtype)
 
