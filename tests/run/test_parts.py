@@ -90,9 +90,12 @@ def test_a_late_word_about_an_earlier_request_finds_nothing() -> None:
 
 def test_a_trajectory_goes_on_behind_its_tokens_unless_it_is_another_attempt() -> None:
     requests = RequestTable()
-    requests.begin(start(5, 0)).tokens += [7, 8]
-    assert requests.begin(start(5, 1)).tokens == [7, 8]
-    assert requests.begin(start(5, 1, attempt=1)).tokens == []
+    assert requests.begin(start(5, 0)).instance == 0
+    requests.partial[5].tokens += [7, 8]
+    assert requests.begin(start(5, 1)).instance == 1
+    assert requests.partial[5].tokens == [7, 8]
+    requests.begin(start(5, 1, attempt=1))
+    assert requests.partial[5].tokens == []
 
 
 def test_held_out_rows_have_numbers_of_their_own_and_are_never_trained_on() -> None:

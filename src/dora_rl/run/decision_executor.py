@@ -99,9 +99,7 @@ class DecisionExecutor:
     # --- requests -------------------------------------------------------------------------------
 
     def _start(self, start: do.Start) -> None:
-        self._requests.begin(start)
-        placed = self._requests.place(start.trajectory, start.instance)
-        self._generate(start.trajectory, placed.number)
+        self._generate(start.trajectory, self._requests.begin(start).number)
 
     def _generate(self, trajectory: int, number: int) -> None:
         """Have a trajectory generated behind what exists of it, unless it has another request by now."""

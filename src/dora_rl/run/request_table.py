@@ -81,13 +81,13 @@ class RequestTable:
         if placed is not None:
             del self._placed[placed.number]
 
-    def begin(self, start: Start) -> PartialTrajectory:
-        """Note that a trajectory starts; of an earlier attempt nothing is kept."""
+    def begin(self, start: Start) -> PlacedRequest:
+        """Note that a trajectory starts, and give it a request; of an earlier attempt nothing is kept."""
         partial = self.partial.get(start.trajectory)
         if partial is None or partial.attempt != start.attempt:
             partial = self.partial[start.trajectory] = PartialTrajectory(start=start)
         partial.start = start
-        return partial
+        return self.place(start.trajectory, start.instance)
 
 
 class MoveInProgress(Struct, kw_only=True):

@@ -11,7 +11,8 @@ from typing import Any
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.data import RewardConfig
-from dora_rl.envs.tasks.task import Task, numbered
+from dora_rl.envs.data.rows import read_rows
+from dora_rl.envs.tasks.task import Task
 
 _SIGNS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
 _HELD_OUT_SHARE = 0.1
@@ -41,8 +42,8 @@ def arithmetic(
 
     return Task(
         name="arithmetic",
-        train=numbered(table(train, "train", rows), "arithmetic"),
-        held_out=numbered(table(held_out, "held out", held_out_rows), "arithmetic"),
+        train=read_rows(table(train, "train", rows), {}, "arithmetic"),
+        held_out=read_rows(table(held_out, "held out", held_out_rows), {}, "arithmetic"),
         rewards=(RewardConfig(function="accuracy_reward" if chat else "exact_match"),),
         max_new_tokens=128 if chat else len(str(max_operand**2)) + 2,
     )

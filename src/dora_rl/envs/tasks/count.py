@@ -19,8 +19,9 @@ from typing import Any, Literal
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.data import RewardConfig
+from dora_rl.envs.data.rows import read_rows
 from dora_rl.envs.rewards.texts import Completion, text_of
-from dora_rl.envs.tasks.task import Task, numbered
+from dora_rl.envs.tasks.task import Task
 
 SYMBOLS = string.digits + string.ascii_lowercase + string.ascii_uppercase
 """The numbers 0 .. 61 as single characters."""
@@ -49,8 +50,8 @@ def count(
 
     return Task(
         name="count",
-        train=numbered(table("train", rows), "count"),
-        held_out=numbered(table("held out", held_out_rows), "count"),
+        train=read_rows(table("train", rows), {}, "count"),
+        held_out=read_rows(table("held out", held_out_rows), {}, "count"),
         rewards=(RewardConfig(function="count_reward"),),
         # And the token that ends it.
         max_new_tokens=len(columns(max_n)["solution"]) + 1,

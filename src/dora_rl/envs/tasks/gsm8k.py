@@ -8,9 +8,9 @@ from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.data.hub import read_hub
 from dora_rl.envs.data.row_files import READERS, read_file
-from dora_rl.envs.data.rows import Row
+from dora_rl.envs.data.rows import Row, read_rows
 from dora_rl.envs.data.splits import held_out
-from dora_rl.envs.tasks.task import Task, numbered
+from dora_rl.envs.tasks.task import Task
 
 _INSTRUCTION = "Think step by step, then give the final number after ####."
 _HELD_OUT_SHARE = 0.05
@@ -34,7 +34,7 @@ def gsm8k(
     """
 
     def read(place: str, part: str) -> list[Row]:
-        return numbered(_table(_raw(place, subset, part), place, instruction), place)
+        return read_rows(_table(_raw(place, subset, part), place, instruction), {}, place)
 
     rows = read(path, split)
     if held_out_path is not None:

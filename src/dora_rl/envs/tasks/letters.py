@@ -16,7 +16,8 @@ from typing import Any
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.data import RewardConfig
-from dora_rl.envs.tasks.task import Task, numbered
+from dora_rl.envs.data.rows import read_rows
+from dora_rl.envs.tasks.task import Task
 
 LETTERS = string.ascii_lowercase
 
@@ -50,8 +51,8 @@ def letters(
 
     return Task(
         name="letters",
-        train=numbered(table("train", rows), "letters"),
-        held_out=numbered(table("held out", held_out_rows), "letters"),
+        train=read_rows(table("train", rows), {}, "letters"),
+        held_out=read_rows(table("held out", held_out_rows), {}, "letters"),
         rewards=(RewardConfig(function="exact_match"),),
         # A few more than the alphabet and the token that ends it: who repeats himself should see the end.
         max_new_tokens=len(LETTERS) + 7,

@@ -10,10 +10,11 @@ from typing import Any
 from dora_rl.core.errors import UserError
 from dora_rl.core.named import did_you_mean, optional_module
 from dora_rl.core.recipe.data import RewardConfig
+from dora_rl.envs.data.rows import read_rows
 from dora_rl.envs.rewards.numbers import last_number
 from dora_rl.envs.rewards.texts import Completion, text_of
 from dora_rl.envs.tasks.plain_values import packed, unpacked
-from dora_rl.envs.tasks.task import Task, numbered
+from dora_rl.envs.tasks.task import Task
 
 _SEED_STRIDE = 1_000_003
 _INSTRUCTION = "Give only your final answer inside <answer> and </answer>."
@@ -36,8 +37,8 @@ def reasoning_gym(
     train = [entry for entry in entries[held_out_rows:] if entry["question"] not in unseen]
     return Task(
         name=f"reasoning_gym:{name}",
-        train=numbered(_table(train, name, instruction), name),
-        held_out=numbered(_table(held_out, name, instruction), name),
+        train=read_rows(_table(train, name, instruction), {}, name),
+        held_out=read_rows(_table(held_out, name, instruction), {}, name),
         rewards=(RewardConfig(function="reasoning_gym_reward", options={"lenient": lenient}),),
         max_new_tokens=512,
     )

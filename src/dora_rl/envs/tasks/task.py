@@ -1,11 +1,8 @@
 """What a built-in task is."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.data.rows import Row, read_rows
+from dora_rl.envs.data.rows import Row
 
 
 class Task(Record, frozen=True):
@@ -18,8 +15,3 @@ class Task(Record, frozen=True):
     """The default judgement: 1 at best, if these are the only rewards."""
     max_new_tokens: int
     """Enough for every solution; characters count as tokens where the task is made for character models."""
-
-
-def numbered(table: Iterable[Mapping[str, Any]], source: str) -> list[Row]:
-    """Rows from 0 on; held-out rows have numbers of their own kind and are never mixed with the others."""
-    return read_rows(table, {}, source)

@@ -94,17 +94,16 @@ class Judge:
         return [case for case in cases if case.num_waiting == 0]
 
     def _judgement(self, case: _Case) -> Judgement:
+        # In the order of the weights, whatever order they answered in: floating-point sums depend on it.
+        terms = [
+            weight * value
+            for name, weight in self._weights.items()
+            if (value := case.values.get(name)) is not None
+        ]
         return Judgement(
             trajectory=case.trajectory,
-            reward=None if case.failures else weighted_sum(case.values, self._weights),
+            reward=sum(terms) if terms and not case.failures else None,
             values=case.values,
             failures=tuple(case.failures),
             metrics=tuple(case.metrics),
         )
-
-
-def weighted_sum(values: dict[str, float | None], weights: dict[str, float]) -> float | None:
-    """The weighted sum of the functions that apply; None where none does."""
-    # In the order of the weights, whatever order they answered in: floating-point sums depend on it.
-    terms = [weight * value for name, weight in weights.items() if (value := values.get(name)) is not None]
-    return sum(terms) if terms else None
