@@ -27,12 +27,12 @@ from dora_rl.sim.simulated_run import build_world, run_world
 GROUP_SIZE = 16
 MAX_STALENESS = 3
 _ACTIVE_BATCHES = 3
-"""R / B."""
+"""Ratio R / B of the benchmark's recipe."""
 _SLOTS = 128
 
 RUN_LIMIT_S = 180.0
 RUN_LIMIT_TRAJECTORIES = 3_276_800
-"""The limit on a run is stated for ten steps of 327,680 trajectories, and kept in proportion."""
+"""Trajectories for which `RUN_LIMIT_S` is stated (ten steps of 327,680); kept in proportion."""
 MEMORY_LIMIT_BYTES = 4 << 30
 REBALANCE_LIMIT_S = 0.050
 _REBALANCE_INSTANCES = 1000
@@ -64,21 +64,21 @@ QUICK = FleetScope(
 
 
 class FleetRun(Record, frozen=True):
-    """What one simulated run of one size of the fleet took."""
+    """The time and memory of one simulated run at one size of the fleet."""
 
     instances: int
     steps: int
     batch_trajectories: int
     active_trajectories: int
-    """The most that were active at once."""
+    """Most trajectories that were active at once."""
     trajectories: int
     inputs: int
     decisions: int
     cpu_s: float
     trajectory_us: float
-    """CPU for each trajectory that was trained on."""
+    """CPU microseconds for each trajectory that was trained on."""
     input_us: float
-    """CPU for each input that control was told."""
+    """CPU microseconds for each input of control."""
     peak_rss_bytes: int
     rebalances: int
     rebalance_p50_s: float
@@ -87,7 +87,7 @@ class FleetRun(Record, frozen=True):
 
 
 class LineCount(Record, frozen=True):
-    """What an input takes, whatever the machine."""
+    """Lines of Python executed for an input: a cost that is the same on every machine."""
 
     instances: int
     active_trajectories: int
@@ -105,7 +105,7 @@ class LimitCheck(Record, frozen=True):
 
 
 class ControlReport(Record, frozen=True):
-    """Every size that was measured, and whether limits are met."""
+    """All sizes that were measured, and whether the limits are met."""
 
     sizes: tuple[FleetRun, ...]
     rebalancing: FleetRun
@@ -114,7 +114,7 @@ class ControlReport(Record, frozen=True):
 
 
 def run_bench(scope: FleetScope, advance: Callable[[str], None] = lambda what: None) -> ControlReport:
-    """Measure every size, the smallest first; `advance` hears what was measured."""
+    """Measure every size, the smallest first; `advance` is called with what was measured."""
     sizes = []
     for instances in scope.sizes:
         sizes.append(measure(recipe_of(instances, scope.steps)))
@@ -148,7 +148,7 @@ def recipe_of(instances: int, steps: int, active_trajectories: int | None = None
 
 
 def measure(recipe: Recipe) -> FleetRun:
-    """Run a recipe from nothing to its end."""
+    """Measure one run of a recipe from nothing to its end."""
     began = process_time()
     world = build_world(recipe)
     stopwatch = _RebalanceStopwatch(world.plane)
@@ -242,7 +242,7 @@ def _speed_checks(sizes: list[FleetRun], rebalancing: FleetRun) -> tuple[LimitCh
 def _growth_checks(
     smallest: FleetRun, largest: FleetRun, few: LineCount, many: LineCount
 ) -> tuple[LimitCheck, ...]:
-    """An input may cost more where more is active, but no faster than log n."""
+    """Checks that the cost of an input grows no faster than log n in the active trajectories."""
     work = f"lines an input, {few.instances:,} to {many.instances:,} instances"
     time = f"CPU an input, {smallest.instances:,} to {largest.instances:,} instances"
     return (
@@ -256,7 +256,7 @@ def _check(name: str, value: float, limit: float, unit: str) -> LimitCheck:
 
 
 def log_ratio(size: FleetRun | LineCount, smallest: FleetRun | LineCount) -> float:
-    """How much log n grew, n being the active trajectories."""
+    """Ratio by which log n grew, n being the active trajectories."""
     return log(size.active_trajectories) / log(smallest.active_trajectories)
 
 
@@ -265,7 +265,7 @@ _STEP_S = 1.5e-3
 
 
 def bench_control(scope: FleetScope, say: Callable[[str], None]) -> ControlReport:
-    """`say` hears at once how long it may take, then a line for every part that is measured."""
+    """Run the benchmark; `say` is called with the expected duration, then with a line for every part."""
     parts = [*(f"{number:,} instances" for number in scope.sizes), "single rebalances", "lines of Python"]
     began, done = monotonic(), 0
 

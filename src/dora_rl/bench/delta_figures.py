@@ -36,7 +36,7 @@ from dora_rl.weights.version_writer import write_anchor
 LEARNING_RATES = (1e-6, 1e-5)
 STEPS = 20
 _WHOLE_EVERY = 10
-"""Versions between two that are also written and loaded whole, which takes the longest."""
+"""Every how many versions one is also written and loaded whole, which takes the longest."""
 _NEVER = AnchorPolicy(every=10**9, chain_share=1e9)
 
 
@@ -54,11 +54,11 @@ SMALL = ModelConfig(
     rope=DefaultRope(theta=10_000.0),
     is_tied=True,
 )
-"""5.8 million values: a step takes a fraction of a second on one core."""
+"""A model of 5.8 million values, of which a step takes a fraction of a second on one core."""
 
 
 class AdvancingModel:
-    """A model that is one version further after each step."""
+    """A model that an optimizer step takes one version further."""
 
     def __init__(
         self, config: ModelConfig, *, device: str, learning_rate: float, tokens: tuple[int, int]
@@ -80,7 +80,7 @@ class AdvancingModel:
         return {name: parameter.detach() for name, parameter in self._decoder.named_parameters()}
 
     def step(self) -> None:
-        """One optimizer update on a batch of random sequences."""
+        """Make one optimizer update on a batch of random sequences."""
         sequences, length = self._tokens
         device = next(self._decoder.parameters()).device
         drawn = torch.randint(
@@ -106,7 +106,7 @@ class AdvancingModel:
 
 
 class DeltaFigures(Record, frozen=True):
-    """One learning rate. Times are medians over the steps."""
+    """The figures at one learning rate; times are medians over the steps."""
 
     learning_rate: float
     weights_bytes: int
@@ -114,10 +114,10 @@ class DeltaFigures(Record, frozen=True):
     """Share of the values that a step changes."""
     changed_last: float
     delta_mean: float
-    """Bytes of a delta as a share of the weights'."""
+    """Bytes of a delta as a share of the weights' bytes."""
     delta_last: float
     encode_s: float
-    """Comparing, coding and one transfer to the host: the part of publishing done on the device."""
+    """Seconds of comparing, coding and one transfer to the host: publishing on the device."""
     publish_s: float
     write_whole_s: float
     adopt_s: float
@@ -127,7 +127,7 @@ class DeltaFigures(Record, frozen=True):
 def run_bench(
     device: str, directory: Path, *, steps: int = STEPS, advance: Callable[[str], None] = lambda what: None
 ) -> list[DeltaFigures]:
-    """Every learning rate; `advance` hears of each step."""
+    """Measure every learning rate; `advance` is called after each step."""
     if device == "cuda" and not torch.cuda.is_available():
         raise DoraError("there is no CUDA device here", hint="--device cpu measures a small model")
     return [_measure(device, directory / str(rate), rate, steps, advance) for rate in LEARNING_RATES]
@@ -147,7 +147,7 @@ def _measure(
 
 
 class _VersionCourse:
-    """A trainer and an instance, one version after the other."""
+    """A trainer that publishes and an instance that adopts, one version after the other."""
 
     def __init__(self, store: Store, directory: Path, training: AdvancingModel) -> None:
         self._store, self._shelf, self._training = store, Shelf(directory), training
@@ -178,7 +178,7 @@ class _VersionCourse:
             self._go_whole(version, new)
 
     def row(self, rate: float) -> DeltaFigures:
-        """What was measured at this learning rate."""
+        """The figures measured at this learning rate."""
         return DeltaFigures(
             learning_rate=rate,
             weights_bytes=self._bytes,

@@ -6,7 +6,7 @@ from dora_rl.core.record import Record
 
 Cell = str | float | int | None
 Say = Callable[[str], None]
-"""Where progress goes."""
+"""A function that prints a line of progress."""
 
 
 class Figures(Record, frozen=True):

@@ -32,11 +32,11 @@ class LogprobGap(Record, frozen=True):
     mean: float
     max: float
     mean_logprob: float
-    """How likely the tokens were, to judge the gap by."""
+    """Mean log-probability of the tokens, to judge the gap by."""
 
 
 def gaps(device: DeviceKind, shape: str, *, num_requests: int, num_tokens: int) -> list[LogprobGap]:
-    """In float32 and bfloat16: generate, then score what was generated."""
+    """Measure the gap in float32 and bfloat16: generate, then score the same tokens with the trainer."""
     dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
     return [_gap(device, replace(SHAPES[shape], dtype=dtype), num_requests, num_tokens) for dtype in dtypes]
 

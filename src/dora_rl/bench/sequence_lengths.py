@@ -17,7 +17,7 @@ class SequenceLengths(Record, frozen=True):
     seed: int = 0
 
     def draw(self) -> list[int]:
-        """The lengths, the same for the same seed."""
+        """Draw the lengths, the same for the same seed."""
         rng = random.Random(self.seed)
         mu = math.log(self.median)
         return [

@@ -37,7 +37,7 @@ _TAIL = RequestWorkload(name="64xtail", lengths=long_tail(count=64, median=32), 
 
 
 def cpu(setup: EngineBench, say: Say) -> Figures:
-    """SmolLM2-135M-Instruct in float32, or the model the setup names."""
+    """Measure SmolLM2-135M-Instruct in float32 on the CPU, or the model the setup names."""
     before = torch.get_num_threads()
     torch.set_num_threads(NUM_THREADS)
     try:
@@ -100,7 +100,7 @@ def _engine(directory: Path, tail: RequestWorkload) -> NativeEngine:
 
 
 def _watched(engine: NativeEngine, requests: Sequence[Request]) -> tuple[float, int]:
-    """Seconds of a run, and the most tokens of KV there were at once."""
+    """Seconds of a run, and the most tokens of KV in use at once."""
     peak_tokens, begin = 0, time.perf_counter()
     for request in requests:
         engine.submit(request)
@@ -116,13 +116,13 @@ def _watched(engine: NativeEngine, requests: Sequence[Request]) -> tuple[float, 
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
-    """All requests at once, as `generate` takes them."""
+    """All requests as one padded batch, as `generate` of transformers takes them."""
 
     model: "PreTrainedModel"
     prompts_RT: torch.Tensor
 
     def run_s(self, num_tokens: int) -> float:
-        """Seconds for so many tokens of every row."""
+        """Seconds to generate so many tokens of every row."""
         from transformers import GenerationConfig
 
         config = GenerationConfig(

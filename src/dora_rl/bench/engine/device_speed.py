@@ -21,19 +21,19 @@ _MATRIX_SIZE = {"cuda": 8192, "cpu": 1024}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
-    """The speed a device was seen to reach."""
+    """The speed a device was measured to reach, of memory and of arithmetic."""
 
     bytes_s: float
-    """Copying: read and written bytes together."""
+    """Bytes a second of a copy, read and written together."""
     flops: float
-    """A second, in one large product."""
+    """Operations a second in one large product."""
 
     def __str__(self) -> str:
         return f"{self.bytes_s / 1e12:.2f} TB/s, {self.flops / 1e12:.1f} TFLOP/s"
 
 
 def measure_hardware(device: str, dtype: torch.dtype) -> DeviceSpeed:
-    """Memory and arithmetic speed of a device, the best of a few tries."""
+    """Measure the memory and arithmetic speed of a device, the best of a few tries."""
     source = torch.zeros(_COPY_BYTES[device], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy_s = _best_s(lambda: target.copy_(source), device)
@@ -75,12 +75,12 @@ def _prefill_flops(model: ModelConfig, workload: RequestWorkload) -> float:
 
 
 def _matrix_values(model: ModelConfig) -> int:
-    """Values that a token is multiplied with."""
+    """Number of weights that a token is multiplied with."""
     attention = model.hidden_size * (2 * model.q_size + 2 * model.kv_size)
     mlp = 3 * model.hidden_size * model.intermediate_size
     return model.num_layers * (attention + mlp) + model.vocab_size * model.hidden_size
 
 
 def _kv_values(model: ModelConfig) -> int:
-    """Keys and values of one token, over all layers."""
+    """Number of key and value entries of one token, over all layers."""
     return 2 * model.num_layers * model.kv_size

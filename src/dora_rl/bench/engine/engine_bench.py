@@ -26,12 +26,12 @@ from dora_rl.model.config import Dtype, ModelConfig
 from dora_rl.model.random_models import SHAPES, random_weights
 
 _KV_SHARE = 0.6
-"""Of the free memory, at most."""
+"""Largest share of the free memory that KV takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBench:
-    """Everything the sections have in common."""
+    """The set-up that all sections of the engine's benchmark share."""
 
     device: DeviceKind
     shape: str
@@ -41,9 +41,9 @@ class EngineBench:
     steps_ahead: int
     step_tokens: int
     directory: Path | None = None
-    """The model of the section `cpu`; SmolLM2-135M-Instruct out of its package where there is none."""
+    """Model directory of the section `cpu`; None is SmolLM2-135M-Instruct out of its package."""
     cpu_tail: RequestWorkload | None = None
-    """Its workload, if not its own."""
+    """Workload of the section `cpu`, if not its own."""
 
     @property
     def model(self) -> ModelConfig:
@@ -110,7 +110,7 @@ def _free_bytes(device: DeviceKind) -> int:
 
 
 class DeviceDefaults(Record, frozen=True):
-    """What is measured on a kind of device unless it is said otherwise."""
+    """What is measured on a kind of device unless the options name something else."""
 
     shape: str
     dtype: Dtype
@@ -154,7 +154,7 @@ def make_setup(
     step_tokens: int | None = None,
     directory: Path | None = None,
 ) -> EngineBench:
-    """What these options of the command line ask to measure."""
+    """The set-up that options of the command line ask for."""
     defaults = DEFAULTS[device]
     if shape is not None and shape not in SHAPES:
         raise ConfigError(f"no shape '{shape}'", hint=f"there are {', '.join(SHAPES)}")

@@ -14,7 +14,7 @@ _INVARIANT_ROWS = {"cuda": (64, 256), "cpu": (8, 32)}
 
 
 def invariant(setup: EngineBench, say: Say) -> Figures:
-    """Tokens a second of the same requests in fast and in batch-invariant mode."""
+    """Measure tokens a second of the same requests in fast and in batch-invariant mode."""
     count, length = _INVARIANT_ROWS[setup.device]
     prompt_tokens = setup.workloads[0].prompt_tokens
     workload = RequestWorkload(
@@ -38,12 +38,12 @@ def invariant(setup: EngineBench, say: Say) -> Figures:
 
 
 SHARES = (70, 20, 8, 2)
-"""Per cent of the requests, newest version first."""
+"""Shares of the requests by version in per cent, newest version first."""
 _VERSIONS_ROWS = {"cuda": (256, 256), "cpu": (32, 32)}
 
 
 def versions(setup: EngineBench, say: Say) -> Figures:
-    """One row for each number of versions that have requests; all four are resident throughout."""
+    """Measure tokens a second with one to four versions that have requests; all four are resident."""
     count, length = _VERSIONS_ROWS[setup.device]
     prompt_tokens = setup.workloads[0].prompt_tokens
     workload = RequestWorkload(
@@ -77,7 +77,7 @@ CHANGED_SHARE = 0.02
 
 
 def weights(setup: EngineBench, say: Say) -> Figures:
-    """Both from host memory; until the version can serve."""
+    """Measure the seconds until a version can serve, as a delta and as full weights in host memory."""
     engine = setup.engine(setup.workloads[:1], num_versions=1)
     parameters = {name: each.cpu() for name, each in engine.decoder(0).state_dict().items()}
     delta = _delta(parameters)

@@ -33,14 +33,14 @@ CarryRequest = Callable[[Exported], Exported]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillSteps:
-    """Where a request's prompt is computed, and in how many steps."""
+    """On which device a request's prompt is computed, and in how many steps."""
 
     device: str
     num_steps: int
 
 
 def migrate(setup: EngineBench, say: Say) -> Figures:
-    """Seconds to move a request and to compute its KV again, one row for each length of context."""
+    """Measure the seconds to move a request and to compute its KV again, by length of context."""
     rows = []
     for num_tokens in _TOKENS[setup.device]:
         workload = RequestWorkload(name="one", lengths=(2,), prompt_tokens=num_tokens)
@@ -67,7 +67,7 @@ def _row(engine: NativeEngine, request: Request, prefill: PrefillSteps) -> tuple
 def _move(
     engine: NativeEngine, request: Request, prefill: PrefillSteps, carry: CarryRequest
 ) -> tuple[int, float]:
-    """The second time it is done: the first pays for pinned memory, captured launches and the like."""
+    """The figures of moving a request a second time: the first pays for pinned memory and captures."""
     _move_once(engine, request, prefill, carry)
     return _move_once(engine, request, prefill, carry)
 
@@ -75,7 +75,7 @@ def _move(
 def _move_once(
     engine: NativeEngine, request: Request, prefill: PrefillSteps, carry: CarryRequest
 ) -> tuple[int, float]:
-    """Bytes of KV moved, and seconds from the decision to the next token."""
+    """Bytes of KV moved, and seconds from the decision to the next token, for one move."""
     engine.submit(request)
     for _ in range(prefill.num_steps):
         engine.step()

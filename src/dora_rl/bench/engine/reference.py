@@ -12,30 +12,30 @@ from dora_rl.core.record import Record
 
 
 class ReferenceSpeed(Record, frozen=True):
-    """What another engine reached on one workload, and what counts as reaching it."""
+    """The speed of another engine on one workload, and the share of it that counts as reaching it."""
 
     tokens_s: float
     floor_ratio: float
-    """The least share of it that counts as met."""
+    """Least share of the other engine's speed that counts as reaching it."""
 
 
 class ReferenceFigures(Record, frozen=True):
-    """What one build of another engine reached on one machine."""
+    """The speeds of one build of another engine on one machine."""
 
     machine: str
     engine: str
-    """With its version."""
+    """Name and version of the other engine."""
     recorded_on: str
     """The day the figures were written down here, as YYYY-MM-DD; they may have been measured earlier."""
     shape: str
-    """The model, by the name of its shape."""
+    """Name of the model's shape."""
     conditions: str
     speeds: dict[str, ReferenceSpeed]
-    """By the workload's name, such as `64x256`."""
+    """Speeds by the workload's name, such as `64x256`."""
 
 
 class References(Record, frozen=True):
-    """All figures there are, by kind of device."""
+    """All reference figures, by kind of device."""
 
     gpu: ReferenceFigures
     cpu: ReferenceFigures
@@ -43,5 +43,5 @@ class References(Record, frozen=True):
 
 @cache
 def references() -> References:
-    """The figures of the file beside this module."""
+    """Read the reference figures from the file beside this module."""
     return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=References)

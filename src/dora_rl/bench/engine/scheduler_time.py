@@ -16,7 +16,7 @@ _VOCAB_SIZE = 1000
 
 
 def host(setup: EngineBench, say: Say) -> Figures:
-    """One row for each number of decoding requests."""
+    """Measure the scheduler's time for each number of decoding requests."""
     rows = [_row(count, setup.repeats) for count in _COUNTS]
     say(f"host: {rows[-1][2]} us a row at {rows[-1][0]} rows")
     return Figures(

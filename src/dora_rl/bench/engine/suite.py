@@ -25,7 +25,7 @@ SECTIONS: dict[str, BenchSection] = {
 
 
 def run_sections(names: Sequence[str], setup: EngineBench, say: Say) -> Iterator[Figures]:
-    """The figures of each section as they come; one that this device refuses says why."""
+    """Run sections of the benchmark, yielding the figures of each; one that cannot run says why."""
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         raise ConfigError(f"no section '{unknown[0]}'", hint=f"there are {', '.join(SECTIONS)}")

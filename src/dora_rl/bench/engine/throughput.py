@@ -10,7 +10,7 @@ _COLUMNS = ("requests x tokens", "tokens/s", "median", "vLLM", "ratio", "floor",
 
 
 def table(setup: EngineBench, say: Say) -> Figures:
-    """One row a workload, all on one engine."""
+    """Measure tokens a second of each workload, all on one engine."""
     hardware = measure_hardware(setup.device, setup.torch_dtype)
     say(f"table: the device does {hardware}")
     engine = setup.engine(setup.workloads)
@@ -47,7 +47,7 @@ def _row(
 def _against_vllm(
     setup: EngineBench, workload: RequestWorkload, result: TimedRuns
 ) -> tuple[Cell, Cell, Cell]:
-    """Its figure, our share of it, and whether that is enough."""
+    """vLLM's tokens a second on a workload, our share of it, and whether that is enough."""
     vllm = references().gpu
     reference = vllm.speeds.get(workload.name)
     if setup.device != "cuda" or setup.shape != vllm.shape or reference is None:

@@ -25,7 +25,7 @@ _MOST_REQUESTS = 1024
 
 
 class RequestWorkload(Record, frozen=True):
-    """How many tokens each request generates behind its prompt."""
+    """Requests of one run: the tokens that each generates, and the length of the prompts."""
 
     name: str
     lengths: tuple[int, ...]
@@ -38,12 +38,12 @@ class RequestWorkload(Record, frozen=True):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Tokens of the longest sequence, prompt included."""
         return self.prompt_tokens + max(self.lengths)
 
     @property
     def total_tokens(self) -> int:
-        """Prompts and all that is generated."""
+        """Tokens of all prompts and all responses."""
         return len(self.lengths) * self.prompt_tokens + self.num_tokens
 
 
@@ -60,7 +60,7 @@ def parse_workload(text: str, tail: tuple[int, ...], prompt_tokens: int = PROMPT
 
 
 def long_tail(count: int = _MOST_REQUESTS, median: float = _MEDIAN) -> tuple[int, ...]:
-    """Lengths from 16 to 4096, the same at every call."""
+    """Lengths from 16 to 4096 tokens with a long tail, the same at every call."""
     return tuple(SequenceLengths(count=count, median=median, sigma=_SIGMA).draw())
 
 
@@ -78,7 +78,7 @@ def read_lengths(path: Path) -> tuple[int, ...]:
 def requests_of(
     workload: RequestWorkload, *, vocab_size: int, versions: tuple[int, ...] = (0,)
 ) -> list[Request]:
-    """The requests, sampled at temperature 1, dealt to `versions` in turn."""
+    """The requests of a workload, sampled at temperature 1, dealt to `versions` in turn."""
     draw = random.Random(1)
     return [
         Request(
@@ -95,24 +95,24 @@ def requests_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRuns:
-    """How long the repeats of one run took."""
+    """Seconds of the repeats of one run."""
 
     num_tokens: int
     times_s: tuple[float, ...]
 
     @property
     def best_tokens_s(self) -> float:
-        """Tokens a second of the quickest."""
+        """Tokens a second of the quickest repeat."""
         return self.num_tokens / min(self.times_s)
 
     @property
     def median_tokens_s(self) -> float:
-        """Tokens a second of the one in the middle."""
+        """Tokens a second of the median repeat."""
         return self.num_tokens / statistics.median(self.times_s)
 
 
 def timed(engine: NativeEngine, requests: Sequence[Request], repeats: int) -> TimedRuns:
-    """One run to warm up, then `repeats` that count."""
+    """Time `repeats` runs after one that warms up."""
     run_s(engine, requests)
     times_s = tuple(run_s(engine, requests) for _ in range(repeats))
     return TimedRuns(num_tokens=sum(each.stopping.max_new_tokens for each in requests), times_s=times_s)

@@ -39,16 +39,16 @@ _TRIAL_STEPS = 4
 
 
 class PeerSide(Record, frozen=True):
-    """What one of the two systems, ours or TRL, reached."""
+    """The result of one of the two systems, ours or TRL."""
 
     name: str
     threads: str
     trajectories_per_s: float
-    """Completed and trained on, once warm."""
+    """Trajectories completed and trained on a second, once warm."""
     rewards: tuple[float, ...]
-    """Of each step."""
+    """Mean reward of each step."""
     reached_s: float | None
-    """From the first request on until the reward both reached."""
+    """Seconds from the first request until the target reward; None if it was not reached."""
 
 
 class PeerComparison(Record, frozen=True):
@@ -56,24 +56,24 @@ class PeerComparison(Record, frozen=True):
 
     title: str
     target: float
-    """Mean reward over three steps."""
+    """Mean reward over three steps that both are timed to."""
     ours: PeerSide
     theirs: PeerSide
 
     @property
     def speed_ratio(self) -> float:
-        """Trajectories a second, ours over theirs."""
+        """Ratio of trajectories a second, ours over TRL's."""
         return self.ours.trajectories_per_s / self.theirs.trajectories_per_s
 
     @property
     def time_ratio(self) -> float | None:
-        """Time to the same reward, theirs over ours."""
+        """Ratio of seconds to the same reward, TRL's over ours."""
         ours, theirs = self.ours.reached_s, self.theirs.reached_s
         return theirs / ours if ours and theirs else None
 
 
 def require_peer() -> None:
-    """A UserError that says how to install what is missing."""
+    """Raise a UserError that says how to install what TRL needs and is missing."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
@@ -91,7 +91,7 @@ def compare_with_peer(
     target: float | None,
     place: Path,
 ) -> PeerComparison:
-    """Ours first; theirs takes model, rows and settings from it."""
+    """Train with our system, then with TRL on the same model, rows and settings, and compare."""
     require_peer()
     if recipe is None:
         recipe, assignments = "countdown", (*LONG_TAIL, *assignments)
@@ -135,7 +135,7 @@ def compare_with_peer(
 
 
 def reached_s(at: Sequence[float], rewards: Sequence[float], target: float) -> float | None:
-    """When the mean of the last steps first was the target."""
+    """Seconds at which the mean reward of the last steps first reached the target; None if never."""
     for number in range(len(rewards)):
         if _smoothed(rewards, number) >= target:
             return at[number]
@@ -165,7 +165,7 @@ def _peer_speed(run: PeerRun, trajectories: int) -> float:
 
 
 def _best_threads(place: Path, trajectories: int) -> int:
-    """One, or every core: whichever is faster over a few steps. A tiny model gains nothing from more."""
+    """The number of threads, one or every core, with which TRL is faster over a few steps."""
     speeds = {
         threads: _peer_speed(_train_peer(place, _TRIAL_STEPS, threads), trajectories)
         for threads in {1, num_cores()}
@@ -174,7 +174,7 @@ def _best_threads(place: Path, trajectories: int) -> int:
 
 
 def _train_peer(place: Path, steps: int, num_threads: int) -> PeerRun:
-    """In a process of its own, as a user would start it."""
+    """Train with TRL in a process of its own, as a user would start it."""
     output, log = place / "peer.json", place / "peer.log"
     command = [
         sys.executable,

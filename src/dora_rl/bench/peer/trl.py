@@ -29,7 +29,7 @@ class PeerStep(Record, frozen=True):
 
 
 class PeerRun(Record, frozen=True):
-    """What TRL's trainer did, step by step."""
+    """The steps of a training by TRL's trainer."""
 
     version: str
     num_threads: int
@@ -37,7 +37,7 @@ class PeerRun(Record, frozen=True):
 
 
 def train(root: Path, num_steps: int) -> PeerRun:
-    """The training of the run under `root`, with TRL's GRPOTrainer."""
+    """Train the run under `root` again with TRL's GRPOTrainer."""
     import torch
     import trl  # type: ignore[import-not-found, unused-ignore]
     from datasets import Dataset  # type: ignore[import-not-found, unused-ignore]
@@ -69,7 +69,7 @@ def train(root: Path, num_steps: int) -> PeerRun:
 
 
 def arguments(setup: RunSetup, num_steps: int, directory: str) -> dict[str, Any]:
-    """A set-up in the words of TRL's GRPOConfig; an error where it has none."""
+    """A set-up in the arguments of TRL's GRPOConfig; an error where it has none for it."""
     optimizer, algorithm, batch = setup.trainer.optimizer, setup.trainer.algorithm, setup.recipe.batch
     if setup.devices.trainer_device != "cpu" or optimizer.learning_rate_schedule.kind != "constant":
         raise ConfigError("the comparison with TRL is for CPUs and a constant learning rate")
@@ -104,7 +104,7 @@ def arguments(setup: RunSetup, num_steps: int, directory: str) -> dict[str, Any]
 
 
 def _scale(advantage: Any) -> str:
-    """How TRL names what a group's advantages are divided by."""
+    """TRL's name for what a group's advantages are divided by."""
     return "none" if getattr(advantage, "scale", "group") == "none" else "group"
 
 

@@ -16,31 +16,31 @@ from dora_rl.core.record import Record
 
 
 class MeasuredCosts(Record, frozen=True):
-    """What the parts of a live run cost on this machine, in seconds."""
+    """The costs of the parts of a live run on this machine, in seconds."""
 
     round_s: float
-    """Of a decode round, whatever decodes; once for each version."""
+    """Seconds of a decode round, whatever decodes; once for each version."""
     row_s: float
-    """More for each request in it."""
+    """Further seconds of a decode round for each request in it."""
     kv_token_s: float
-    """More for each token of KV."""
+    """Further seconds of a decode round for each token of KV it reads."""
     start_s: float
-    """Of a request's beginning."""
+    """Seconds to start a request."""
     train_fixed_s: float
-    """Of a step, however large."""
+    """Seconds of a train step, however large it is."""
     train_token_s: float
     publish_s: float
-    """From the end of training until control knows that the version is there."""
+    """Seconds from the end of training until control knows that the version is published."""
     load_s: float
-    """From the decision to load a version until control knows that it is served."""
+    """Seconds from the decision to load a version until control knows that it is served."""
     score_s: float
-    """From the end of a trajectory until its reward is known."""
+    """Seconds from the end of a trajectory until its reward is known."""
     switch_s: float
-    """From the end of a step until a paused instance generates."""
+    """Seconds from the end of a step until a paused instance generates."""
 
 
 def measured_costs(facts: LogFacts) -> MeasuredCosts:
-    """The costs of one run, its first step left out: it warms up."""
+    """Fit the costs to one run, without its first step, which warms up."""
     if len(facts.steps) < 3:
         raise UserError(
             f"costs cannot be fitted to a run of {len(facts.steps)} steps", hint="run at least three"
@@ -74,7 +74,7 @@ def _mean(values: list[float]) -> float:
 
 
 def fit_costs(features: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[float, ...]:
-    """Seconds of one unit of each feature.
+    """Fit the seconds of one unit of each feature.
 
     The best fit among all sets of features whose coefficients come out positive, scaled so that the whole
     takes as long as it took. There are few features, so every set is tried.

@@ -1,6 +1,6 @@
-"""What the simulator says a live run takes, given the costs and lengths of another one.
+"""The step time that the simulator predicts for a live run, given the costs and lengths of another one.
 
-The control plane is the live one: the same set-up, rows and beliefs. The world around it is simulated.
+The control plane is the live one: the same set-up, rows and estimates. The world around it is simulated.
 """
 
 from collections.abc import Mapping
@@ -29,22 +29,21 @@ from dora_rl.sim.truth import Truth
 from dora_rl.sim.world import World
 
 _LEAST_KV_SHARE = 1e-6
-"""The simulator's closed form needs a step that grows with its KV, if only by this share a token."""
+"""Least growth of a decode step a token of KV, as a share: the simulator's closed form needs some."""
 _LOAD_BESIDE = 2.0
-"""A version is read beside decoding, on an instance's own core: each has half of it. In a synchronous run
-nothing is decoded meanwhile."""
+"""Factor of a load's time beside decoding, which shares its core; a synchronous run loads alone."""
 _GPU_VERSION_SHARE = 0.45
-"""Measured on an H200: rounds of one, two and three versions with a few rows each (`docs/log.md`)."""
+"""Share of a round that each further version adds on an H200, as measured (`docs/log.md`)."""
 
 
 class MeasuredRollout(Record, frozen=True):
-    """Has what a simulated instance asks of a RolloutCost."""
+    """Measured costs in place of a RolloutCost, for a simulated instance."""
 
     costs: MeasuredCosts
     version_share: float = 1.0
-    """Of a round's cost that each version after the first adds: on a GPU their passes overlap."""
+    """Share of a round's cost that each version after the first adds: on a GPU passes overlap."""
     load_factor: float = 1.0
-    """By which loading a version takes longer than it was measured."""
+    """Factor by which loading a version takes longer than was measured."""
 
     @property
     def kv_read_s(self) -> float:
@@ -57,11 +56,11 @@ class MeasuredRollout(Record, frozen=True):
         return 0.0
 
     def overhead_s(self, num_versions: int) -> float:
-        """What is saved of the passes, which are counted one for each version."""
+        """Seconds, negative, that overlapping passes save: a pass is counted for each version."""
         return -(1.0 - self.version_share) * (max(1, num_versions) - 1) * self.costs.round_s
 
     def prefill_s(self, tokens: float) -> float:
-        """A prefilled token costs what one more request in a decode round costs."""
+        """Seconds of a prefill, a token costing what one more request in a decode round costs."""
         return self.costs.start_s + tokens * self.costs.row_s
 
     def load_s(self, versions_apart: int) -> float:
@@ -78,7 +77,7 @@ class MeasuredRollout(Record, frozen=True):
 
 
 class MeasuredTraining(Record, frozen=True):
-    """Has what the simulated trainer asks of a TrainCost."""
+    """Measured costs in place of a TrainCost, for the simulated trainer."""
 
     costs: MeasuredCosts
 
@@ -94,7 +93,7 @@ class MeasuredTraining(Record, frozen=True):
 
 
 class RecordedLengths(Truth):
-    """Responses as long as they were in a run; where it had none, as long as some of its last ones."""
+    """Response lengths as recorded in a run; where it has none, those of some of its last ones."""
 
     def __init__(
         self, task: ImaginedTask, seed: int, lengths: Mapping[StreamName, int], *, num_last: int
@@ -111,7 +110,7 @@ class RecordedLengths(Truth):
 def predicted_step_s(
     run: Path, *, costs: MeasuredCosts, lengths: Mapping[StreamName, int], facts: LogFacts
 ) -> float:
-    """Seconds of a step of the run in this directory; `facts` are its own, for its instances' sizes."""
+    """Predicted seconds of a step of the run in this directory; `facts` give its instances' sizes."""
     setup = read_setup(LiveLayout(root=run).setup)
     recipe = _simulated(setup.recipe, costs)
     truth = RecordedLengths(recipe.task, recipe.seed, lengths, num_last=setup.recipe.batch.trajectories)
@@ -136,7 +135,7 @@ def predicted_step_s(
 
 
 def step_s(recipe: Recipe, published_at: list[float]) -> float:
-    """Mean over the steps between filling the pipeline and its running dry."""
+    """Mean seconds of the steps between filling the pipeline and its running dry."""
     first, last = measured_steps(recipe)
     begin = published_at[first - 1] if first else 0.0
     return (published_at[last - 1] - begin) / (last - first)

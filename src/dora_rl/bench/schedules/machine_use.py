@@ -31,18 +31,18 @@ class GpuUse:
         self.readings: list[tuple[float, float]] = []
 
     def busy_share(self, begin: float, end: float) -> float | None:
-        """Between two times; None where nothing was read."""
+        """Mean share of the time from `begin` to `end` in which the GPU was busy; None without readings."""
         shares = [share for at, share in self.readings if begin <= at <= end]
         return fmean(shares) if shares else None
 
     def put(self, share: float) -> None:
-        """Of the time since the last reading."""
+        """Add a reading: the share of the time since the last one in which the GPU was busy."""
         self.readings.append((time.monotonic(), share))
 
 
 @contextmanager
 def watched_gpu(is_wanted: bool) -> Iterator[GpuUse]:
-    """Read while the block runs; nothing where there is nobody to ask."""
+    """Read the GPU's use while the block runs; no readings where nothing can measure it."""
     use = GpuUse()
     if not is_wanted:
         yield use
@@ -57,7 +57,7 @@ def watched_gpu(is_wanted: bool) -> Iterator[GpuUse]:
 
 
 def opened_counter(nvml: ModuleType | None) -> Callable[[], float | None] | None:
-    """Says at each call how busy the GPU was since the last one, if it can; None where nothing is counted."""
+    """The function that returns how busy the GPU was since its last call; None if it is not counted."""
     if nvml is None:
         return None
     try:
@@ -91,7 +91,7 @@ def opened_counter(nvml: ModuleType | None) -> Callable[[], float | None] | None
 
 
 def _first_gpu() -> str:
-    """Its number or its name among all of the machine."""
+    """Number or UUID, among all of the machine's, of the first GPU that torch sees."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
@@ -156,7 +156,7 @@ def used_s() -> float | None:
 
 
 def _read(stat: Path) -> tuple[int, tuple[int, int]] | None:
-    """A process, its parent, and its ticks; None if it is gone."""
+    """Process id, parent id and ticks of a process; None if it is gone."""
     try:
         # The name, in parentheses, may hold anything.
         fields = stat.read_text().rpartition(")")[2].split()

@@ -13,11 +13,11 @@ from dora_rl.core.record import Record
 
 _SIGMA = 1.0
 _MEDIAN_TOKENS = {"cpu": 32.0, "cuda": 300.0}
-"""On a GPU the long tail that engines are compared on."""
+"""Median tokens of a response by device; on a GPU those of the tail that engines are compared on."""
 
 
 _SIZES = {"demo": ("batch.groups=8",)}
-"""A quarter of its batch, and as many as on a GPU.
+"""Assignments that make a shipped recipe's batch smaller, to as many groups as on a GPU.
 
 Beside fewer others the long ones stand out, as they do where answers are long.
 """
@@ -39,7 +39,7 @@ class ScheduleOptions(Record, frozen=True):
 
 
 def make_scope(options: ScheduleOptions, place: Path, keep: Path | None) -> ScheduleScope:
-    """Everything resolved; a workload of prescribed lengths is written under `place`."""
+    """The scope that the options describe; a workload of prescribed lengths is written to `place`."""
     is_cuda = options.device == "cuda"
     recipe, lengths = options.recipe, None
     if options.is_prescribed or (options.is_prescribed is None and is_cuda):
@@ -60,7 +60,7 @@ def make_scope(options: ScheduleOptions, place: Path, keep: Path | None) -> Sche
 
 
 def _workload(options: ScheduleOptions) -> PrescribedWorkload:
-    """On a CPU small enough for a minute or two."""
+    """The workload of prescribed lengths; on a CPU small enough for a minute or two."""
     is_cuda = options.device == "cuda"
     longest = options.max_tokens or (4096 if is_cuda else 192)
     median_tokens = min(_MEDIAN_TOKENS[options.device], longest / 2)

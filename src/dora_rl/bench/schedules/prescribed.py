@@ -20,7 +20,7 @@ from dora_rl.run.live_run import run_live
 from dora_rl.run.run_setup import RunSetup
 
 LengthOf = Callable[[StreamKey], int]
-"""Tokens of the response that this stream draws."""
+"""A function that gives the tokens of the response that a random stream draws."""
 
 
 def run_prescribed(
@@ -31,25 +31,25 @@ def run_prescribed(
 
 
 def prescribed(request: Request, length_of: LengthOf) -> Request:
-    """The request, to end where it was prescribed; tokens that exist already count."""
+    """The request with its prescribed length as its limit; tokens that exist already count."""
     left = length_of(request.key) - len(request.continued)
     assert left > 0, f"request {request.id} goes on behind its end: {-left} tokens too many"
     return replace(request, stopping=Stopping(max_new_tokens=left, is_length_prescribed=True))
 
 
 class PrescribingLaunch:
-    """Starts workers of this machine, and gives every request its length on its way to an instance."""
+    """A launch of local workers that gives every request its length on its way to an instance."""
 
     def __init__(self, length_of: LengthOf) -> None:
         self._length_of = length_of
 
     def start(self, worker: WorkerSpec, replies: Any) -> Handle:
-        """A local worker behind a handle that prescribes."""
+        """Start a local worker behind a handle that prescribes lengths."""
         return PrescribingHandle(LOCAL.start(worker, replies), self._length_of)
 
 
 class PrescribingHandle:
-    """A handle whose requests end where it was prescribed; everything else is the worker's own."""
+    """A worker's handle that gives requests their prescribed length and passes all else on."""
 
     def __init__(self, handle: Handle, length_of: LengthOf) -> None:
         self._handle = handle
@@ -58,17 +58,17 @@ class PrescribingHandle:
         self.fileno, self.end = handle.fileno, handle.end
 
     def send(self, message: Record) -> None:
-        """Tell the worker something; a request with its length."""
+        """Send a message to the worker; a request gets its prescribed length."""
         if isinstance(message, say.StartRequest):
             message = replace(message, request=prescribed(message.request, self._length_of))
         self._handle.send(message)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the worker is there."""
+        """Whether the worker's process is alive."""
         return self._handle.is_alive
 
     @property
     def is_mid_message(self) -> bool:
-        """Whether a part of a message came, and the rest is on its way."""
+        """Whether a part of a message has arrived and the rest is on its way."""
         return self._handle.is_mid_message

@@ -41,7 +41,7 @@ SCHEDULES: tuple[ScheduleName, ...] = (
 )
 
 _LEAST_WARMUP = 2
-"""Steps that do not count: the first ones consume what was generated while the trainer warmed up."""
+"""Least number of first steps left out: they consume what was generated while the trainer warmed up."""
 
 
 class ScheduleScope(Record, frozen=True):
@@ -54,30 +54,30 @@ class ScheduleScope(Record, frozen=True):
     schedules: tuple[ScheduleName, ...]
     seeds: tuple[int, ...]
     directory: str
-    """Where the runs leave what they leave."""
+    """Directory under which the runs have their directories."""
     keeps_runs: bool = False
     lengths: Lognormal | None = None
-    """Prescribed ones; None where responses end by themselves."""
+    """Distribution of prescribed lengths; None where responses end by themselves."""
 
 
 class ScheduleRun(Record, frozen=True):
-    """What one live run under one schedule took and earned."""
+    """The result of one live run under one schedule."""
 
     schedule: ScheduleName
     seed: int
     placement: str
     step_s: float
     predicted_step_s: float | None
-    """None where there was no synchronous run to take costs from."""
+    """Step time the simulator predicts; None without a synchronous run to take costs from."""
     rewards: tuple[float | None, ...] = field(name="reward_by_step")
     mean_tokens: float
     max_tokens: int
     staleness_mean: float
     staleness_max: int
     starved_s: float
-    """Of a step."""
+    """Seconds of a step in which the trainer was starved."""
     window_stall_s: float
-    """Of a step."""
+    """Seconds of a step in which the window stalled the trainer."""
     instance_idle_share: float
     trainer_idle_share: float
     gpu_busy_share: float | None
@@ -95,35 +95,35 @@ class ScheduleComparison(Record, frozen=True):
     claims_speed_only: bool
     runs: tuple[ScheduleRun, ...]
     costs: dict[str, MeasuredCosts]
-    """What synchronous runs gave, by seed and placement."""
+    """Costs fitted to synchronous runs, by seed and placement."""
 
     def of(self, schedule: ScheduleName) -> list[ScheduleRun]:
         return [run for run in self.runs if run.schedule == schedule]
 
     def sync_step_s(self, seed: int) -> float | None:
-        """Of the synchronous run with the placement that suited it best."""
+        """Seconds of a step of the synchronous run with the placement that suited it best."""
         return min((run.step_s for run in self.of("sync") if run.seed == seed), default=None)
 
 
 class _SyncBasis(Record, frozen=True, gc=True):
-    """What a synchronous run tells about those that follow."""
+    """The costs and lengths of a synchronous run, from which others are predicted."""
 
     costs: MeasuredCosts
     lengths: dict[StreamName, int]
     cpu_s: float | None
-    """Processor time of a step, of all processes together."""
+    """Processor seconds of a step, of all processes together."""
 
 
 class _MachineUse(Record, frozen=True):
-    """What one run used of the machine."""
+    """How much of the GPU and the processors one run used."""
 
     gpu_share: float | None
     cpu_s: float | None
-    """Of a step."""
+    """Processor seconds of a step."""
 
 
 def compare(scope: ScheduleScope, tell: Callable[[ScheduleRun], None]) -> ScheduleComparison:
-    """Every schedule for the first seed, then for the next: what disturbs the machine disturbs them alike."""
+    """Run every schedule for the first seed, then for the next: a disturbance hits all alike."""
     runs: list[ScheduleRun] = []
     costs: dict[str, MeasuredCosts] = {}
     title = ""
@@ -145,7 +145,7 @@ def compare(scope: ScheduleScope, tell: Callable[[ScheduleRun], None]) -> Schedu
 def _one(
     setup: RunSetup, inputs: Path, lengths: Lognormal | None, bases: dict[str, _SyncBasis]
 ) -> ScheduleRun:
-    """Run, measure, predict. Costs are those of the synchronous run that had as many threads."""
+    """Run one set-up, measure it and predict it, by the costs of the synchronous run with as many threads."""
     root, placement = Path(setup.run_directory), _placement(setup.devices)
     use = _run(setup, inputs, lengths)
     facts, run = read_facts(History(LiveLayout(root=root).events)), read_run(root)
@@ -157,7 +157,7 @@ def _one(
 
 
 def _predicted(setup: RunSetup, basis: _SyncBasis, facts: LogFacts) -> float:
-    """Simulated, unless the processors have more to do for a step than fits into that time.
+    """Predicted seconds of a step: simulated, or what the processors need if that is more.
 
     The simulator's devices share nothing. On CPUs instances and the trainer share the cores with each other
     and with whatever else there is to do (orchestrator, rewards).
@@ -204,7 +204,7 @@ def _planned(
 
 
 def _run(setup: RunSetup, inputs: Path, lengths: Lognormal | None) -> _MachineUse:
-    """To its end; what it used of the machine in the steps that count."""
+    """Run a set-up to its end, and measure what it used of the machine in the steps that count."""
     first, last = measured_steps(setup.recipe)
     published_at: list[float] = []
     used: list[float | None] = []
@@ -228,7 +228,7 @@ def _run(setup: RunSetup, inputs: Path, lengths: Lognormal | None) -> _MachineUs
 
 
 def length_of(lengths: Lognormal, seed: int) -> LengthOf:
-    """The simulator's own draws: a long tail, the same for every schedule."""
+    """The simulator's own draws of lengths: a long tail, the same for every schedule."""
     truth = Truth(ImaginedTask(lengths=lengths), seed)
     return lambda key: truth.response_tokens(key.epoch, key.row, key.member, key.attempt)
 
@@ -275,7 +275,7 @@ def _title(setup: RunSetup) -> str:
 
 
 def reward_gaps(comparison: ScheduleComparison) -> Iterator[tuple[ScheduleName, float, float | None]]:
-    """Of each other schedule: how far its mean reward curve is from sync's, and how far seeds of sync are.
+    """Distance of each schedule's mean reward curve from sync's, and of seeds of sync from each other.
 
     The latter is None with a single seed.
     """
@@ -293,5 +293,5 @@ def _mean_curve(curves: Sequence[tuple[float | None, ...]]) -> tuple[float | Non
 
 
 def _gap(own: tuple[float | None, ...], other: tuple[float | None, ...]) -> float:
-    """Mean distance of two curves, step by step."""
+    """Mean distance of two curves over their steps."""
     return fmean(abs((a or 0.0) - (b or 0.0)) for a, b in zip(own, other, strict=True))

@@ -18,23 +18,23 @@ StreamName = tuple[int, int, int, int]
 """Epoch, row, member and attempt: what names a random stream within a run."""
 
 _LEAST_S = 0.05
-"""Of a stretch: what is heard is a little later than what happened, by more than a round may take."""
+"""Least seconds of a stretch: reports come late by more than a round may take."""
 
 
 class DecodingSpan(Record, frozen=True):
-    """A stretch of decoding on one instance."""
+    """A stretch of decoding on one instance: its seconds and the work done in it."""
 
     at: float
-    """When it was over."""
+    """Seconds of the run when the stretch was over."""
     seconds: float
     rounds: float
-    """Tokens that each request gained."""
+    """Decode rounds: tokens that each request gained."""
     row_rounds: float
-    """Tokens that all requests gained."""
+    """Tokens that all requests together gained."""
     kv_token_rounds: float
-    """Tokens that were looked at."""
+    """Tokens of KV read, summed over the rounds."""
     starts: int
-    """Requests that began in it."""
+    """Number of requests that started in the stretch."""
 
 
 class StepSpan(Record, frozen=True):
@@ -44,16 +44,16 @@ class StepSpan(Record, frozen=True):
     published_at: float
     train_s: float
     tokens: int
-    """Prompts and responses."""
+    """Tokens trained on, prompts and responses."""
 
 
 class _InstanceSpan(Struct, kw_only=True):
-    """What decodes on it, and the stretch that is not over."""
+    """The requests on one instance, and the stretch of decoding that is not over."""
 
     since: float = 0.0
     clock: float = 0.0
     entered: dict[int, float] = field(default_factory=dict)
-    """Of each trajectory here: its prompt's tokens, less the clock when it came."""
+    """Tokens of each trajectory's prompt, less the decode clock when it came to this instance."""
     rounds: float = 0.0
     row_rounds: float = 0.0
     kv_token_rounds: float = 0.0
@@ -66,7 +66,7 @@ class _InstanceSpan(Struct, kw_only=True):
         self.starts = 0
 
     def advance(self, clock: float) -> None:
-        """Everything here has gained tokens until this clock."""
+        """Count the tokens that all requests here gained until this decode clock."""
         rounds, rows = clock - self.clock, len(self.entered)
         middle = (clock + self.clock) / 2
         self.rounds += rounds
@@ -76,14 +76,14 @@ class _InstanceSpan(Struct, kw_only=True):
 
 
 class LogFacts(Struct, kw_only=True):
-    """Everything one run's log says about costs."""
+    """All that one run's event log says about costs."""
 
     decodings: list[DecodingSpan] = field(default_factory=list)
     steps: list[StepSpan] = field(default_factory=list)
     loads_s: list[float] = field(default_factory=list)
     scores_s: list[float] = field(default_factory=list)
     switches_s: list[float] = field(default_factory=list)
-    """From the end of a step until an instance that had paused generates."""
+    """Seconds from the end of a step until an instance that had paused generates, each time."""
     specs: dict[int, InstanceSpec] = field(default_factory=dict)
     lengths: dict[StreamName, int] = field(default_factory=dict)
     """Tokens of each response, in the order they ended."""
@@ -98,7 +98,7 @@ class _LogReader:
         self._instances: dict[int, _InstanceSpan] = {}
         self._starts: dict[int, do.Start] = {}
         self._tokens: dict[int, int] = {}
-        """Of each group: prompts and responses."""
+        """Tokens of each group, prompts and responses."""
         self._taken: tuple[float, int] | None = None
         self._loading: dict[tuple[int, int], float] = {}
         self._scoring: dict[int, float] = {}

@@ -26,7 +26,7 @@ from dora_rl.model.tokenizer import save_tokenizer
 _ROWS = 2048
 _MICRO_BATCH_TOKENS = 32_768
 _MICRO_BATCH_VALUES = _MICRO_BATCH_TOKENS * 1024
-"""Of hidden states: as many at any width."""
+"""Values of hidden states in a micro-batch: as many at any width."""
 
 
 class PrescribedWorkload(Record, frozen=True):
@@ -41,11 +41,11 @@ class PrescribedWorkload(Record, frozen=True):
     prompt_tokens: int = 64
     max_staleness: int = 3
     max_versions: int = 3
-    """At once on an instance: each more costs every round a pass over its weights."""
+    """Most versions at once on an instance: each costs every round a pass over its weights."""
 
     @property
     def micro_batch_tokens(self) -> int:
-        """Of one pass: fewer where each takes more memory."""
+        """Tokens of one pass of the trainer: fewer where each takes more memory."""
         return min(_MICRO_BATCH_TOKENS, _MICRO_BATCH_VALUES // SHAPES[self.shape].hidden_size)
 
     @property
@@ -54,7 +54,7 @@ class PrescribedWorkload(Record, frozen=True):
 
 
 def write_workload(work: PrescribedWorkload, directory: Path) -> Path:
-    """Write everything; the path of the recipe."""
+    """Write a workload's model, rows and recipe, and return the recipe's path."""
     if work.shape not in SHAPES:
         raise ConfigError(f"no shape named '{work.shape}'", hint=f"known: {', '.join(SHAPES)}")
     _write_model(replace(SHAPES[work.shape], dtype=work.dtype), work.device, directory / "model")

@@ -31,17 +31,17 @@ class AblatedPart(Record, frozen=True):
 
 
 class AblationRow(Record, frozen=True):
-    """One part switched off, on both divisions of the devices."""
+    """The results with one part switched off, on both divisions of the devices."""
 
     variant: AblatedPart
     plenty: Result
-    """On the preset's division of the devices."""
+    """Result on the preset's division of the devices."""
     scarce: Result
-    """With a third fewer generating GPUs."""
+    """Result with a third fewer generating GPUs."""
 
 
 def variants(recipe: Recipe) -> list[AblatedPart]:
-    """The whole algorithm first, then one change each."""
+    """The whole algorithm first, then one variant for each change."""
     control, double = recipe.control, f"active_groups={2 * recipe.batch.groups}"
     tensor_parallel = recipe.cluster.tensor_parallel or 1
     changes: list[tuple[str, str, tuple[str, ...]]] = [
@@ -88,7 +88,7 @@ def _changed(recipe: Recipe, assignments: Sequence[str]) -> Recipe:
 
 
 _MOST = 0.6
-"""Longer bars are cut, and say how long they are."""
+"""Longest bar of the picture: longer ones are cut, and say how long they are."""
 
 
 def show(rows: Sequence[AblationRow]) -> Table:
@@ -125,7 +125,7 @@ def _change(result: Result, base: Result) -> float:
 
 
 def flat(row: AblationRow) -> list[dict[str, Cell]]:
-    """Two lines, one for each division of the devices."""
+    """The two lines of a row in the CSV file, one for each division of the devices."""
     names: dict[str, Cell] = {"part": row.variant.part, "change": row.variant.change}
     return [{**names, **to_dict(result)} for result in (row.plenty, row.scarce)]
 
@@ -160,7 +160,7 @@ def _draw_bars(axes: Axes, changes: Sequence[float], offset: float, colour: str,
 
 
 def _finding(rows: Sequence[AblationRow]) -> str:
-    """What the parts that can simply be switched off are worth, the dearest first."""
+    """The sentence about what each part is worth, the dearest first."""
     worth = [
         (_change(row.scarce, rows[0].scarce), row.variant.part) for row in rows if row.variant.change == "off"
     ]

@@ -42,7 +42,7 @@ SHOWN = {
 
 
 class PaperCell(Record, frozen=True):
-    """One cell of the paper's table."""
+    """One cell of the paper's table: step time, speed and share of rollout alone."""
 
     step_s: float
     tokens_per_s: float
@@ -72,7 +72,7 @@ class PaperRow(Record, frozen=True):
 
     @property
     def deviation(self) -> float | None:
-        """How far our step time is from the paper's."""
+        """Relative difference of our step time from the paper's."""
         return self.result.step_time_s / self.published.step_s - 1.0 if self.published else None
 
     @property
@@ -214,7 +214,7 @@ def _draw_size(axes: Axes, rows: Sequence[PaperRow]) -> None:
 def _bar(
     axes: Axes, x: float, step_s: float, rollout_only: float | None, colours: tuple[str, str], mark: str = ""
 ) -> None:
-    """Training below, what only rollout fills above it; an outline where nobody said how it divides."""
+    """Draw a step as a bar: training below, rollout alone above; an outline if it is not divided."""
     deep, pale = colours
     if rollout_only is None:
         axes.bar(x, step_s, width=0.35, facecolor="white", edgecolor=deep)
@@ -240,7 +240,7 @@ def _legend() -> list[Patch]:
 
 
 def trace(recipe: Recipe) -> Timeline:
-    """Run it and keep who did what when."""
+    """Simulate a recipe and keep its timeline."""
     tracker = Tracker()
     simulate(recipe, [tracker.watch])
     return tracker.timeline()

@@ -22,19 +22,19 @@ _FEWEST_GPUS = 64
 _GROUPS_A_GPU = 4
 _FEWEST_STEPS = 10
 _STEPS_SHRINK_ABOVE = 512
-"""Larger runs have many more groups to average over, and take longer: fewer of their steps will do."""
+"""Number of GPUs above which runs have fewer steps: they have more groups to average over."""
 
 
 class ScaleRow(Record, frozen=True):
-    """The result at one size, and what simulating it took."""
+    """The result at one size, and the seconds that simulating it took."""
 
     result: Result
     wall_s: float
-    """Seconds that simulating it took."""
+    """Wall-clock seconds that simulating this size took."""
 
 
 def sizes(most_gpus: int) -> list[int]:
-    """Doublings from the smallest to the greatest asked for."""
+    """Numbers of GPUs, doubling from the smallest to the greatest asked for."""
     count = max(1, (most_gpus // _FEWEST_GPUS).bit_length())
     return [_FEWEST_GPUS * 2**i for i in range(count)]
 

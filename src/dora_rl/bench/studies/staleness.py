@@ -32,7 +32,7 @@ class StalenessRow(Record, frozen=True):
 
 
 def grid() -> list[tuple[int, float | None]]:
-    """Bounds and ratios that make sense together: more than S + 1 batches could never all be trained on."""
+    """Bounds S and ratios R / B that make sense together: R of at most S + 1 batches."""
     return [
         (bound, ratio) for bound in BOUNDS for ratio in (*RATIOS, None) if ratio is None or ratio <= bound + 1
     ]
@@ -126,7 +126,7 @@ def _ratio(row: StalenessRow) -> float:
 
 
 def _finding(rows: Sequence[StalenessRow]) -> str:
-    """The smallest bound at which the controller comes within five per cent of the limit."""
+    """The sentence about the smallest bound at which the controller is within 5 % of the limit."""
     found = [row for row in rows if row.ratio is None]
     enough = [row for row in found if row.result.share_of_limit >= 0.95] or [
         max(found, key=lambda row: row.result.share_of_limit)

@@ -32,7 +32,7 @@ def study_paper(out: Path, *, steps: int, seed: int) -> None:
 
 
 def study_scale(out: Path, *, steps: int, seed: int, max_gpus: int) -> None:
-    """One run after the other: their duration is part of the result."""
+    """Run the study `scale`, one run after the other: their duration is part of the result."""
     recipes = [scale.recipe(gpus, steps=steps, seed=seed) for gpus in scale.sizes(max_gpus)]
     work = sum(trajectories(recipe) for recipe in recipes)
     say(
@@ -74,7 +74,7 @@ def _leave_behind(
     rows: Sequence[dict[str, Cell]],
     pictures: dict[str, Figure],
 ) -> None:
-    """Print the table, write everything else, and say where it is."""
+    """Print the table, write CSV and pictures, and say where they are."""
     stdout().print(table)
     typer.echo(write_csv(out / f"{name}.csv", rows))
     for picture, figure in pictures.items():

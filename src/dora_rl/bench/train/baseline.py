@@ -27,7 +27,7 @@ ScoredRow = tuple[TrainTrajectory, float]
 def measure_baseline(
     shape: str, model: ModelConfig, lengths: list[int], device: torch.device, *, budget: int, steps: int
 ) -> TrainTiming:
-    """The mean of `steps` whole train steps after one that warms up."""
+    """Measure the mean of `steps` train steps with transformers after one that warms up."""
     theirs = _model(model, device)
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-6, weight_decay=0.0, fused=True)
     rows = _rows(batch_of(lengths, model.vocab_size))
@@ -78,7 +78,7 @@ def _rows(batch: TrainBatch) -> list[ScoredRow]:
 
 
 def _padded(rows: list[ScoredRow], budget: int) -> Iterator[list[ScoredRow]]:
-    """Neighbours in length, as many as the budget holds when padded to the longest."""
+    """Batches of neighbours in length, as many as the budget holds when padded to the longest."""
     chosen: list[ScoredRow] = []
     for row in rows:
         if chosen and row[0].num_tokens * (len(chosen) + 1) > budget:

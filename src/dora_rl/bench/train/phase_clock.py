@@ -14,14 +14,14 @@ from dora_rl.core.record import Record
 
 
 class PhaseClock:
-    """Marks in the order of the device's work, read when it is over. On the CPU, the host's clock."""
+    """Times the phases of work on a device by marks in its stream; on the CPU by the host's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
         self._marks: list[tuple[str, Any]] = []
 
     def mark(self, phase: str) -> None:
-        """What is done from here to the next mark is of this phase."""
+        """Count the work from here to the next mark to this phase."""
         if self._is_cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -30,7 +30,7 @@ class PhaseClock:
             self._marks.append((phase, time.perf_counter()))
 
     def phases(self) -> dict[str, float]:
-        """Seconds of each phase since the last call, and forget them."""
+        """Return the seconds of each phase since the last call."""
         if self._is_cuda:
             torch.cuda.synchronize()
         totals: dict[str, float] = {}
@@ -42,12 +42,12 @@ class PhaseClock:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Most memory held since `forget_peak`; 0 where it is not counted."""
+    """Most bytes of memory held since `forget_peak`; 0 where they are not counted."""
     return torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
 
 
 def forget_peak(device: torch.device) -> None:
-    """Count from here. What is cached stays: taking it back would cost the next step its time."""
+    """Count peak memory from here; what is cached stays, as freeing it would slow the next step."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
 
@@ -60,7 +60,7 @@ def release(device: torch.device) -> None:
 
 
 def matmul_peak(device: torch.device, size: int | None = None) -> float:
-    """Arithmetic a second of the best of several large bfloat16 products (float32 on the CPU)."""
+    """Operations a second of the best of several large bfloat16 products (float32 on the CPU)."""
     size = size or (8192 if device.type == "cuda" else 512)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -82,7 +82,7 @@ def named(clock: PhaseClock, phase: str) -> Iterator[None]:
 
 
 def timed(clock: PhaseClock, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, its calls marked as a phase."""
+    """The function with its calls marked as a phase."""
 
     def call(*arguments: Any, **named_arguments: Any) -> Any:
         with named(clock, phase):
@@ -92,7 +92,7 @@ def timed(clock: PhaseClock, phase: str, function: Callable[..., Any]) -> Callab
 
 
 class KernelTime(Record, frozen=True):
-    """All calls of one kernel in one step."""
+    """The time of all calls of one kernel in one step."""
 
     name: str
     total_s: float

@@ -30,7 +30,7 @@ class TrainerVariant(Record, frozen=True):
 
 
 class TrainTiming(Record, frozen=True):
-    """What was measured of one variant, or why nothing was."""
+    """The figures of one variant, or why there are none."""
 
     shape: str
     name: str
@@ -41,7 +41,7 @@ class TrainTiming(Record, frozen=True):
     phases_s: dict[str, float] = msgspec.field(default_factory=dict)
     loss: float = 0.0
     kernels: tuple[KernelTime, ...] = ()
-    """Of one more step, where asked for."""
+    """Longest kernels of one more step, where they were asked for."""
     failure: str | None = None
 
 
@@ -55,7 +55,7 @@ BASE = TrainerConfig(
 
 
 def variants(base: TrainerConfig) -> list[TrainerVariant]:
-    """The alternatives to the default, one change at a time."""
+    """The alternatives to the trainer's default settings, one change at a time."""
     changes: dict[str, dict[str, object]] = {
         "8K micro-batches": {"micro_batch_tokens": 8192},
         "32K micro-batches": {"micro_batch_tokens": 32_768},
@@ -82,7 +82,7 @@ def measure(
     steps: int,
     is_profiled: bool = False,
 ) -> TrainTiming:
-    """The mean of `steps` whole train steps after two that warm up."""
+    """Measure the mean of `steps` whole train steps after two that warm up."""
     trainer = trainer_of(random_decoder(model, device), variant.config)
     batch = batch_of(lengths, model.vocab_size)
     clock = PhaseClock(device)
@@ -118,7 +118,7 @@ def random_decoder(model: ModelConfig, device: torch.device) -> Decoder:
 
 
 def attach(clock: PhaseClock, trainer: Trainer) -> None:
-    """Mark the phases of every micro-batch and update."""
+    """Have a clock mark the phases of every micro-batch and update of a trainer."""
     policy = trainer.weights.policy
     policy.decoder.register_forward_pre_hook(lambda *_: clock.mark("forward"))
     policy.decoder.register_forward_hook(lambda *_: clock.mark("head"))

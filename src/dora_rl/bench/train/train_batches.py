@@ -15,7 +15,7 @@ SHAPES = {"0.6B": QWEN3_06B, "1.7B": QWEN3_17B, "tiny": TINY}
 
 
 def batch_of(lengths: list[int], vocab_size: int, group_size: int = 4, seed: int = 0) -> TrainBatch:
-    """Random tokens after a prompt of one, with logprobs as of a uniform policy and random rewards."""
+    """A batch of random tokens after a prompt of one, with uniform logprobs and random rewards."""
     rng = random.Random(seed)
     logprob = -math.log(vocab_size)
     members = [
@@ -33,7 +33,7 @@ def batch_of(lengths: list[int], vocab_size: int, group_size: int = 4, seed: int
 
 
 def train_flops(config: ModelConfig, lengths: list[int]) -> float:
-    """Of one forward and backward pass over sequences whose every token but the first is predicted."""
+    """Operations of one forward and backward pass over sequences, every token but the first predicted."""
     layer = config.hidden_size * (2 * config.q_size + 2 * config.kv_size + 3 * config.intermediate_size)
     head = config.vocab_size * config.hidden_size
     tokens, predicted = sum(lengths), sum(length - 1 for length in lengths)

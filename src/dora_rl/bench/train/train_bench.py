@@ -27,7 +27,7 @@ class TrainBench(Record, frozen=True):
     has_baseline: bool = True
     has_variants: bool = False
     is_profiled: bool = False
-    """Also say which kernels the time goes to."""
+    """Whether the longest kernels are reported too."""
 
     def __post_init__(self) -> None:
         unknown = [shape for shape in self.shapes if shape not in SHAPES]
@@ -38,7 +38,7 @@ class TrainBench(Record, frozen=True):
 
 
 class TrainReport(Record, frozen=True):
-    """What whole train steps took, beside what the device can do."""
+    """The figures of whole train steps, beside the device's peak."""
 
     device: str
     peak_flops_per_s: float
@@ -48,7 +48,7 @@ class TrainReport(Record, frozen=True):
 
 
 def run_bench(scope: TrainBench, tell: Callable[[TrainTiming], None] = lambda measured: None) -> TrainReport:
-    """Everything in the scope; each result is told as soon as it is there."""
+    """Measure everything in the scope; `tell` is called with each result as soon as it is there."""
     device = torch.device(scope.device)
     lengths = scope.lengths.draw()
     peak = matmul_peak(device)
