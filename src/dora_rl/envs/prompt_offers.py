@@ -1,4 +1,4 @@
-"""From choices to offers, and from events to scores: what every run does around its source of prompts.
+"""From a source's choices to offers, and from events to scores: what every run does around its source.
 
 Both are folds over the events of a run, so a resumed run gets them from its journal.
 """
@@ -14,21 +14,21 @@ from dora_rl.envs.prompt_source import GroupScore
 
 
 class PromptOffers:
-    """Numbers the visits of each row: no two groups have the same (epoch, row), and none draws as another."""
+    """Turns chosen rows into offers, counting each row's visits so that no two groups draw alike."""
 
     def __init__(self, prompt_tokens: Sequence[int]) -> None:
-        """`prompt_tokens` of each row to train on."""
+        """`prompt_tokens` is the length of each row's prompt."""
         self._tokens = prompt_tokens
         self._visits: dict[int, int] = {}
 
     def offer(self, rows: Sequence[int] | None, at: float) -> PromptsOffered:
-        """What to tell control of a choice; None says that the source is exhausted."""
+        """The input that offers the chosen rows to control; None says that the source is exhausted."""
         if rows is None:
             return PromptsOffered(at=at, prompts=(), is_last=True)
         return PromptsOffered(at=at, prompts=tuple(map(self._visit, rows)))
 
     def recall(self, event: PromptsOffered) -> None:
-        """This was offered before the run was resumed."""
+        """Count the visits of an offer from before the run was resumed."""
         for prompt in event.prompts:
             self._visits[prompt.row] = prompt.epoch + 1
 
@@ -44,7 +44,7 @@ class PromptOffers:
 
 
 def exhausted(num_steps: int, steps: int) -> UserError:
-    """The end of a run whose source of prompts has no more."""
+    """The error of a run whose source of prompts has no more."""
     return UserError(
         f"the source of prompts is exhausted after {num_steps} of {steps} steps: no batch fills any more",
         hint=f"give it more rows or epochs, or set steps={num_steps}",
@@ -56,20 +56,21 @@ class _OpenGroup(Struct):
 
     admit: Admit
     rewards: dict[int, float | None] = field(default_factory=dict)
-    """Of the members that were scored."""
+    """Reward of each member that was scored, by trajectory."""
     closed: set[int] = field(default_factory=set)
+    """Members that ended in a counted outcome."""
     outcome: str = "finished"
 
 
 class GroupScores:
-    """What came of each group, told once: when it is finished, or when it is closed before that."""
+    """Collects the rewards of each group, and gives its score once, when it is finished or closed."""
 
     def __init__(self, *, group_size: int) -> None:
         self._group_size = group_size
         self._open: dict[int, _OpenGroup] = {}
 
     def watch(self, told: Input, decisions: Sequence[Decision]) -> list[GroupScore]:
-        """The scores of the groups that are over after this event."""
+        """The scores of the groups that this event finished or closed."""
         changed: dict[int, None] = {}
         if isinstance(told, Scored) and (group := self._open.get(told.trajectory // self._group_size)):
             group.rewards[told.trajectory] = told.reward
@@ -84,7 +85,7 @@ class GroupScores:
         return [score for key in changed if (score := self._ended(key)) is not None]
 
     def _ended(self, key: int) -> GroupScore | None:
-        """The group's score, unless members are missing."""
+        """The score of a group; None while members are neither scored nor closed."""
         group = self._open[key]
         if len(group.rewards.keys() | group.closed) < self._group_size:
             return None

@@ -19,40 +19,40 @@ from dora_rl.envs.data.splits import epoch_order
 
 
 class GroupScore(Record, frozen=True):
-    """What came of a group."""
+    """The result of one group, for the source that chose its row."""
 
     row: int
     epoch: int
-    """How often the row had been offered before."""
+    """How often the group's row had been offered before."""
     version: int
-    """That generated it."""
+    """The version that generated the group."""
     rewards: tuple[float | None, ...]
-    """Of the members that were scored; None where no reward function applied, or one failed."""
+    """Reward of each scored member; None where no reward function applied, or one failed."""
     outcome: str
-    """`finished`: it goes into a batch. Otherwise why it does not, such as `filtered: zero variance`."""
+    """`finished` if the group goes into a batch, else why not, such as `filtered: zero variance`."""
 
     @property
     def is_mixed(self) -> bool:
-        """Its rewards differ: there is something to learn from it."""
+        """Whether the group's rewards differ, so that there is something to learn from it."""
         return len({reward for reward in self.rewards if reward is not None}) > 1
 
 
 class PromptSource(Protocol):
-    """Chooses the rows of a run, one block after the other."""
+    """Chooses the rows that a run starts next, one block after the other."""
 
     def choose(self, count: int) -> Sequence[int] | None:
-        """Up to `count` rows to start next; none: nothing for now, ask again; None: never anything again.
+        """Up to `count` rows to start next; empty: none for now, ask again; None: none ever again.
 
         Must not change what it would choose if it were asked again: the choice may get lost.
         """
         ...
 
     def offered(self, rows: Sequence[int]) -> None:
-        """These rows will be started, in this order, behind all that were offered before."""
+        """Take note that these rows will start, in this order, behind all that were offered before."""
         ...
 
     def scored(self, score: GroupScore) -> None:
-        """A group is finished, or was closed."""
+        """Take note that a group is finished, or was closed."""
         ...
 
 
@@ -74,11 +74,11 @@ class ShuffledRows:
         self._num_offered += len(rows)
 
     def scored(self, score: GroupScore) -> None:
-        """The order does not depend on it."""
+        """Ignored: the order does not depend on scores."""
 
 
 class RowsInOrder:
-    """The rows as they are numbered, over and over, or so many times."""
+    """The rows in the order of their numbers, `epochs` times or without end."""
 
     def __init__(self, num_rows: int, *, epochs: int | None = None) -> None:
         assert num_rows, "a data set has at least one row"
@@ -97,11 +97,11 @@ class RowsInOrder:
         self._num_offered += len(rows)
 
     def scored(self, score: GroupScore) -> None:
-        """The order does not depend on it."""
+        """Ignored: the order does not depend on scores."""
 
 
 class IteratedRows:
-    """The rows that a function yields, in order; called again, it must yield the same."""
+    """The row numbers that a user's function yields, in order; called again, it must yield the same."""
 
     def __init__(self, rows: Iterable[int]) -> None:
         self._rows: Iterator[int] = iter(rows)
@@ -121,11 +121,11 @@ class IteratedRows:
         del self._ahead[: len(rows)]
 
     def scored(self, score: GroupScore) -> None:
-        """A function that yields rows does not hear of rewards."""
+        """Ignored: a function that yields rows does not see scores."""
 
 
 def built_in_source(order: OrderConfig, num_rows: int, *, seed: int) -> PromptSource:
-    """The source of an order that is no code of the user's."""
+    """The source of a built-in order of rows."""
     if order.name == "in_order":
         return RowsInOrder(num_rows, **order.options)
     return ShuffledRows(num_rows, seed=seed)
@@ -134,7 +134,7 @@ def built_in_source(order: OrderConfig, num_rows: int, *, seed: int) -> PromptSo
 def make_source(
     made: Callable[..., Any], rows: Sequence[Row], *, seed: int, options: Mapping[str, Any]
 ) -> PromptSource:
-    """The source that a user's class or function gives: an object that chooses, or row numbers in order."""
+    """The source that a user's class or function makes: an object that chooses, or row numbers in order."""
     source = made(rows, seed=seed, **options)
     if all(callable(getattr(source, name, None)) for name in ("choose", "offered", "scored")):
         chosen: PromptSource = source

@@ -13,7 +13,7 @@ from dora_rl.envs.data.rows import Messages, Prompt, Row
 
 
 class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer."""
+    """The part of a Hugging Face tokenizer that prompts need."""
 
     chat_template: Any
 
@@ -25,10 +25,10 @@ class Tokenizer(Protocol):
 
 
 class TokenizedPrompt(Record, frozen=True):
-    """A row that is ready to start."""
+    """One row with its prompt as token ids, ready to start."""
 
     row: Row
-    """With the prompt as the reward functions will see it."""
+    """The row, its prompt in the form that reward functions will see."""
     token_ids: tuple[int, ...]
 
 
@@ -37,15 +37,16 @@ class PromptSet(Record, frozen=True):
 
     prompts: tuple[TokenizedPrompt, ...]
     num_overlong: int
-    """Rows left out because their prompts are too long."""
+    """Number of rows left out because their prompts are too long."""
 
     @property
     def longest_tokens(self) -> int:
+        """Tokens of the longest prompt."""
         return max(len(prompt.token_ids) for prompt in self.prompts)
 
 
 def tokenize_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConfig) -> PromptSet:
-    """Every row's prompt as token ids; what is over-long is an error or left out, as the config says."""
+    """Every row's prompt as token ids; too long ones are an error or left out, as the config says."""
     tokenized = [_tokenized(row, tokenizer, config) for row in rows]
     limit = config.max_prompt_tokens
     kept = [prompt for prompt in tokenized if limit is None or len(prompt.token_ids) <= limit]

@@ -1,6 +1,7 @@
-"""Inputs and decisions into the tables: what they say about groups, trajectories, batches and versions.
+"""Inputs and decisions into the journal's tables: what they change about groups, batches and versions.
 
-Most change nothing here. What does is written down once: a batch, a published version, an admission, an end.
+Owns the rules by which a record may follow another; one that may not is a Contradiction. Most records
+change nothing here. What does is written once: a batch, a published version, an admission, an end.
 A trajectory's state:
 
     Start ──> running ──Completed──> ended ──Rewarded──> scored ──> its group is taken
@@ -21,7 +22,7 @@ _encode = msgpack.Encoder().encode
 
 
 class Books:
-    """Records what inputs and decisions change, one after the other."""
+    """Writes what inputs and decisions change into the journal's tables, one after the other."""
 
     def __init__(self, tables: Tables, *, group_size: int, mixes_versions: bool) -> None:
         self._tables = tables
@@ -37,6 +38,7 @@ class Books:
         }
 
     def record(self, record: Input | Decision) -> None:
+        """Write what one input or decision changes; a Contradiction if it cannot follow what is recorded."""
         handler = self._handlers.get(type(record))
         if handler is not None:
             handler(record)
@@ -52,7 +54,7 @@ class Books:
         self._tables.do("UPDATE batches SET is_published = 1 WHERE number = ?", newest)
 
     def _step_lost(self, event: StepLost) -> None:
-        """The batch in training, if there is one, is given back."""
+        """Give back the batch in training, if there is one."""
         number = self._tables.newest_version()
         if self._tables.do("DELETE FROM batches WHERE number = ?", number):
             self._tables.do("UPDATE groups SET batch = NULL WHERE batch = ?", number)
@@ -68,6 +70,7 @@ class Books:
         )
 
     def _take(self, group: int, number: int) -> None:
+        """Put a group into a batch, if all its members are scored or closed and no batch has it."""
         scored, closed = self._tables.one(
             "SELECT total(state = 'scored'), total(state = 'closed') FROM trajectories WHERE group_id = ?",
             group,
@@ -89,6 +92,7 @@ class Books:
         self._new_group(decision, is_evaluation=False)
 
     def _started(self, decision: Start) -> None:
+        """Record a trajectory's first start, another attempt, or that it goes on on another instance."""
         key, attempt = decision.trajectory, decision.attempt
         found = self._tables.one("SELECT attempt, state FROM trajectories WHERE id = ?", key)
         if found is None and decision.evaluation:
@@ -119,7 +123,7 @@ class Books:
         )
 
     def _begin_again(self, decision: Start) -> None:
-        """A later attempt: nothing of the earlier one counts."""
+        """Record a later attempt of a trajectory: nothing of the earlier one counts."""
         self._drop_tokens(decision.trajectory)
         self._tables.do(
             "UPDATE trajectories SET attempt = ?, version = ?, state = 'running', num_tokens = 0,"
@@ -176,7 +180,7 @@ class Books:
         self._forget_closed(decision.group)
 
     def _forget_closed(self, group: int) -> None:
-        """The prompt of a group of which nothing is left is not asked for again."""
+        """Drop the prompt of a group whose members are all closed: nothing asks for it again."""
         row = self._tables.one(
             "SELECT (SELECT count(*) FROM trajectories WHERE group_id = groups.id AND state = 'closed'),"
             " is_evaluation FROM groups WHERE id = ?",

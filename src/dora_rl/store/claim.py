@@ -43,7 +43,7 @@ def claimed(place: Path, name: str) -> Iterator[Path]:
 
 
 def next_free(place: Path, name: str) -> Path:
-    """What would be claimed now."""
+    """The directory that `claimed` would take now."""
     return next(path for path in _names(place, name) if not path.exists() or _is_empty(path))
 
 
@@ -81,7 +81,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _locked(path: Path, is_new: bool) -> int | None:
-    """None where another process has it, or was faster."""
+    """Lock a claim's directory and return its descriptor; None where another process has it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -101,6 +101,7 @@ def _locked(path: Path, is_new: bool) -> int | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the directory behind a descriptor is still the one at `path`."""
     with suppress(OSError):
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     return False

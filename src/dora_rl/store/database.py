@@ -1,6 +1,7 @@
 """The journal's SQLite file: its tables, how it is opened, and what its errors mean.
 
-WAL mode with `synchronous=FULL`: a transaction is on the disk when it returns, or is not there at all.
+Knows SQL and files, not what the records say. WAL mode with `synchronous=FULL`: a transaction is on the
+disk when it returns, or is not there at all.
 """
 
 import sqlite3
@@ -12,9 +13,9 @@ from dora_rl.store.durable import disk_full, sync_path
 from dora_rl.store.errors import Contradiction, JournalError
 
 SCHEMA = 2
-"""Raised when a journal written before can no longer be read."""
+"""Number of the journal's format, raised when journals written before can no longer be read."""
 APPLICATION = 0x444F5241
-"""Marks the file as a journal of this program: "DORA"."""
+"""SQLite's application id of a journal: "DORA" in ASCII."""
 
 _MAX_WAL_BYTES = 64 * 2**20
 _FAILING_DISK = "the disk may be over its quota, failing, or gone; nothing that was recorded is lost"
@@ -46,7 +47,7 @@ CREATE TABLE batches (
 
 
 def create_database(path: Path, settings: dict[str, bytes]) -> None:
-    """Make a journal in which nothing has happened; something that exists is not touched."""
+    """Make an empty journal at `path`; an error if something is there already."""
     if path.exists():
         raise JournalError(f"{path} exists already", hint="open it, or choose another place")
     _remove(path)
@@ -62,7 +63,7 @@ def create_database(path: Path, settings: dict[str, bytes]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """The file and its log: one left behind by another file of that name would be read as this one's."""
+    """Remove the database file and its write-ahead log, which another file would be read with."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -76,7 +77,7 @@ def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes]) -> None:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """A journal that exists, of a schema that can be read."""
+    """Open an existing journal whose schema can be read."""
     if not path.is_file():
         raise JournalError(f"there is no journal {path}", hint="check the path of the run")
     db = _connect(path, mode="rw")
@@ -90,7 +91,7 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """All of the block is durable when it ends, or none of it ever happened."""
+    """Make all of the block durable when it ends, or, if it raises, nothing of it."""
     with named_errors(path):
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -104,7 +105,7 @@ def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors in this program's words."""
+    """Turn SQLite's errors within the block into DiskFull, Contradiction or JournalError."""
     try:
         yield
     except sqlite3.Error as error:

@@ -33,7 +33,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Fill the directory that is given; it gets the name `path` when the block ends well.
+    """Yield a directory to fill, which gets the name `path` when the block ends well.
 
     FileExistsError if there is something else than an empty directory by then.
     """
@@ -64,7 +64,7 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Turn the system's word for a full disk into DiskFull."""
+    """Turn the system's error for a full disk within the block into DiskFull."""
     try:
         yield
     except OSError as error:
@@ -74,7 +74,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
 
 
 def disk_full(path: Path) -> DiskFull:
-    """There was no room for `path`: which disk is full, in words."""
+    """The error that says which disk had no room for `path`."""
     return DiskFull(
         f"no space is left to write {path}: the disk mounted at {_mount_of(path)} is full",
         hint="free some space",
@@ -82,7 +82,7 @@ def disk_full(path: Path) -> DiskFull:
 
 
 def _rename_to_new(source: Path, target: Path) -> None:
-    """Renaming replaces an empty directory and nothing else, so nothing is ever overwritten."""
+    """Rename a directory to a name that is free or an empty directory, so that nothing is overwritten."""
     try:
         source.rename(target)
     except OSError as error:
@@ -92,7 +92,7 @@ def _rename_to_new(source: Path, target: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A name of its own in the same directory, so that renaming is one step."""
+    """A unique temporary name in the directory of `path`, so that renaming is atomic."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 
 

@@ -12,7 +12,7 @@ from dora_rl.core.errors import DoraError, UserError
 
 
 class DiskFull(DoraError):
-    """There is no room for a write. It may be tried again when there is."""
+    """The disk has no room for a write, which may be tried again when there is room."""
 
 
 class JournalError(DoraError):
@@ -20,8 +20,8 @@ class JournalError(DoraError):
 
 
 class Contradiction(JournalError):
-    """What was to be recorded cannot be true if the journal is: a bug in whoever writes it."""
+    """A record cannot be true if the journal is: a bug in whoever writes it. Nothing of it was written."""
 
 
 class RunError(UserError):
-    """This run directory cannot be used in this way."""
+    """A run directory is missing, taken, finished or not one, and cannot be used as asked."""

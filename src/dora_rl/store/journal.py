@@ -36,7 +36,7 @@ from dora_rl.store.journal_tables import Tables
 from dora_rl.store.payloads import Payloads
 
 _PAGE = 4096
-"""Events read at a time."""
+"""Number of events read from the journal at a time."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_input = msgspec.msgpack.Decoder(AnyInput).decode
@@ -44,7 +44,7 @@ _decode_decisions = msgspec.msgpack.Decoder(tuple[AnyDecision, ...]).decode
 
 
 class Journal:
-    """One run's journal, open."""
+    """The open journal of one run, to write or to read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,7 +54,7 @@ class Journal:
             with named_errors(path):
                 self.recipe = build(Recipe, msgspec.msgpack.decode(self._setting("recipe")), str(path))
                 self.num_inputs = self._tables.num_events()
-                """How many were ever appended: the `seq` of the next."""
+                """Number of inputs appended so far, which is the `seq` of the next."""
         except BaseException:
             self.close()
             raise
@@ -65,19 +65,19 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> Self:
-        """A new journal for a run of this recipe."""
+        """Create the journal of a new run of this recipe."""
         create_database(path, {"recipe": _encode(to_dict(recipe)), "covered": _encode(0)})
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """A journal that exists: every `append` that returned, and perhaps one more that had no time to."""
+        """Open an existing journal: it holds every `append` that returned, and perhaps one more."""
         return cls(path)
 
     # --- writing ---
 
     def append(self, events: Sequence[Event], payloads: Sequence[AnyPayload] = ()) -> None:
-        """Make inputs, what was decided about them, and payloads durable, as one transaction.
+        """Make inputs, the decisions on them, and payloads durable in one transaction.
 
         If it raises, nothing of it is recorded, and after DiskFull it may be tried again.
         """
@@ -95,7 +95,7 @@ class Journal:
         self.num_inputs = first + len(events)
 
     def covered(self, step: int) -> None:
-        """A durable checkpoint holds version `step`: earlier batches will not be asked for again."""
+        """Note that a durable checkpoint holds version `step`: earlier batches are not needed again."""
         with transaction(self._db, self.path):
             if step > (newest := self._tables.newest_version()):
                 raise Contradiction(f"a checkpoint of version {step}, where {newest} is the newest")
@@ -103,7 +103,7 @@ class Journal:
             self._tables.do("UPDATE settings SET value = ? WHERE name = 'covered'", _encode(covered))
 
     def prune(self) -> int:
-        """Drop prompts and tokens of covered batches; rewards and lengths stay. Returns how many batches."""
+        """Drop prompts and tokens of batches a checkpoint covers, and return how many; rewards stay."""
         rows = self._tables.each(
             "SELECT number FROM batches WHERE number < ? AND NOT is_pruned ORDER BY number", self.covered_step
         )
@@ -117,13 +117,13 @@ class Journal:
 
     @property
     def covered_step(self) -> int:
-        """The version of the last checkpoint that was reported; 0 is the initial model."""
+        """Newest version that a durable checkpoint holds; 0 is the initial model."""
         with named_errors(self.path):
             return int(msgspec.msgpack.decode(self._setting("covered")))
 
     @property
     def newest_version(self) -> int:
-        """The newest that was published."""
+        """Newest version that was published; 0 is the initial model."""
         with named_errors(self.path):
             return self._tables.newest_version()
 
@@ -138,11 +138,11 @@ class Journal:
                 yield _decode_input(told), list(_decode_decisions(decided))
 
     def unfinished(self) -> Iterator[Unfinished]:
-        """Trajectories that were being generated, with the tokens they had."""
+        """Trajectories that were being generated, with the tokens they had, to go on with."""
         return self._reader.unfinished()
 
     def unscored(self) -> Iterator[WholeTrajectory]:
-        """Trajectories that ended and whose reward is not known."""
+        """Trajectories that ended and have no reward yet."""
         return self._reader.unscored()
 
     def group(self, group: int) -> FinishedGroup:
@@ -150,7 +150,7 @@ class Journal:
         return self._reader.group(group)
 
     def batches_after(self, step: int) -> Iterator[TakenBatch]:
-        """What a trainer that starts from a checkpoint of version `step` trains on, in order."""
+        """Batches that a trainer starting from a checkpoint of version `step` trains on, in order."""
         if step < self.covered_step:
             raise JournalError(
                 f"batches after version {step} were given up: version {self.covered_step} has a checkpoint",

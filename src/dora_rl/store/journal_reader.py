@@ -1,4 +1,4 @@
-"""What the journal holds, as records. Changes nothing."""
+"""Reading the journal: its tables as records. Changes nothing, and knows no control plane."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ _TRAJECTORY = (
 
 
 class Reader:
-    """Looks things up in a journal."""
+    """Reads trajectories, groups and batches from a journal's tables."""
 
     def __init__(self, tables: Tables, *, seed: int) -> None:
         self._tables = tables

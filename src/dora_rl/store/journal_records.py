@@ -1,4 +1,4 @@
-"""What the journal is told beside inputs and decisions, and what it gives back. Plain data.
+"""What the journal records beside inputs and decisions, and what it gives back. Plain data.
 
 Payloads are what control does not know: the tokens behind its counts, the values behind its rewards. They
 name the attempt they belong to; those of an attempt that is over are left out when they come late.
@@ -14,11 +14,11 @@ from dora_rl.store.errors import Contradiction
 
 
 class Payload(Record, frozen=True):
-    """Something to keep, recorded together with the inputs that speak of it."""
+    """Data to record together with the inputs it belongs to, beyond what control knows."""
 
 
 class PromptTokens(Payload, frozen=True):
-    """The prompt of a group that starts now; due together with its first Start."""
+    """The prompt of a group that starts now, recorded together with its first Start."""
 
     group: int
     tokens: tuple[int, ...]
@@ -30,14 +30,14 @@ class Progress(Payload, frozen=True):
     trajectory: int
     attempt: int
     start: int
-    """How many tokens after the prompt came before these."""
+    """Number of tokens after the prompt that came before these."""
     tokens: tuple[int, ...]
     version: int | None
-    """That drew them; None: they are the environment's."""
+    """The version that drew the tokens; None if they are the environment's."""
     logprobs: tuple[float, ...] = ()
-    """Of each drawn token at the sampling temperature; kept as float32."""
+    """Logprob of each drawn token at the sampling temperature; kept as float32."""
     cut_logprobs: tuple[float, ...] = ()
-    """Of each drawn token after top-k, top-p and min-p, where one of them is on."""
+    """Logprob of each drawn token after top-k, top-p and min-p, where one of them is on."""
 
     def __post_init__(self) -> None:
         num_drawn = 0 if self.version is None else len(self.tokens)
@@ -49,7 +49,7 @@ class Progress(Payload, frozen=True):
 
 
 class Rewound(Payload, frozen=True):
-    """Generation goes on after the first `num_tokens` tokens; what was recorded beyond is void."""
+    """Generation goes on after the first `num_tokens` tokens; those recorded beyond are void."""
 
     trajectory: int
     attempt: int
@@ -57,7 +57,7 @@ class Rewound(Payload, frozen=True):
 
 
 class Completed(Payload, frozen=True):
-    """All tokens of the trajectory are recorded; due together with its Ended."""
+    """All tokens of a trajectory are recorded; comes together with its Ended."""
 
     trajectory: int
     attempt: int
@@ -66,13 +66,13 @@ class Completed(Payload, frozen=True):
 
 
 class Rewarded(Payload, frozen=True):
-    """What a finished trajectory is worth; due together with its Scored."""
+    """The reward of an ended trajectory; comes together with its Scored."""
 
     trajectory: int
     attempt: int
     reward: float | None
     values: dict[str, float | None] = field(default_factory=dict)
-    """Of each reward function; None where one does not apply."""
+    """Value of each reward function by name; None where one does not apply."""
 
 
 AnyPayload = PromptTokens | Progress | Rewound | Completed | Rewarded
@@ -81,7 +81,7 @@ AnyPayload = PromptTokens | Progress | Rewound | Completed | Rewarded
 
 
 class Stretch(Record, frozen=True):
-    """Tokens from `start` on up to the next stretch: drawn under `version`, or by the environment (None)."""
+    """Tokens of a response from `start` to the next stretch: of one version, or the environment's (None)."""
 
     start: int
     version: int | None
@@ -92,14 +92,14 @@ class Response(Record, frozen=True):
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
-    """Of the drawn tokens only."""
+    """Logprobs of the drawn tokens only, at the sampling temperature."""
     cut_logprobs: tuple[float, ...] = ()
-    """Of the drawn tokens, where a cut was on; else empty."""
+    """Logprobs of the drawn tokens after top-k, top-p and min-p; empty where none of them was on."""
     stretches: tuple[Stretch, ...] = ()
 
     @property
     def is_policy(self) -> tuple[bool, ...]:
-        """Of each token: was it drawn?"""
+        """Whether the policy drew the token, for each token: if not, it is the environment's."""
         ends = [*(stretch.start for stretch in self.stretches[1:]), len(self.tokens)]
         return tuple(
             stretch.version is not None
@@ -109,12 +109,12 @@ class Response(Record, frozen=True):
 
 
 class Unfinished(Record, frozen=True):
-    """A trajectory that was being generated: everything needed to go on with it elsewhere."""
+    """A trajectory that was being generated: everything needed to continue it elsewhere."""
 
     trajectory: int
     group: int
     version: int
-    """Of its last Start."""
+    """The version of the trajectory's last Start."""
     key: StreamKey
     prompt: tuple[int, ...]
     response: Response
@@ -137,7 +137,7 @@ class WholeTrajectory(Record, frozen=True):
 
 
 class FinishedGroup(Record, frozen=True):
-    """One prompt and the scored trajectories that are trained on."""
+    """One prompt and its scored trajectories, to be trained on."""
 
     group: int
     version: int
@@ -145,28 +145,29 @@ class FinishedGroup(Record, frozen=True):
 
 
 class TakenBatch(Record, frozen=True):
-    """What one train step consumed or is consuming."""
+    """The groups that one train step consumed or is consuming."""
 
     number: int
     groups: tuple[FinishedGroup, ...]
-    """In the order control took them."""
+    """Groups of the batch in the order control took them."""
     is_published: bool
-    """Whether version `number + 1` is public: then it is trained again without publishing."""
+    """Whether version `number + 1` is published: the batch is then trained again without publishing."""
 
 
 class Summary(Record, frozen=True):
-    """What stays of a trajectory when its tokens are gone."""
+    """What the journal keeps of a trajectory when its tokens are gone."""
 
     trajectory: int
     group: int
     version: int
     attempt: int
     state: str
-    """`running`, `ended`, `scored` or `closed`."""
+    """State of the trajectory: `running`, `ended`, `scored` or `closed`."""
     num_tokens: int
     is_truncated: bool
     is_evaluation: bool
     batch: int | None
+    """Number of the batch that took the trajectory's group; None if none did."""
     outcome: str | None
     reward: float | None
     values: dict[str, float | None]

@@ -1,4 +1,4 @@
-"""The journal's tables as the records that change them see them. Runs inside somebody's transaction."""
+"""SQL statements on the journal's tables. Run inside a transaction of the caller's."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -10,24 +10,27 @@ SqlRow = tuple[Any, ...]
 
 
 class Tables:
-    """Statements that more than one kind of record needs."""
+    """SQL statements that several kinds of records need."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     def do(self, statement: str, *values: Any) -> int:
-        """Carry out one statement; return how many rows it changed."""
+        """Execute one statement and return the number of rows it changed."""
         return self._db.execute(statement, values).rowcount
 
     def do_all(self, statement: str, rows: Iterable[SqlRow]) -> None:
+        """Execute one statement for each of the rows."""
         self._db.executemany(statement, rows)
 
     def one(self, statement: str, *values: Any) -> SqlRow | None:
+        """The first row of a query; None if there is none."""
         row: SqlRow | None = self._db.execute(statement, values).fetchone()
         return row
 
     def each(self, statement: str, *values: Any) -> Iterator[SqlRow]:
         # All at once: a cursor left open would keep SQLite from reusing its log.
+        """All rows of a query."""
         return iter(self._db.execute(statement, values).fetchall())
 
     def num_events(self) -> int:
@@ -55,7 +58,7 @@ class Tables:
     # --- versions ---
 
     def newest_version(self) -> int:
-        """How many versions were published; also the number of the batch in training, if there is one."""
+        """Number of versions published, which is also the number of the batch in training, if any."""
         found = self.one("SELECT max(number) + 1 FROM batches WHERE is_published")
         return int(found[0] or 0) if found else 0
 

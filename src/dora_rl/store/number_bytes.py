@@ -11,20 +11,22 @@ _IS_FOREIGN = sys.byteorder == "big"
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """OverflowError where an id does not fit."""
+    """Token ids as int32 bytes; OverflowError where an id does not fit."""
     return _to_bytes(array("i", tokens))
 
 
 def unpack_tokens(packed: bytes) -> tuple[int, ...]:
+    """Token ids from int32 bytes."""
     return tuple(_from_bytes(array("i"), packed))
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> bytes:
-    """Rounded to float32, which is what engines compute."""
+    """Logprobs as float32 bytes: engines compute no finer."""
     return _to_bytes(array("f", logprobs))
 
 
 def unpack_logprobs(packed: bytes) -> tuple[float, ...]:
+    """Logprobs from float32 bytes."""
     return tuple(_from_bytes(array("f"), packed))
 
 

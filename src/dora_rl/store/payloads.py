@@ -1,7 +1,7 @@
-"""Payloads into the tables: tokens as they come, complete responses, rewards.
+"""Payloads into the journal's tables: tokens as they come, complete responses, rewards.
 
-A payload of an attempt that is over, or of a trajectory that was closed, is left out: words that were under
-way when control decided. Anything else that does not fit is a Contradiction.
+A payload of an attempt that is over, or of a trajectory that was closed, is left out: it was under way when
+control decided. Anything else that does not fit what is recorded is a Contradiction.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _encode = msgpack.Encoder().encode
 
 
 class _Trajectory(NamedTuple):
-    """What decides whether a payload is in order."""
+    """The recorded state of a trajectory, by which a payload is accepted, left out or refused."""
 
     group: int
     version: int
@@ -30,7 +30,7 @@ class _Trajectory(NamedTuple):
 
 
 class Payloads:
-    """Records payloads, one after the other."""
+    """Writes payloads into the journal's tables, one after the other."""
 
     def __init__(self, tables: Tables, *, mixes_versions: bool) -> None:
         self._tables = tables
@@ -44,6 +44,7 @@ class Payloads:
         }
 
     def record(self, payload: AnyPayload) -> None:
+        """Write one payload, or leave it out if its attempt is over."""
         self._handlers[type(payload)](payload)
 
     def _prompt(self, payload: PromptTokens) -> None:
@@ -122,7 +123,7 @@ class Payloads:
             self._tables.drop_prompt(found.group)
 
     def _live(self, payload: Progress | Rewound | Completed | Rewarded, state: str) -> _Trajectory | None:
-        """The trajectory a payload speaks of, in the state it must be in; None if that attempt is over."""
+        """The trajectory of a payload, which must be in `state`; None if the payload's attempt is over."""
         key = payload.trajectory
         row = self._tables.one(
             "SELECT group_id, t.version, attempt, state, num_tokens, is_evaluation"

@@ -17,18 +17,18 @@ from dora_rl.store.journal import Journal
 
 
 class Reconciled(Record, frozen=True):
-    """What was done to the log."""
+    """The result of bringing an event log in line with the journal."""
 
     num_kept: int
-    """Events that were there and right."""
+    """Number of events in the log that agreed with the journal."""
     num_written: int
-    """Events written from the journal."""
+    """Number of events written to the log from the journal."""
     removed_bytes: int
-    """Of what the journal does not confirm."""
+    """Bytes cut from the end of the log, which the journal does not confirm."""
 
 
 def reconcile(events_path: Path, journal: Journal) -> Reconciled:
-    """Make the event log say exactly what the journal says; it can be appended to afterwards."""
+    """Make the event log agree exactly with the journal, ready to be appended to."""
     with full_disk_named(events_path), events_path.open("r+b" if events_path.exists() else "w+b") as file:
         num_blocks, right_bytes = _agreement(file, journal)
         removed_bytes = max(0, file.seek(0, os.SEEK_END) - right_bytes)
@@ -46,7 +46,7 @@ def reconcile(events_path: Path, journal: Journal) -> Reconciled:
 
 
 def _agreement(file: BinaryIO, journal: Journal) -> tuple[int, int]:
-    """How many blocks, and bytes, of the file are what the journal says, from the beginning on."""
+    """How many blocks, and bytes, at the log's beginning agree with the journal."""
     num_blocks = right_bytes = 0
     for block in _blocks(journal, 0):
         if file.read(len(block)) != block:
@@ -56,7 +56,7 @@ def _agreement(file: BinaryIO, journal: Journal) -> tuple[int, int]:
 
 
 def _blocks(journal: Journal, first: int) -> Iterator[bytes]:
-    """The log as it should be: the header, then each event's lines."""
+    """The blocks the event log should consist of, from `first` on: the header, then each event's lines."""
     if first == 0:
         yield encode_header(journal.recipe)
     for seq, (told, decided) in enumerate(journal.events(max(0, first - 1)), start=max(0, first - 1)):

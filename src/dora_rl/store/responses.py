@@ -1,4 +1,4 @@
-"""A response as it is kept: in chunks while it grows, in one piece once it is complete. Bytes; no tables."""
+"""A response as bytes: in chunks while it grows, in one piece once it is complete. Knows no tables."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _decode = msgpack.Decoder(tuple[tuple[int, int | None], ...]).decode
 
 
 class Chunk(NamedTuple):
-    """Tokens that came together, in the order of the table's columns."""
+    """Tokens of a trajectory that came together, fields in the order of the table's columns."""
 
     trajectory: int
     start: int
@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A whole response, in the order of the table's columns."""
+    """A whole response as bytes, fields in the order of the table's columns."""
 
     stretches: bytes
     tokens: bytes
@@ -34,7 +34,7 @@ class Joined(NamedTuple):
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Joined:
-    """Chunks that follow one another, in one piece."""
+    """Join chunks that follow one another into one response."""
     stretches = [
         (chunk.start, chunk.version)
         for before, chunk in zip([None, *chunks], chunks, strict=False)
@@ -49,7 +49,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Joined:
 
 
 def cut_chunks(chunks: Sequence[Chunk], num_tokens: int) -> list[Chunk]:
-    """What holds the first `num_tokens` tokens of these chunks."""
+    """The chunks cut to the first `num_tokens` tokens."""
     kept = []
     for chunk in chunks:
         num_bytes = _TOKEN_BYTES * max(0, num_tokens - chunk.start)
@@ -65,7 +65,7 @@ def cut_chunks(chunks: Sequence[Chunk], num_tokens: int) -> list[Chunk]:
 
 
 def to_response(joined: Joined) -> Response:
-    """The numbers behind the bytes."""
+    """Decode the bytes of a whole response into tokens and logprobs."""
     return Response(
         tokens=unpack_tokens(joined.tokens),
         logprobs=unpack_logprobs(joined.logprobs),

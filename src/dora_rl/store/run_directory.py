@@ -2,10 +2,10 @@
 
     recipe.yaml      the resolved recipe          checkpoints/   Hugging Face directories
     journal.sqlite   what must survive            versions/      published weights
-    events.jsonl     inputs and decisions         logs/          what processes said
+    events.jsonl     inputs and decisions         logs/          output of the processes
     metrics/         what trackers write          finished.json  there once the run is over
 
-It comes into being whole, and is never made over an earlier run. Whoever only reads needs a `RunLayout`;
+The directory appears whole, and never over an earlier run. Whoever only reads needs a `RunLayout`;
 whoever runs holds a `RunDirectory`, and with it the lock.
 """
 
@@ -27,7 +27,7 @@ from dora_rl.store.run_lock import RunLock
 
 
 class RunLayout(Record, frozen=True):
-    """The names of what a run leaves behind."""
+    """The paths of a run's files in its directory."""
 
     root: Path
 
@@ -75,11 +75,12 @@ class RunLayout(Record, frozen=True):
 
     @property
     def is_finished(self) -> bool:
+        """Whether the run is over."""
         return self.finished.exists()
 
 
 class RunDirectory:
-    """A run directory in use by this process."""
+    """A run directory that this process holds the lock of."""
 
     def __init__(self, root: Path) -> None:
         self.layout = RunLayout(root=root)
@@ -90,7 +91,7 @@ class RunDirectory:
     def create(
         cls, root: Path, recipe: Recipe, fill: Callable[[Path], None] = lambda directory: None
     ) -> Self:
-        """A directory for a new run; whatever is there already is left alone.
+        """Create the directory of a new run; an error if one is there already and not empty.
 
         `fill` puts in what else the run needs, before the directory has its name.
         """
@@ -108,7 +109,7 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, root: Path) -> Self:
-        """The directory of a run that was cut short."""
+        """Take over the directory of a run that was cut short; an error if that run is finished."""
         run = cls(root)
         if run.layout.is_finished:
             run.close()
@@ -118,7 +119,7 @@ class RunDirectory:
         return run
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """The run is over; `summary` is what a reader should see first."""
+        """Mark the run as over; `summary` is what a reader should see first."""
         write_atomically(self.layout.finished, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from dora_rl.store.errors import RunError
 
 
 class RunLock:
-    """Held from its making until `release`."""
+    """The lock of a run directory, held from construction until `release`."""
 
     def __init__(self, path: Path, directory: Path) -> None:
         try:

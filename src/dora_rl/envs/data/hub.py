@@ -8,7 +8,7 @@ from dora_rl.core.named import optional_module
 
 
 def read_hub(name: str, subset: str | None, split: str) -> Iterable[dict[str, Any]]:
-    """The raw rows of one split, in its order."""
+    """The raw rows of one split of a Hugging Face data set, in its order."""
     datasets = optional_module(
         "datasets", needed_for=f"the Hugging Face data set '{name}'", install="datasets"
     )

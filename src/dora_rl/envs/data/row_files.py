@@ -1,4 +1,7 @@
-"""Rows of local files: JSON lines, JSON or msgpack (a list of rows), parquet where pyarrow is installed."""
+"""Rows of local files: JSON lines, JSON or msgpack (a list of rows), parquet where pyarrow is installed.
+
+Knows endings and formats; what the columns mean is `rows`.
+"""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ from dora_rl.core.named import optional_module
 
 
 def read_file(path: Path) -> Iterator[dict[str, Any]]:
-    """The raw rows of a file, in its order."""
+    """The raw rows of a file, in the file's order."""
     if not path.is_file():
         raise UserError(f"there is no file {path}", hint="check the path")
     return READERS[path.suffix](path)
@@ -45,7 +48,7 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _msgpack(path: Path) -> Iterator[dict[str, Any]]:
-    """One list of rows, as a program in Python hands its own over."""
+    """Rows from a file of one msgpack list, in which a Python program hands over its own rows."""
     try:
         yield from msgspec.msgpack.decode(path.read_bytes())
     except (msgspec.DecodeError, TypeError) as error:
@@ -66,3 +69,4 @@ READERS = {
     ".msgpack": _msgpack,
     ".parquet": _parquet,
 }
+"""The function that reads a file, by the file's ending."""

@@ -15,26 +15,30 @@ from dora_rl.core.named import did_you_mean
 from dora_rl.core.record import Record
 
 Messages = list[dict[str, Any]]
-"""A chat as OpenAI writes it."""
+"""A chat in OpenAI's form: a list of mappings with `role` and `content`."""
 Prompt = str | Messages
+"""The prompt of a row: a string, or a chat."""
 
 RESERVED = ("prompts", "completions", "completion_ids", "log_metric")
-"""What a reward function is called with beside the columns."""
+"""Keywords that a reward function gets from the run, which no column may be called."""
 
 
 class Row(Record, frozen=True):
+    """One row of a data set: its number, its prompt and its other columns."""
+
     row: int
     prompt: Prompt
     columns: dict[str, Any]
-    """Everything else, by the name a reward function gets it under."""
+    """All columns but the prompt, by the name a reward function gets them under."""
 
     @property
     def is_conversational(self) -> bool:
+        """Whether the prompt is a chat."""
         return not isinstance(self.prompt, str)
 
 
 def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> list[Row]:
-    """Every row of a table, its columns renamed as `{new: old}` says."""
+    """Every row of a table, checked, its columns renamed by `{new: old}`."""
     raws = list(table)
     if not raws:
         raise UserError(f"{source} has no rows")
@@ -43,7 +47,7 @@ def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], so
 
 
 def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
-    """The same rows; a column that only some of them have is None for the others."""
+    """The same rows with the same columns: one that only some rows have is None in the others."""
     names = dict.fromkeys(name for rows in parts for row in rows for name in row.columns)
     for rows in parts:
         yield [

@@ -1,7 +1,8 @@
 """A source's name becomes rows.
 
 In this order: a built-in task; a file, by its ending; `module:object` or `file.py:object`, where the
-object is an iterable of rows, a Task, or a function that returns one; a Hugging Face data set.
+object is an iterable of rows, a Task, or a function that returns one; a Hugging Face data set. Knows no
+tokenizer.
 """
 
 import inspect
@@ -24,7 +25,7 @@ Tables = Mapping[str, str]
 
 
 class Data(Record, frozen=True):
-    """What a run goes through."""
+    """All rows of a run: those to train on, and those held out."""
 
     train: list[Row]
     held_out: list[Row]
@@ -33,7 +34,7 @@ class Data(Record, frozen=True):
 
 
 def load_data(config: DataConfig, tables: Tables | None = None) -> Data:
-    """The rows of a run, split; `tables` are files that stand for names of a caller's own rows."""
+    """Read the rows of a run and split them; `tables` are files that stand for names of a caller's rows."""
     found = _found(config.train, config.seed, tables or {})
     task = found if isinstance(found, Task) else None
     train, evaluation = held_out(_rows(found, config.train), share=config.held_out_share, seed=config.seed)
@@ -47,7 +48,7 @@ def load_data(config: DataConfig, tables: Tables | None = None) -> Data:
 
 
 def load_rows(config: SourceConfig, seed: int, tables: Tables | None = None) -> list[Row]:
-    """All the rows of one source; of a task, those it trains on."""
+    """All rows of one source; of a task, those to train on."""
     return _rows(_found(config, seed, tables or {}), config)
 
 
@@ -60,7 +61,7 @@ def _rows(found: Task | Iterable[Mapping[str, Any]], config: SourceConfig) -> li
 
 
 def _found(config: SourceConfig, seed: int, tables: Tables) -> Task | Iterable[Mapping[str, Any]]:
-    """What a name stands for: a task, or a table of raw rows."""
+    """The task or the table of raw rows that a source's name stands for."""
     name = config.name
     if name.partition(":")[0] in TASKS:
         return load_task(name, seed=seed, options=config.options)
@@ -82,7 +83,7 @@ def _found(config: SourceConfig, seed: int, tables: Tables) -> Task | Iterable[M
 
 
 def _named(name: str, options: Mapping[str, Any], seed: int) -> Task | Iterable[Mapping[str, Any]]:
-    """A table or a task of the user's own, or what a function of theirs returns: told the seed if it asks."""
+    """A table or a task of the user's own, or one that a function of theirs returns, given the seed."""
     found = load_named(name)
     if callable(found):
         is_seeded = "seed" in inspect.signature(found).parameters

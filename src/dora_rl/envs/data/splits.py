@@ -11,7 +11,7 @@ from dora_rl.envs.data.rows import Row
 
 
 def epoch_order(num_rows: int, *, seed: int, epoch: int) -> list[int]:
-    """The positions 0 .. num_rows - 1 as this epoch visits them."""
+    """The positions 0 .. num_rows - 1 in the order in which this epoch visits them."""
     order = list(range(num_rows))
     # The control plane's prompt stream draws the same order from the same words.
     random.Random(f"prompts {seed} {epoch}").shuffle(order)

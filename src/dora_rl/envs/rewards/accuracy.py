@@ -38,7 +38,7 @@ def _checker(name: str) -> Verify:
 
 
 def by_numbers(text: str, solution: str) -> float | None:
-    """The comparison that needs no package."""
+    """1 if a text's answer is the solution's, compared as numbers without math-verify; else 0, or None."""
     # A solution that is a bare answer (`72`, `x+1`) is its own answer.
     expected = answer_in(solution, is_lenient=False) or solution.strip()
     if not expected:
@@ -65,6 +65,6 @@ def _math_verify() -> Verify:
 
 
 def _marked(solution: str) -> str:
-    """The bare answer of a worked solution, so that no number on the way is taken for it."""
+    """The answer of a worked solution, boxed, so that no number on the way is taken for it."""
     answer = answer_in(solution, is_lenient=False)
     return solution if answer is None else f"\\boxed{{{answer}}}"

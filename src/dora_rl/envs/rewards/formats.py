@@ -1,4 +1,4 @@
-"""Does the completion have the wanted form?"""
+"""Rewards for form: does the completion match a pattern?"""
 
 import re
 from collections.abc import Sequence

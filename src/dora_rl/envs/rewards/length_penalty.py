@@ -1,4 +1,4 @@
-"""What length costs, softly: DAPO's overlong punishment (arXiv 2503.14476, equation 13)."""
+"""A soft penalty on length: DAPO's overlong punishment (arXiv 2503.14476, equation 13)."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Is the completion exactly the solution?"""
+"""A reward for exact text: is the completion exactly the solution?"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -15,7 +15,7 @@ _ORNAMENTS = re.compile(r"\\left|\\right|\\[,;! ]|\\text\{[^}]*\}|\s|\$|\\\(|\\\
 
 
 def answer_in(text: str, *, is_lenient: bool = True) -> str | None:
-    """What the text gives as its answer; None where it gives none. Strict: only what is boxed or marked."""
+    """The answer that a text gives, or None; unless `is_lenient`, only what is boxed or marked counts."""
     boxed = last_boxed(text)
     if boxed is not None:
         return boxed
@@ -38,13 +38,13 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """The last number written in the text."""
+    """The last number written in a text; None where there is none."""
     found = [match.group() for match in _LAST_NUMBER.finditer(_plain_fractions(text))]
     return found[-1] if found else None
 
 
 def as_number(text: str) -> Fraction | None:
-    """The number a text is, exactly; None where it is not one."""
+    """The exact value of a text that is a number; None where it is not one."""
     bare = _ORNAMENTS.sub("", _plain_fractions(text)).replace("\\%", "%").rstrip(".")
     scale = Fraction(1)
     if bare.endswith("%"):
@@ -60,7 +60,7 @@ def as_number(text: str) -> Fraction | None:
 
 
 def is_same_answer(given: str, expected: str) -> bool:
-    """Equal as numbers where the expected answer is one, else as texts without spaces and ornaments."""
+    """Whether two answers are equal: as numbers where the expected one is, else as bare texts."""
     number = as_number(expected)
     if number is None:
         return _ORNAMENTS.sub("", given).lower() == _ORNAMENTS.sub("", expected).lower()

@@ -1,4 +1,4 @@
-"""What saying the same again costs, by the share of repeated n-grams."""
+"""A penalty on repetition, by the share of repeated n-grams."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from dora_rl.envs.rewards.texts import Completion, text_of
 def repetition_penalty(
     completions: Sequence[Completion], *, ngram: int = 3, max_penalty: float = -1.0, **columns: Any
 ) -> list[float]:
-    """`max_penalty` times the share of the words' n-grams that occurred before; 0 for fewer words than n."""
+    """`max_penalty` times the share of word n-grams that occurred before; 0 for fewer words than n."""
     if ngram < 1 or max_penalty > 0:
         raise ValueError(f"ngram = {ngram} must be positive, max_penalty = {max_penalty} must not")
     return [

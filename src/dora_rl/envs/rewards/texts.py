@@ -1,14 +1,14 @@
-"""What a completion says, whether it came as a string or as a list of messages."""
+"""The text of a completion, whether it came as a string or as a list of messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Completion = str | Sequence[Mapping[str, Any]]
-"""A string where the prompt was one, else the messages that answer the prompt."""
+"""A completion: a string where the prompt was one, else the messages that answer the prompt."""
 
 
 def text_of(completion: Completion) -> str:
-    """The words of the completion; of several messages, those of the last that has any."""
+    """The text of a completion; of several messages, that of the last one that has any."""
     if isinstance(completion, str):
         return completion
     for message in reversed(completion):

@@ -1,6 +1,6 @@
-"""Reward functions, called: the process around them is `run.workers.rewards`.
+"""Reward functions, called: the process around them is `run.workers.reward_worker`.
 
-messages   what is asked of that process and what it says, as records
-functions  reward functions by name, checked
-scorer     calls them; failure becomes data
+reward_messages  requests to that process and its replies, as records
+functions        reward functions by name, checked
+reward_scorer    calls them; failure becomes data
 """

@@ -22,7 +22,7 @@ from dora_rl.envs.scoring.reward_messages import Needs
 
 
 class RewardFunction(Struct, frozen=True, kw_only=True):
-    """A reward function, ready to be called."""
+    """A reward function, imported and checked, ready to be called."""
 
     config: RewardConfig
     call: Callable[..., Any]
@@ -34,23 +34,23 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
         return self.config.label
 
     def arguments(self, offered: Mapping[str, Any]) -> dict[str, Any]:
-        """What it is called with."""
+        """The keyword arguments of a call: what the function takes of the offered values and its options."""
         return self.keywords.chosen({**offered, **self.config.options})
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The columns it cannot be called without."""
+        """Names of the columns that the function cannot be called without."""
         return self.keywords.required
 
 
 def load_function(config: RewardConfig, objects: Objects | None = None) -> RewardFunction:
-    """Import a reward function, or put it together from the objects sent along, and read its signature."""
+    """Import a reward function, or take it from the objects sent along, and check its signature."""
     _check_name(config)
     return reward_function(config, load_named(BUILT_IN.get(config.function, config.function), objects))
 
 
 def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
-    """A function of that section of the recipe, checked: what it takes, and what it cannot do without."""
+    """Check a function as the reward of a recipe's section: callable, its keywords, its options."""
     if not callable(call):
         raise UserError(
             f"the reward '{config.function}' is not a function", hint="name a function or a callable"
@@ -64,7 +64,7 @@ def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
 
 
 def check_columns(needs: Iterable[Needs], columns: Iterable[str]) -> None:
-    """A UserError where a function needs a column the rows do not have."""
+    """Raise a UserError where a reward function needs a column that the rows do not have."""
     known = list(columns)
     for need in needs:
         for name in need.columns:

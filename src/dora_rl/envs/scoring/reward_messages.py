@@ -1,4 +1,4 @@
-"""What crosses the pipe between a run and the processes that score. Plain data, no pickle."""
+"""Messages between a run and the processes that score. Plain data, no pickle."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ Reason = Literal["raised", "not finite", "wrong result", "time limit", "process 
 
 
 class Item(Record, frozen=True):
-    """A completion and the row it answers."""
+    """One completion to score, and the row it answers."""
 
     row: Row
     text: str
@@ -23,22 +23,22 @@ class Item(Record, frozen=True):
 
 
 class RewardFailure(Record, frozen=True):
-    """A reward function that gave no usable value: data, not an exception."""
+    """A failure of a reward function, as data: it gave no usable value."""
 
     function: str
     row: int
     reason: Reason
     detail: str
-    """The traceback, or what was wrong in words."""
+    """The traceback, or in words what was wrong."""
 
     @property
     def label(self) -> str:
-        """The name this outcome is counted under."""
+        """The outcome that this failure is counted under."""
         return f"failed: reward {self.function}, {self.reason}"
 
     @property
     def summary(self) -> str:
-        """What was wrong in one line: of a traceback, the exception and the first line of its message."""
+        """The failure in one line: of a traceback, the exception and the first line of its message."""
         lines = self.detail.strip().splitlines() or [""]
         frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
         said = [line for line in lines[frames[-1] :] if not line.startswith(" ")] if frames else lines
@@ -46,42 +46,42 @@ class RewardFailure(Record, frozen=True):
 
 
 class FunctionScores(Record, frozen=True):
-    """One function's values, one for each item; None where it does not apply."""
+    """One reward function's values, one for each item; None where it does not apply."""
 
     function: str
     values: tuple[float | None, ...]
 
 
 class Metric(Record, frozen=True):
-    """What a reward function logged."""
+    """One value that a reward function logged by name."""
 
     name: str
     value: float
 
 
 class Needs(Record, frozen=True):
-    """The columns a function cannot be called without."""
+    """The columns that one reward function cannot be called without."""
 
     function: str
     columns: tuple[str, ...]
 
 
 class ToWorker(Record, frozen=True, tag=True):
-    """Something a process is told."""
+    """A message to a process that scores."""
 
 
 class SetUp(ToWorker, frozen=True):
-    """The first message: what to import, and where from."""
+    """The first message to a process that scores: what to import, and where from."""
 
     rewards: tuple[RewardConfig, ...]
     time_limit_s: float
     search_path: tuple[str, ...]
     objects: dict[str, bytes] = field(default_factory=dict)
-    """What `object:LABEL` stands for, by label: functions of the user's that no file has."""
+    """Functions named `object:LABEL` by label, pickled: those of the user's that no file has."""
 
 
 class ScoreRequest(ToWorker, frozen=True):
-    """Call every function of this kind once: with one item, or with all the items of a group."""
+    """Call every function of kind `per` once: with one item, or with all items of a group."""
 
     request: int
     per: Per
@@ -89,26 +89,26 @@ class ScoreRequest(ToWorker, frozen=True):
 
 
 class FromWorker(Record, frozen=True, tag=True):
-    """Something a process says."""
+    """A message from a process that scores."""
 
 
 class Ready(FromWorker, frozen=True):
-    """Everything is imported."""
+    """The process has imported all reward functions."""
 
     needs: tuple[Needs, ...]
     is_concurrent: bool
-    """Some function is asynchronous, so many requests can wait at the same time."""
+    """Whether some function is asynchronous, so that many requests can wait at the same time."""
 
 
 class Unusable(FromWorker, frozen=True):
-    """The functions cannot be imported; another process could not either."""
+    """The reward functions cannot be imported; another process could not either."""
 
     message: str
     hint: str | None
 
 
 class Began(FromWorker, frozen=True):
-    """A function was called: its time runs from here."""
+    """A reward function was called: its time limit runs from here."""
 
     request: int
     function: str
@@ -116,7 +116,7 @@ class Began(FromWorker, frozen=True):
 
 
 class ScoreResult(FromWorker, frozen=True):
-    """What the functions said. `scores` lacks those of `failures`."""
+    """The values of the reward functions for one request; those in `failures` have no `scores`."""
 
     request: int
     scores: tuple[FunctionScores, ...]

@@ -31,7 +31,7 @@ _RAISED = (Exception, SystemExit, asyncio.CancelledError)
 
 
 class Scorer:
-    """The functions of a run, called one after the other."""
+    """Calls the reward functions of a run, one after the other."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Scorer:
         self._began = began
 
     def is_async(self, per: Per) -> bool:
-        """Some function of this kind has to be awaited."""
+        """Whether some function of kind `per` has to be awaited."""
         return any(function.is_async for function in self._of(per))
 
     def call_plain(self, request: ScoreRequest) -> "Scores":
-        """Every synchronous function."""
+        """Call every synchronous function and return their scores."""
         scores = Scores(request)
         for function in self._of(request.per):
             if not function.is_async:
@@ -58,7 +58,7 @@ class Scorer:
         return scores
 
     async def call_async(self, scores: "Scores") -> None:
-        """Every asynchronous function, beside what the others said."""
+        """Call and await every asynchronous function, and add their scores to those of the others."""
         for function in self._of(scores.request.per):
             if function.is_async:
                 self._began(scores.request.request, function)
@@ -78,17 +78,18 @@ class Scorer:
 
 
 class NoScore(Record, frozen=True):
-    """No usable value, and why."""
+    """The result of a call that gave no usable value, and why."""
 
     reason: Reason
     detail: str
 
 
 Outcome = tuple[float | None, ...] | NoScore
+"""The values of one call, or its failure."""
 
 
 class Scores:
-    """What has been said about one request so far."""
+    """The scores of one request so far: values, failures and logged metrics."""
 
     def __init__(self, request: ScoreRequest) -> None:
         self.request = request
@@ -119,7 +120,7 @@ class Scores:
 
 
 def offered(items: Sequence[Item], log_metric: Callable[[str, float], None]) -> dict[str, Any]:
-    """What a function may be called with: TRL's names, and a list for every column of the rows."""
+    """The keywords a function may be called with: TRL's names, and a list for every column of the rows."""
     # A column that only some rows have is None for the others.
     columns = dict.fromkeys(name for item in items for name in item.row.columns)
     return {
@@ -147,7 +148,7 @@ def _called(function: RewardFunction, request: ScoreRequest, scores: Scores) -> 
 
 
 def _checked(values: Any, items: Sequence[Item]) -> Outcome:
-    """The values as numbers; arrays and tensors are lists that can say so."""
+    """The returned values as numbers, or a failure; arrays and tensors are turned into lists."""
     plain = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(plain, list | tuple):
         return NoScore(reason="wrong result", detail=f"returned {values!r:.200}, not a list")

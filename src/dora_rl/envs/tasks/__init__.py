@@ -24,7 +24,7 @@ TASKS = {
 
 
 def load_task(name: str, *, seed: int, options: Mapping[str, Any]) -> Task:
-    """The task of this name, `family` or `family:NAME`."""
+    """Make the task of this name, `family` or `family:NAME`."""
     family, _, variant = name.partition(":")
     if family not in TASKS:
         raise UserError(f"there is no task '{family}'", hint=did_you_mean(family, list(TASKS), "tasks"))

@@ -29,7 +29,7 @@ def arithmetic(
     signs: Sequence[str] = ("+", "*"),
     chat: bool = False,
 ) -> Task:
-    """`3+4=` to be completed, or a question in words for a chat model."""
+    """The task `arithmetic`: `3+4=` to be completed, or a question in words for a chat model."""
     for sign in signs:
         if sign not in _SIGNS:
             raise UserError(f"arithmetic knows no sign '{sign}'", hint=f"signs: {', '.join(_SIGNS)}")

@@ -24,7 +24,7 @@ from dora_rl.envs.rewards.texts import Completion, text_of
 from dora_rl.envs.tasks.task import Task
 
 SYMBOLS = string.digits + string.ascii_lowercase + string.ascii_uppercase
-"""The numbers 0 .. 61 as single characters."""
+"""The numbers 0 .. 61 as single characters, by value."""
 _PREFIX_SHARE = 0.9
 
 
@@ -38,7 +38,10 @@ def count(
     max_n: int = 30,
     notation: Literal["characters", "decimal"] = "characters",
 ) -> Task:
-    """Rows with n in 1 .. max_n. Held-out rows are other draws; there are too few n to keep some unseen."""
+    """The task `count`: rows with n in 1 .. max_n.
+
+    Held-out rows are other draws; there are too few n to keep some unseen.
+    """
     _check(median, sigma, max_n, notation)
     columns = _in_characters if notation == "characters" else _in_decimal
 

@@ -27,7 +27,7 @@ def gsm8k(
     held_out_split: str = "test",
     instruction: str = _INSTRUCTION,
 ) -> Task:
-    """`path` is a file, or a data set as `owner/name`, `hf:name` or a directory.
+    """The task `gsm8k`; `path` is a file, or a data set as `owner/name`, `hf:name` or a directory.
 
     Held out: another file or data set, else a seeded share where one is given or there is only a file, else
     the data set's own split.
@@ -54,7 +54,7 @@ def gsm8k(
 
 
 def _is_file(place: str) -> bool:
-    """By its ending, as everywhere: a data set has none."""
+    """Whether a place is a file of rows, by its ending: a data set has none."""
     return Path(place).suffix in READERS
 
 

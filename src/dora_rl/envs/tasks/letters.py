@@ -31,7 +31,7 @@ def letters(
     sigma: float = 0.8,
     sloppiness: float = 0.35,
 ) -> Task:
-    """Rows with a lognormal number of letters.
+    """The task `letters`: rows with a lognormal number of letters.
 
     `sloppiness` is the share of the teacher's steps that are wrong.
     """
@@ -76,7 +76,7 @@ def _drawn(rng: random.Random, median: float, sigma: float) -> tuple[int, int]:
 
 
 def _is_held_out(first: int, last: int) -> bool:
-    """One pair in about seven, but none of the last letters: too few pairs begin with them."""
+    """Whether a pair of letters is held out: one in about seven, none that begins near the end."""
     return first < len(LETTERS) - 5 and (11 * first + 5 * last * last + 3 * first * last) % 7 == 0
 
 

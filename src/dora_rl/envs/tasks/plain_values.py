@@ -5,7 +5,7 @@ from typing import Any
 
 
 def packed(value: Any) -> Any:
-    """The value as lists, strings and numbers; what has no such form becomes its text."""
+    """The value as lists, mappings, strings and numbers; what has no such form becomes its text."""
     match value:
         case tuple():
             return {"tuple": [packed(each) for each in value]}
@@ -19,7 +19,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(plain: Any) -> Any:
-    """What was packed."""
+    """The Python value that `packed` turned into plain data."""
     match plain:
         case {"tuple": items}:
             return tuple(unpacked(each) for each in items)

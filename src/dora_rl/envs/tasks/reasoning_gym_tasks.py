@@ -30,7 +30,10 @@ def reasoning_gym(
     lenient: bool = True,
     instruction: str = _INSTRUCTION,
 ) -> Task:
-    """Rows of one of its data sets, the first of them held out; a problem held out is not trained on."""
+    """The task `reasoning_gym:NAME`: rows of one of its data sets, the first ones held out.
+
+    A problem that is held out is not trained on.
+    """
     entries = list(_entries(name, seed=seed, size=rows + held_out_rows, config=config or {}))
     held_out = entries[:held_out_rows]
     unseen = {entry["question"] for entry in held_out}
@@ -52,7 +55,7 @@ def reasoning_gym_reward(
     lenient: bool = True,
     **columns: Any,
 ) -> list[float]:
-    """The data set's own score of the answer, the best of the ways to read it where `lenient`."""
+    """The data set's own score of an answer; if `lenient`, the best of several ways to read it."""
     return [
         max(_score(answer, name, unpacked(plain)) for answer in _answers(text_of(completion), lenient))
         for completion, name, plain in zip(completions, reasoning_task, entry, strict=True)

@@ -1,4 +1,4 @@
-"""What a built-in task is."""
+"""What a built-in task is: rows, held-out rows, their reward and a length that suffices."""
 
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import Record
@@ -6,12 +6,12 @@ from dora_rl.envs.data.rows import Row
 
 
 class Task(Record, frozen=True):
-    """Rows and what goes with them; a recipe may say otherwise."""
+    """A built-in task: its rows, and the defaults of reward and length, which a recipe may override."""
 
     name: str
     train: list[Row]
     held_out: list[Row]
     rewards: tuple[RewardConfig, ...]
-    """The default judgement: 1 at best, if these are the only rewards."""
+    """Default reward functions of the task; alone they give 1 at best."""
     max_new_tokens: int
-    """Enough for every solution; characters count as tokens where the task is made for character models."""
+    """Most tokens that a solution needs; characters, where the task is made for character models."""
