@@ -22,6 +22,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core.recipe import Batch, Cluster, Control, ImaginedTask, Lognormal, Recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.live.step_words import duration
+from dora_rl.sim.simulated_engine import remembered
 from dora_rl.sim.simulated_run import build_world, run_world
 
 GROUP_SIZE = 16
@@ -175,6 +176,8 @@ def measure(recipe: Recipe) -> FleetRun:
 
 def count_lines(recipe: Recipe) -> LineCount:
     """Run a recipe and count the lines of Python it executes; what runs in C is one line."""
+    # Costs that an earlier run worked out would be lines that this one does without.
+    remembered.cache_clear()
     world = build_world(recipe)
     counter = _LineCounter()
     tracer = sys.gettrace()
