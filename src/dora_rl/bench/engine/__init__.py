@@ -1,13 +1,13 @@
 """How fast the native engine is: one command, one run, one table a section.
 
-setup       what is measured: device, shape, engines sized for a workload
-workloads   requests of given lengths, and timed runs of them
-hardware    what the device itself can do, and the least time a workload could take on it
-reference   what vLLM reached, with machine, version and date (reference.json)
-suite       the sections by name
-throughput  tokens a second by workload, against vLLM and the roofline
-features    what batch-invariant mode, resident versions and a new version cost
-migration   moving a request against computing its KV again
-scheduler   the scheduler's time for a row, without a device
-cpu         a real small model against transformers and vLLM's CPU build
+engine_bench    what is measured: device, shape, engines sized for a workload
+workloads       requests of given lengths, and timed runs of them
+device_speed    what the device itself can do, and the least time a workload could take on it
+reference       what vLLM reached, with machine, version and date (reference.json)
+suite           the sections by name
+throughput      tokens a second by workload, against vLLM and the roofline
+features        what batch-invariant mode, resident versions and a new version cost
+migration       moving a request against computing its KV again
+scheduler_time  the scheduler's time for a row, without a device
+cpu             a real small model against transformers and vLLM's CPU build
 """

@@ -1,4 +1,4 @@
 """Studies: questions that take several simulated runs. One file each: the set-ups, the table, the picture.
 
-run  makes a study's recipes, simulates them, prints the table and writes CSV and pictures
+study_runs  makes a study's recipes, simulates them, prints the table and writes CSV and pictures
 """

@@ -3,12 +3,12 @@
 Frozen, validated at birth, derived values are properties. A field's docstring is its only documentation and
 the command line's help. Torch-free.
 
-tree       the whole, and what its parts must agree on     section     what every part is made of
-control    batch, orchestration, split of the devices      data        rows, prompts, what judges
-generation sampling, responses, engines                    algorithm   advantage and all else of the update
-losses     the policy losses                               presets     the algorithms that have a name
-trainer    how training is set up, optimizer               live        devices, evaluation, patience
-simulation what the simulator imagines, costs, faults      resolution  files, names and overrides to a Recipe
+tree            the whole, and what its parts must agree on   section     what every part is made of
+control         batch, orchestration, split of the devices    data        rows, prompts, what judges
+generation      sampling, responses, engines                  algorithm   advantage, the rest of the update
+loss_configs    the policy losses                             presets     the algorithms that have a name
+trainer_config  how training is set up, optimizer             live        devices, evaluation, patience
+simulation      what the simulator imagines, costs, faults    resolution  files, names, overrides to a Recipe
 """
 
 from dora_rl.core.recipe.control import Batch, Cluster, Control, ScheduleName
