@@ -141,6 +141,15 @@ def test_mistakes_are_errors_with_a_hint_before_anything_starts(tmp_path, monkey
         dry_run(model="tiny", data=[], rewards=["exact_match"], max_new_tokens=4)
 
 
+def test_a_package_that_is_missing_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(UserError, match="training needs torch, which is not installed") as error:
+        dry_run("demo")
+    assert "pip install" in error.value.hint
+
+
 def test_a_run_of_a_directory_that_is_none_is_absent(tmp_path):
     run = Run(tmp_path / "nowhere")
     assert (run.state, run.metrics, run.checkpoint, list(run)) == ("absent", [], None, [])

@@ -12,7 +12,7 @@ import typer
 
 from dora_rl import __version__
 from dora_rl.cli import bench, doctor, init, keys, model, plan, report, simulate, train
-from dora_rl.core.errors import DoraError, UserError, install_hint
+from dora_rl.core.errors import DoraError, missing_package
 
 app = typer.Typer(
     name="dora",
@@ -28,9 +28,6 @@ app.command()(keys.keys)
 app.command()(plan.plan)
 app.command()(report.report)
 app.command()(train.train)
-
-EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
-"""Packages that a command may find missing, with the extra that brings each."""
 
 
 def _show_version(is_asked: bool) -> None:
@@ -56,10 +53,10 @@ def main() -> None:
     except DoraError as error:
         _exit_with(error)
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA_OF:
+        missing = missing_package(error, needed_for="this command")
+        if missing is None:
             raise
-        hint = install_hint(EXTRA_OF[error.name])
-        _exit_with(UserError(f"this command needs {error.name}, which is not installed", hint=hint))
+        _exit_with(missing)
 
 
 def _exit_with(error: DoraError) -> NoReturn:

@@ -56,6 +56,18 @@ def install_hint(extra: str) -> str:
     return f"pip install 'dora-rl[{extra}]', or '.[{extra}]' in a clone"
 
 
+EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
+"""Packages that may be missing, and the extra of dora-rl that brings each."""
+
+
+def missing_package(error: ModuleNotFoundError, *, needed_for: str) -> UserError | None:
+    """The error for a package that an extra brings and that is not installed; None if it is another one."""
+    if error.name not in EXTRA_OF:
+        return None
+    hint = install_hint(EXTRA_OF[error.name])
+    return UserError(f"{needed_for} needs {error.name}, which is not installed", hint=hint)
+
+
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or one that led to it, reports a full disk."""
     while error is not None:

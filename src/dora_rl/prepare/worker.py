@@ -8,13 +8,16 @@ limit. Rows are read and tokenized once: the plan is made of them, and the run b
 import math
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dora_rl.core.errors import DoraError
+from dora_rl.core.errors import DoraError, missing_package
 from dora_rl.launch.breaking import broken, telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.messages import Stop
 from dora_rl.prepare.messages import InputsWritten, Planned, PlanRun, PrepareCommand
-from dora_rl.prepare.planner import RunPlanner
+
+if TYPE_CHECKING:
+    from dora_rl.prepare.planner import RunPlanner
 
 
 def main(address: str) -> None:
@@ -27,9 +30,7 @@ def main(address: str) -> None:
                 # Each piece has a limit of its own, which the owner keeps.
                 with channel.kept_alive(math.inf):
                     if isinstance(command, PlanRun):
-                        planner = RunPlanner(
-                            command.recipe, command.run_directory, channel.send, command.given
-                        )
+                        planner = _planner(command, channel)
                         channel.send(Planned(plan=planner.plan()))
                     else:
                         assert planner is not None, "a run is planned first"
@@ -39,6 +40,15 @@ def main(address: str) -> None:
             # Its sentence is all there is to say; a traceback would stand beside it on the owner's terminal.
             channel.send(broken(error))
             channel.leave(1)
+
+
+def _planner(command: PlanRun, channel: Channel) -> "RunPlanner":
+    # Not before there is somebody to be told that torch, with which it comes, is not installed.
+    try:
+        from dora_rl.prepare.planner import RunPlanner
+    except ModuleNotFoundError as error:
+        raise missing_package(error, needed_for="training") or error from error
+    return RunPlanner(command.recipe, command.run_directory, channel.send, command.given)
 
 
 if __name__ == "__main__":
