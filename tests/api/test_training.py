@@ -12,6 +12,7 @@ import pytest
 from dora_rl import Run, dry_run
 from dora_rl.core.errors import ConfigError, UserError
 
+ROWS = [{"prompt": "a", "solution": "b"}]
 SMALL = """
 SMALL = dict(
     model="tiny", batch={"groups": 4, "group_size": 4}, max_completion_length=6, slots=32, seed=1,
@@ -83,6 +84,23 @@ def test_a_script_starts_watches_stops_and_resumes_a_run_with_functions_of_its_o
 
 
 @pytest.mark.timeout(180)
+def test_functions_of_a_module_beside_the_script_are_found_by_every_worker(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.py").write_text(
+        "def even(completions, **columns):\n    return [0.0] * len(completions)\n"
+        "def my_loss(logprobs, advantages):\n    return -advantages * logprobs\n"
+    )
+    script = SMALL + textwrap.dedent("""
+        from mine import even, my_loss
+        from dora_rl import train
+        rewards = [even, {"function": "mine:even", "name": "again"}]
+        print(train(data=ROWS, rewards=rewards, loss=my_loss, steps=1, **SMALL).state)
+    """)
+    (tmp_path / "there" / "script.py").write_text(script)
+    assert run_python(["there/script.py"], tmp_path).split() == ["complete"]
+
+
+@pytest.mark.timeout(180)
 def test_python_c_trains_a_loaded_model_with_a_loss_and_a_reward_that_cannot_be_sent(tmp_path):
     code = SMALL + textwrap.dedent("""
         import threading
@@ -137,6 +155,8 @@ def test_mistakes_are_errors_with_a_hint_before_anything_starts(tmp_path, monkey
         dry_run(model="tiny", data=[{"prompt": "a", "at": object()}], rewards=["exact_match"])
     with pytest.raises(ConfigError, match="progress = 'loud' is not known"):
         dry_run("demo", progress="loud")
+    with pytest.raises(UserError, match="two rewards are called 'exact_match'"):
+        dry_run(model="tiny", data=ROWS, rewards=["exact_match"] * 2, max_new_tokens=4)
     with pytest.raises(UserError, match="no rows"):
         dry_run(model="tiny", data=[], rewards=["exact_match"], max_new_tokens=4)
 

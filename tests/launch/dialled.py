@@ -35,7 +35,6 @@ class DialledLaunch:
         listener = socket.create_server(("127.0.0.1", 0))
         host, port = listener.getsockname()
         key = secrets.token_hex(16)
-        limits = worker.place.thread_limits
         with ExitStack() as opened:
             output = 2 if worker.log is None else opened.enter_context(open(worker.log, "ab"))
             agent = subprocess.Popen(
@@ -43,7 +42,7 @@ class DialledLaunch:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env={**os.environ, **limits, **worker.environment, KEY_VARIABLE: key},
+                env={**os.environ, **worker.variables, KEY_VARIABLE: key},
                 start_new_session=True,
             )
         handle = DialledHandle(agent, listener, key, replies)

@@ -20,7 +20,7 @@ import msgspec
 
 from dora_rl.core.record import Record
 from dora_rl.launch.framing import Frames, framed
-from dora_rl.launch.messages import KEY_VARIABLE, Alive, Hello, Stop
+from dora_rl.launch.messages import KEY_VARIABLE, SEARCH_PATH_VARIABLE, Alive, Hello, Stop
 
 _RECEIVE_BYTES = 1 << 20
 _SIGN_OF_LIFE_S = 1.0
@@ -42,12 +42,14 @@ class Channel:
     @classmethod
     def connect(cls, address: str, commands: Any) -> "Channel":
         """The channel to the owner at `fd:N` or `tcp:HOST:PORT`; `commands` is the type of what he says."""
+        # Neither this nor the key is left to what this process starts.
+        places = os.environ.pop(SEARCH_PATH_VARIABLE, "").split(os.pathsep)
+        sys.path += [place for place in places if place and place not in sys.path]
         kind, _, where = address.partition(":")
         if kind == "fd":
             os.set_inheritable(int(where), False)
             return cls(socket.socket(fileno=int(where)), commands)
         assert kind == "tcp", f"an address begins with fd: or tcp:, not {address}"
-        # Not left to what this process starts.
         key = os.environ.pop(KEY_VARIABLE)
         channel = cls(_dialled(where), commands)
         channel.send(Hello(key=key))

@@ -37,7 +37,7 @@ class LocalLaunch:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **worker.place.thread_limits, **worker.environment},
+                env={**os.environ, **worker.variables},
                 start_new_session=self._in_own_group,
             )
         return LocalHandle(process, ours, replies, is_leader=self._in_own_group)

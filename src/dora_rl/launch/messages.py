@@ -5,6 +5,9 @@ from dora_rl.core.record import Record
 KEY_VARIABLE = "DORA_LAUNCH_KEY"
 """The environment variable by which a worker that dials its owner is given its key."""
 
+SEARCH_PATH_VARIABLE = "DORA_SEARCH_PATH"
+"""The environment variable by which a worker is told where its owner finds modules."""
+
 
 class Message(Record, frozen=True, tag=True):
     """Something that crosses the socket between a worker and its owner."""

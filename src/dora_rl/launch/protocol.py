@@ -4,11 +4,14 @@ The owner decides what a worker does and when it is given up; a launch only star
 carries messages and says that it is gone. It starts nothing again.
 """
 
+import os
+import sys
 from typing import Any, Protocol
 
 from msgspec import field
 
 from dora_rl.core.record import Record
+from dora_rl.launch.messages import SEARCH_PATH_VARIABLE
 
 
 class Place(Record, frozen=True):
@@ -46,6 +49,14 @@ class WorkerSpec(Record, frozen=True):
     place: Place = Place()
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables on top of the owner's, and of the limits of the place."""
+    search_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    """Where the worker looks for modules after its own places: by default where its owner does."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Every environment variable that a launch sets for the worker, on top of the owner's."""
+        found = {SEARCH_PATH_VARIABLE: os.pathsep.join(filter(None, self.search_path))}
+        return {**self.place.thread_limits, **found, **self.environment}
 
 
 class Handle(Protocol):

@@ -75,7 +75,6 @@ class SetUp(ToWorker, frozen=True):
 
     rewards: tuple[RewardConfig, ...]
     time_limit_s: float
-    search_path: tuple[str, ...]
     objects: dict[str, bytes] = field(default_factory=dict)
     """Functions named `object:LABEL` by label, pickled: those of the user's that no file has."""
 

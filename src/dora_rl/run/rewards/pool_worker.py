@@ -1,7 +1,6 @@
 """A reward worker as the pool sees it: may it get more requests, and whose time is up? Waits for nothing."""
 
 import math
-import sys
 
 from msgspec import Struct
 
@@ -48,7 +47,6 @@ class PoolWorker:
             SetUp(
                 rewards=config.rewards,
                 time_limit_s=config.time_limit_s,
-                search_path=tuple(sys.path),
                 objects=dict(objects),
             )
         )

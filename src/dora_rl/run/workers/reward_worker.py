@@ -76,7 +76,6 @@ def main(address: str) -> None:
     channel = Channel.connect(address, WorkerInput)
     set_up = channel.receive()
     assert isinstance(set_up, SetUp), f"the first message says what to import: {set_up}"
-    sys.path += [place for place in set_up.search_path if place not in sys.path]
     serve(channel, set_up, lambda reward: load_function(reward, set_up.objects))
 
 
