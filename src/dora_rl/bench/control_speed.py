@@ -175,7 +175,7 @@ def measure(recipe: Recipe) -> FleetRun:
 
 
 def count_lines(recipe: Recipe) -> LineCount:
-    """Run a recipe and count the lines of Python it executes; what runs in C is one line."""
+    """Run a recipe and count the lines of this package it executes."""
     # Costs that an earlier run worked out would be lines that this one does without.
     remembered.cache_clear()
     world = build_world(recipe)
@@ -195,12 +195,15 @@ def count_lines(recipe: Recipe) -> LineCount:
 
 
 class _LineCounter:
-    """A trace function for `sys.settrace` that counts executed lines."""
+    """A trace function for `sys.settrace` that counts executed lines of this package."""
 
     def __init__(self) -> None:
         self.lines = 0
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> "_LineCounter":
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> "_LineCounter | None":
+        if not frame.f_globals.get("__name__", "").startswith("dora_rl."):
+            # Lines of Python's own library depend on what it has remembered.
+            return None
         self.lines += event == "line"
         return self
 
