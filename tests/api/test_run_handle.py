@@ -3,12 +3,16 @@
 import os
 import signal
 import threading
+from contextlib import closing
 
 import pytest
 
 from dora_rl import Interrupted, Run
 from dora_rl.api.entry_points import _done
+from dora_rl.api.work import Callbacks, CallersWatcher
+from dora_rl.core.inputs import Tick
 from dora_rl.launch.waiting import Interrupts, terminations_interrupt
+from dora_rl.observe.live.metrics_tail import MetricsTail
 from dora_rl.run.run_layout import LiveLayout
 
 
@@ -74,3 +78,27 @@ def test_a_handler_of_the_callers_own_is_left_alone():
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == [signal.SIGTERM]
+
+
+def test_a_callback_that_raises_after_an_interrupt_leaves_time_for_the_checkpoint(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "step_time": 0.5}\n')
+    with closing(Interrupts()) as interrupts:
+        interrupts.ask()
+        callers = CallersWatcher(
+            Run(tmp_path), MetricsTail(tmp_path / "metrics.jsonl"), Callbacks(lambda row: 1 / 0), interrupts
+        )
+        callers.watch(Tick(at=1.0), [])
+        assert interrupts.count == 1
+        with pytest.raises(ZeroDivisionError):
+            callers.finish()
+
+
+def test_rows_that_a_resumed_run_writes_again_are_told_again(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    tail = MetricsTail(path)
+    assert [row["step"] for row in tail.read()] == [1, 2]
+    path.write_text('{"step": 1}\n')
+    tail.notice_cut()
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    assert [row["step"] for row in tail.read()] == [2]

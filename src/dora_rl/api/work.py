@@ -23,7 +23,7 @@ from dora_rl.api.progress import Teller
 from dora_rl.api.run_handle import Run
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import History
-from dora_rl.core.inputs import Input, Published
+from dora_rl.core.inputs import Input, Published, Tick
 from dora_rl.core.recipe import Recipe
 from dora_rl.envs.data.rows import no_mapping, plain_value
 from dora_rl.launch.protocol import Launch
@@ -235,15 +235,16 @@ class CallersWatcher:
         self._error: Exception | None = None
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
-        """Pass on new rows whenever a version is published. Has the form of a run's watcher."""
-        if isinstance(event, Published) and self._error is None:
+        """Pass on new rows when a version is published, and at each tick. Has the form of a run's watcher."""
+        # An evaluation is over between two publishes; a tick comes soon after it.
+        if isinstance(event, Published | Tick) and self._error is None:
             try:
                 self._pass_on()
-            except (
-                Exception
-            ) as error:  # whatever a callback of the user's raises: the run ends in order first
+            except Exception as error:
+                # Whatever a callback of the user's raises: the run ends in order first.
                 self._error = error
-                self._interrupts.ask()
+                if not self._interrupts.count:
+                    self._interrupts.ask()
 
     def finish(self) -> None:
         """Pass on what was written last; raise what a callback raised."""

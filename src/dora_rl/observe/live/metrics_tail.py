@@ -20,8 +20,14 @@ class MetricsTail:
         self._path = path
         self._offset = 0
 
+    def notice_cut(self) -> None:
+        """A resumed run cuts off rows that its journal does not have: what is written after that is new."""
+        if self._path.is_file():
+            self._offset = min(self._offset, self._path.stat().st_size)
+
     def read(self) -> list[Metrics]:
         """The new rows; a last line without its end is left for later, one that is no row is skipped."""
+        self.notice_cut()
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

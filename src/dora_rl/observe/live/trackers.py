@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import UserError
-from dora_rl.core.inputs import Input, Published
+from dora_rl.core.inputs import Input, Published, Tick
 from dora_rl.core.named import is_place, load_named
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.struct_loader import to_dict
@@ -38,6 +38,8 @@ class Trackers(AbstractContextManager["Trackers"]):
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         if isinstance(event, Published):
             self._pass_on()
+        elif isinstance(event, Tick):
+            self._metrics.notice_cut()
 
     def __enter__(self) -> Self:
         return self
