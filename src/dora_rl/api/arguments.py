@@ -80,7 +80,7 @@ class Asked:
         else:
             self.model = LoadedModel(model, tokenizer)
             values["model"] = f"{OBJECT}model"
-        self.recipe = recipe_of(with_values(tree, values), directory, source)
+        self.recipe = anchored(recipe_of(with_values(tree, values), source), directory)
 
     def _objects_named(self, settings: Mapping[str, Any], weights: Sequence[float] | None) -> Tree:
         """The settings as plain values, with the name of each object in its place."""

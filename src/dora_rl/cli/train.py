@@ -1,6 +1,6 @@
 """`dora train`: a recipe in, a trained model and a report out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -70,30 +70,19 @@ def train(
             "a run goes on as it was started: --resume takes neither --set nor --dry-run",
             hint="leave them out, or start another run",
         )
-    if resume is not None:
-        _resume(resume, as_json=as_json)
-    elif recipe is not None:
-        _start(recipe, sets or [], is_dry=dry_run, as_json=as_json)
-
-
-def _start(name: str, assignments: Sequence[str], *, is_dry: bool, as_json: bool) -> None:
-    """Run a recipe, or with --dry-run only print its plan."""
     from dora_rl import api
     from dora_rl.core.recipe.resolution import resolve_recipe
 
     began = monotonic()
-    recipe, stem = resolve_recipe(name, assignments), Path(name).stem
-    if is_dry:
-        _print_plan(api.dry_run(recipe, name=stem, progress="terminal"), as_json=as_json)
-        return
-    _finish(_ended(lambda: api.train(recipe, name=stem, progress="terminal")), began, as_json=as_json)
-
-
-def _resume(root: Path, *, as_json: bool) -> None:
-    """Continue a run that was cut short."""
-    from dora_rl import api
-
-    _finish(_ended(lambda: api.resume(root, progress="terminal")), None, as_json=as_json)
+    if resume is not None:
+        _finish(_ended(lambda: api.resume(resume, progress="terminal")), None, as_json=as_json)
+    elif recipe is not None:
+        resolved, name = resolve_recipe(recipe, sets or []), Path(recipe).stem
+        if dry_run:
+            _print_plan(api.dry_run(resolved, name=name, progress="terminal"), as_json=as_json)
+            return
+        run = _ended(lambda: api.train(resolved, name=name, progress="terminal"))
+        _finish(run, began, as_json=as_json)
 
 
 def _ended(work: "Callable[[], Run]") -> "Run":

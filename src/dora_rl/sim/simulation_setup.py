@@ -13,9 +13,9 @@ from typing import Any
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Control, Recipe
-from dora_rl.core.recipe.resolution import expand, laid_over, with_preset_keys, with_values
+from dora_rl.core.recipe.resolution import laid_over, recipe_of, with_preset_keys, with_values
 from dora_rl.core.record import Record
-from dora_rl.core.struct_loader import Tree, build, load_yaml, split_assignment
+from dora_rl.core.struct_loader import Tree, load_yaml, split_assignment
 from dora_rl.costs.gpu_memory import check_memory
 from dora_rl.sim.plan.search import decide
 
@@ -174,7 +174,7 @@ def resolve(
     schedule = _schedule(with_values(laid_over(base.tree, given), changes))
     whole = laid_over(laid_over(base.tree, base.by_schedule.get(schedule, {})), given)
     source = str(file) if file else f"preset {preset}" if preset else "recipe"
-    return build(Recipe, expand(with_values(whole, changes)), source)
+    return recipe_of(with_values(whole, changes), source)
 
 
 def complete(recipe: Recipe) -> Recipe:

@@ -2,8 +2,8 @@
 
 A tree may say less than a Recipe: `algorithm` may be a preset's name, or a preset and what differs from it;
 a learning rate that falls may leave out when it has fallen; a reward may be the name of its function alone,
-and so may the order of the rows; a group of one keeps one member. `expand` fills these in, so that the recipe
-a run leaves behind needs no preset to be read.
+and so may the order of the rows; a group of one keeps one member. `recipe_of` fills these in, so that the
+recipe a run leaves behind needs no preset to be read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import is_place
-from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig
-from dora_rl.core.recipe.data import DataConfig, RewardConfig, SourceConfig
+from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
+from dora_rl.core.recipe.data import SourceConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
@@ -38,18 +38,27 @@ _LETTERS = {
 
 def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
     """The recipe in a file or shipped under a name, with overrides applied; for None the defaults."""
-    _check_letters(assignments)
-    tree, directory, source = recipe_tree(name)
+    for assignment in assignments:
+        letter = assignment.partition("=")[0]
+        if letter in _LETTERS:
+            raise ConfigError(f"unknown key '{letter}'", hint=f"did you mean '{_LETTERS[letter]}'?")
+    tree, directory, source = ({}, Path(), "recipe") if name is None else recipe_tree(name)
     values = dict(split_assignment(text) for text in assignments)
-    return recipe_of(with_values(tree, values), directory, f"{source}{' with --set' if values else ''}")
+    recipe = recipe_of(with_values(tree, values), f"{source}{' with --set' if values else ''}")
+    return anchored(recipe, directory)
 
 
-def recipe_tree(name: str | None) -> tuple[Tree, Path, str]:
-    """A recipe's tree, the directory its paths start from, and its name in errors."""
-    if name is None:
-        return {}, Path(), "recipe"
-    path = find_recipe(name)
-    return with_preset_keys(load_yaml(path)), path.parent, str(path)
+def recipe_tree(name: str) -> tuple[Tree, Path, str]:
+    """The tree of a recipe, the directory its paths start from, and its name in errors.
+
+    A user names it by its path, or by the name of a shipped one.
+    """
+    path, shipped = Path(name), shipped_recipes()
+    if not path.is_file():
+        if name not in shipped:
+            raise _no_recipe(name, list(shipped))
+        path = shipped[name]
+    return load_yaml(path), path.parent, str(path)
 
 
 def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
@@ -62,18 +71,6 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
     return changed
 
 
-def recipe_of(tree: Tree, directory: Path, source: str) -> Recipe:
-    """The recipe that a tree describes; `source` names it in errors, its paths start from `directory`."""
-    return anchored(build(Recipe, expand(tree), source), directory)
-
-
-def _check_letters(assignments: Sequence[str]) -> None:
-    for assignment in assignments:
-        letter = assignment.partition("=")[0]
-        if letter in _LETTERS:
-            raise ConfigError(f"unknown key '{letter}'", hint=f"did you mean '{_LETTERS[letter]}'?")
-
-
 def with_preset_keys(tree: Tree) -> Tree:
     """The tree with a named algorithm, and a named loss or advantage of it, written as mappings.
 
@@ -83,22 +80,48 @@ def with_preset_keys(tree: Tree) -> Tree:
     if not isinstance(algorithm, dict):
         return tree
     named = {key: algorithm[key] for key in ("loss", "advantage") if isinstance(algorithm.get(key), str)}
-    return tree | {"algorithm": algorithm | {key: _as_section(name) for key, name in named.items()}}
+    # A built-in kind, or a place of the user's own.
+    sections = {
+        key: {"kind": "custom", "function": name} if is_place(name) else {"kind": name}
+        for key, name in named.items()
+    }
+    return tree | {"algorithm": algorithm | sections}
 
 
-def _as_section(name: str) -> Tree:
-    """The section of a loss or an advantage given by name: a built-in kind, or a place of the user's own."""
-    return {"kind": "custom", "function": name} if is_place(name) else {"kind": name}
+def recipe_of(tree: Tree, source: str) -> Recipe:
+    """The recipe that a tree describes, its presets written out and its short forms filled in.
 
-
-def expand(tree: Tree) -> Tree:
-    """The tree with its presets written out and its short forms filled in."""
+    `source` names the tree in errors.
+    """
     tree = with_preset_keys(tree)
     algorithm = tree.get("algorithm")
     if isinstance(algorithm, dict) and "preset" in algorithm:
         own = {key: value for key, value in algorithm.items() if key != "preset"}
         tree = tree | {"algorithm": laid_over(to_dict(preset(str(algorithm["preset"]))), own)}
-    return _with_total_updates(_with_min_members(_with_rewards(_with_order(tree))))
+
+    rewards = tree.get("rewards")
+    rewards = [rewards] if isinstance(rewards, str) else rewards
+    if isinstance(rewards, list):
+        named = [{"function": entry} if isinstance(entry, str) else entry for entry in rewards]
+        tree = tree | {"rewards": named}
+
+    match tree:
+        case {"data": {"order": str(order)} as data}:
+            tree = tree | {"data": data | {"order": {"name": order}}}
+
+    # A group of one keeps one member, where nobody set how many.
+    match tree:
+        case {"control": {"min_members": _}}:
+            pass
+        case {"batch": {"group_size": 1}} if isinstance(control := tree.get("control") or {}, dict):
+            tree = tree | {"control": control | {"min_members": 1}}
+
+    match tree:
+        case {"optimizer": {"learning_rate_schedule": {"kind": "linear" | "cosine"} as schedule}}:
+            if schedule.get("total_updates") is None and (total := _total_updates(tree)) is not None:
+                falling = {"learning_rate_schedule": {"total_updates": total}}
+                tree = laid_over(tree, {"optimizer": falling})
+    return build(Recipe, tree, source)
 
 
 def laid_over(base: Tree, top: Tree) -> Tree:
@@ -114,43 +137,6 @@ def laid_over(base: Tree, top: Tree) -> Tree:
 
 def _as_mapping(algorithm: Any) -> Any:
     return {"preset": algorithm} if isinstance(algorithm, str) else algorithm
-
-
-def _with_rewards(tree: Tree) -> Tree:
-    given = tree.get("rewards")
-    entries = [given] if isinstance(given, str) else given
-    if not isinstance(entries, list):
-        return tree
-    return tree | {"rewards": [{"function": entry} if isinstance(entry, str) else entry for entry in entries]}
-
-
-def _with_order(tree: Tree) -> Tree:
-    match tree:
-        case {"data": {"order": str(name)} as data}:
-            return tree | {"data": data | {"order": {"name": name}}}
-    return tree
-
-
-def _with_min_members(tree: Tree) -> Tree:
-    """The tree with `min_members` lowered to a group size of one, where nobody set it."""
-    match tree:
-        case {"control": {"min_members": _}}:
-            return tree
-        case {"batch": {"group_size": 1}}:
-            control = tree.get("control") or {}
-            return tree | {"control": control | {"min_members": 1}} if isinstance(control, dict) else tree
-    return tree
-
-
-def _with_total_updates(tree: Tree) -> Tree:
-    match tree:
-        case {"optimizer": {"learning_rate_schedule": {"kind": "linear" | "cosine"} as schedule}}:
-            total_updates = _total_updates(tree)
-        case _:
-            return tree
-    if schedule.get("total_updates") is not None or total_updates is None:
-        return tree
-    return laid_over(tree, {"optimizer": {"learning_rate_schedule": {"total_updates": total_updates}}})
 
 
 def _total_updates(tree: Tree) -> int | None:
@@ -173,48 +159,40 @@ def _default(name: str) -> Any:
 
 def anchored(recipe: Recipe, directory: Path) -> Recipe:
     """The recipe with every path that exists made absolute."""
-    data = recipe.data
-    return replace(
-        recipe,
-        model=recipe.model if recipe.model in BUILT_IN_MODELS else _full(recipe.model, directory),
-        data=None if data is None else _data(data, directory),
-        engine=replace(recipe.engine, kind=_object(recipe.engine.kind, directory)),
-        rewards=tuple(_reward(reward, directory) for reward in recipe.rewards),
-        algorithm=_algorithm(recipe.algorithm, directory),
-        run=replace(recipe.run, trackers=tuple(_object(name, directory) for name in recipe.run.trackers)),
-    )
 
+    def source(given: SourceConfig) -> SourceConfig:
+        options = {
+            key: _full(value, directory) if key.endswith("path") and isinstance(value, str) else value
+            for key, value in given.options.items()
+        }
+        return replace(given, name=_object(given.name, directory), options=options)
 
-def _data(data: DataConfig, directory: Path) -> DataConfig:
-    held_out = data.held_out
-    return replace(
-        data,
-        train=_source(data.train, directory),
-        held_out=None if held_out is None else _source(held_out, directory),
-        order=replace(data.order, name=_object(data.order.name, directory)),
-    )
-
-
-def _source(source: SourceConfig, directory: Path) -> SourceConfig:
-    options = {
-        key: _full(value, directory) if key.endswith("path") and isinstance(value, str) else value
-        for key, value in source.options.items()
-    }
-    return replace(source, name=_object(source.name, directory), options=options)
-
-
-def _reward(reward: RewardConfig, directory: Path) -> RewardConfig:
-    # The label is part of the name as written; it must not change with the place.
-    return replace(reward, function=_object(reward.function, directory), name=reward.label)
-
-
-def _algorithm(algorithm: AlgorithmConfig, directory: Path) -> AlgorithmConfig:
+    data, algorithm = recipe.data, recipe.algorithm
+    if data is not None:
+        data = replace(
+            data,
+            train=source(data.train),
+            held_out=None if data.held_out is None else source(data.held_out),
+            order=replace(data.order, name=_object(data.order.name, directory)),
+        )
     loss, advantage = algorithm.loss, algorithm.advantage
     if isinstance(loss, CustomLossConfig):
         loss = replace(loss, function=_object(loss.function, directory))
     if isinstance(advantage, CustomAdvantageConfig):
         advantage = replace(advantage, function=_object(advantage.function, directory))
-    return replace(algorithm, loss=loss, advantage=advantage)
+    return replace(
+        recipe,
+        model=recipe.model if recipe.model in BUILT_IN_MODELS else _full(recipe.model, directory),
+        data=data,
+        engine=replace(recipe.engine, kind=_object(recipe.engine.kind, directory)),
+        rewards=tuple(
+            # The label is part of the name as written; it must not change with the place.
+            replace(reward, function=_object(reward.function, directory), name=reward.label)
+            for reward in recipe.rewards
+        ),
+        algorithm=replace(algorithm, loss=loss, advantage=advantage),
+        run=replace(recipe.run, trackers=tuple(_object(name, directory) for name in recipe.run.trackers)),
+    )
 
 
 def _object(name: str, directory: Path) -> str:
@@ -247,17 +225,12 @@ def summary_of(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").strip()
 
 
-def find_recipe(name: str) -> Path:
-    """The recipe file that a user names by its path, or by the name of a shipped one."""
-    path, shipped = Path(name), shipped_recipes()
-    if path.is_file():
-        return path
-    if name in shipped:
-        return shipped[name]
-    if path.suffix in _SUFFIXES or path.is_dir():
-        raise ConfigError(f"there is no recipe file {name}", hint=f"shipped recipes: {', '.join(shipped)}")
+def _no_recipe(name: str, shipped: list[str]) -> ConfigError:
+    """The error for a recipe that is neither a file nor shipped."""
+    if Path(name).suffix in _SUFFIXES or Path(name).is_dir():
+        return ConfigError(f"there is no recipe file {name}", hint=f"shipped recipes: {', '.join(shipped)}")
     near = get_close_matches(name, shipped, n=1)
     known = f"shipped recipes: {', '.join(shipped)}; or give a file"
-    raise ConfigError(
+    return ConfigError(
         f"there is no recipe named '{name}'", hint=f"did you mean '{near[0]}'?" if near else known
     )
