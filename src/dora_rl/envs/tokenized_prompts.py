@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.data.rows import Messages, Prompt, Row
+from dora_rl.envs.data.rows import Messages, Row
 
 
 class Tokenizer(Protocol):
@@ -47,36 +47,30 @@ class PromptSet(Record, frozen=True):
 
 def tokenize_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConfig) -> PromptSet:
     """Every row's prompt as token ids; too long ones are an error or left out, as the config says."""
-    tokenized = [_tokenized(row, tokenizer, config) for row in rows]
+    tokenized: list[TokenizedPrompt] = []
+    for row in rows:
+        prompt = row.prompt
+        if isinstance(prompt, str) and config.wrap_in_chat:
+            prompt = [{"role": "user", "content": prompt}]
+        if isinstance(prompt, str):
+            token_ids = tokenizer(prompt)["input_ids"]
+        else:
+            if config.system_prompt is not None and prompt[0]["role"] != "system":
+                prompt = [{"role": "system", "content": config.system_prompt}, *prompt]
+            token_ids = _chat_ids(prompt, row.row, tokenizer, config)
+        if not token_ids:
+            raise UserError(
+                f"the prompt of row {row.row} has no tokens", hint="every prompt needs at least one"
+            )
+        seen = Row(row=row.row, prompt=prompt, columns=row.columns)
+        tokenized.append(TokenizedPrompt(row=seen, token_ids=tuple(token_ids)))
+
     limit = config.max_prompt_tokens
     kept = [prompt for prompt in tokenized if limit is None or len(prompt.token_ids) <= limit]
     num_overlong = len(tokenized) - len(kept)
     if num_overlong and (config.overlong_prompts == "error" or not kept):
         raise _overlong(tokenized, num_overlong, config)
     return PromptSet(prompts=tuple(kept), num_overlong=num_overlong)
-
-
-def _tokenized(row: Row, tokenizer: Tokenizer, config: DataConfig) -> TokenizedPrompt:
-    prompt = _as_chat(row.prompt, config)
-    if isinstance(prompt, str):
-        token_ids = tokenizer(prompt)["input_ids"]
-    else:
-        token_ids = _chat_ids(prompt, row.row, tokenizer, config)
-    if not token_ids:
-        raise UserError(f"the prompt of row {row.row} has no tokens", hint="every prompt needs at least one")
-    return TokenizedPrompt(
-        row=Row(row=row.row, prompt=prompt, columns=row.columns), token_ids=tuple(token_ids)
-    )
-
-
-def _as_chat(prompt: Prompt, config: DataConfig) -> Prompt:
-    if isinstance(prompt, str):
-        if not config.wrap_in_chat:
-            return prompt
-        prompt = [{"role": "user", "content": prompt}]
-    if config.system_prompt is not None and prompt[0]["role"] != "system":
-        return [{"role": "system", "content": config.system_prompt}, *prompt]
-    return prompt
 
 
 def _chat_ids(messages: Messages, row: int, tokenizer: Tokenizer, config: DataConfig) -> list[int]:

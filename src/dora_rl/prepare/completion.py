@@ -7,21 +7,41 @@ simulator need to know of the rows is filled in as well.
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import Evaluation, ImaginedTask, Lognormal, Recipe
-from dora_rl.core.recipe.trainer_config import CriticConfig, TrainerSettings
-from dora_rl.prepare.run_inputs import Inputs
+from dora_rl.core.recipe import Evaluation, Lognormal, Recipe
+from dora_rl.core.recipe.trainer_config import CriticConfig
+from dora_rl.envs.tasks.task import Task
+from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_setup import DeviceLayout
 
 
-def completed(recipe: Recipe, inputs: Inputs) -> Recipe:
-    """The recipe, with what the rows and the algorithm say filled in where it was silent."""
+def completed(recipe: Recipe, task: Task | None, prompts: PromptTable) -> Recipe:
+    """The recipe, with what task, rows and algorithm say filled in where it was silent."""
+    max_new_tokens = recipe.response.max_new_tokens or (task.max_new_tokens if task is not None else None)
+    if max_new_tokens is None:
+        raise ConfigError(
+            "the recipe does not say how long a response may be", hint="set response.max_new_tokens=256, say"
+        )
+
+    trainer, algorithm = recipe.trainer, recipe.algorithm
+    if algorithm.correction is not None and not trainer.kept_versions:
+        trainer = replace(trainer, kept_versions=recipe.control.max_staleness + 1)
+    if algorithm.advantage.needs_critic and trainer.critic is None:
+        trainer = replace(trainer, critic=CriticConfig())
+
+    # The rows as the simulator is told of them; how long responses usually are is the recipe's to say.
+    lengths = [len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out)]
+    imagined = replace(
+        recipe.task, rows=len(prompts.train), prompt_tokens=max(1, round(sum(lengths) / len(lengths)))
+    )
+    if isinstance(imagined.lengths, Lognormal):
+        usual = replace(imagined.lengths, min_tokens=1, max_tokens=max_new_tokens)
+        imagined = replace(imagined, lengths=usual)
     return replace(
         recipe,
-        rewards=inputs.rewards,
-        response=replace(recipe.response, max_new_tokens=inputs.max_new_tokens),
-        trainer=_trainer(recipe),
-        evaluation=_evaluation(recipe, inputs),
-        task=_task(recipe, inputs),
+        response=replace(recipe.response, max_new_tokens=max_new_tokens),
+        trainer=trainer,
+        evaluation=_evaluation(recipe, len(prompts.held_out)),
+        task=imagined,
     )
 
 
@@ -37,36 +57,15 @@ def placed(recipe: Recipe, devices: DeviceLayout) -> Recipe:
     return replace(recipe, cluster=cluster)
 
 
-def _trainer(recipe: Recipe) -> TrainerSettings:
-    """The trainer's section, with what the algorithm needs and nobody set."""
-    trainer, algorithm = recipe.trainer, recipe.algorithm
-    if algorithm.correction is not None and not trainer.kept_versions:
-        trainer = replace(trainer, kept_versions=recipe.control.max_staleness + 1)
-    if algorithm.advantage.needs_critic and trainer.critic is None:
-        trainer = replace(trainer, critic=CriticConfig())
-    return trainer
-
-
-def _evaluation(recipe: Recipe, inputs: Inputs) -> Evaluation:
+def _evaluation(recipe: Recipe, num_held_out: int) -> Evaluation:
     asked = recipe.evaluation
     if not asked.every:
         return asked
-    if not inputs.prompts.held_out:
+    if not num_held_out:
         is_shared = recipe.data is not None and bool(recipe.data.held_out_share)
         more = "give more than one row" if is_shared else "set data.held_out_share=0.1"
         raise ConfigError(
             f"evaluation.every = {asked.every}, but no rows are held out",
             hint=f"{more}, name data.held_out, or set evaluation.every=0",
         )
-    num_held_out = len(inputs.prompts.held_out)
     return replace(asked, max_rows=min(asked.max_rows or num_held_out, num_held_out))
-
-
-def _task(recipe: Recipe, inputs: Inputs) -> ImaginedTask:
-    """The rows as the simulator is told of them; how long responses usually are is the recipe's to say."""
-    lengths = recipe.task.lengths
-    if isinstance(lengths, Lognormal):
-        lengths = replace(lengths, min_tokens=1, max_tokens=inputs.max_new_tokens)
-    return replace(
-        recipe.task, rows=len(inputs.prompts.train), prompt_tokens=inputs.mean_prompt_tokens, lengths=lengths
-    )

@@ -51,7 +51,17 @@ def placements(
             hint="`dora doctor` says why; or set devices.kind=cpu",
         )
     if asked.kind == "cpu" or not gpus:
-        yield _on_cpus(recipe, num_cores)
+        instances, ranks, is_in_turns = asked.instances or 1, asked.trainer_ranks or 1, takes_turns(recipe)
+        # Where generation and training never overlap, each may have every core.
+        share = max(1, (num_cores if is_in_turns else num_cores // 2) // instances)
+        left = num_cores if is_in_turns else num_cores - share * instances
+        yield DeviceLayout(
+            instances=instances,
+            is_elastic=bool(asked.elastic) and not is_in_turns,
+            instance_threads=asked.instance_threads or share,
+            trainer_ranks=ranks,
+            trainer_threads=asked.trainer_threads or max(1, left // ranks),
+        )
         return
     if asked.trainer_ranks and asked.trainer_ranks > len(gpus):
         raise ConfigError(
@@ -116,28 +126,6 @@ def _on_gpus(recipe: Recipe, division: Division, num_gpus: int) -> DeviceLayout:
         # What is left to the host is small: to wake other threads for it takes longer than to do it.
         instance_threads=asked.instance_threads or 1,
         trainer_threads=asked.trainer_threads or 1,
-    )
-
-
-def _on_cpus(recipe: Recipe, num_cores: int) -> DeviceLayout:
-    asked = recipe.devices
-    instances, ranks = asked.instances or 1, asked.trainer_ranks or 1
-    if takes_turns(recipe):
-        # Generation and training never overlap, so each may have every core.
-        share = max(1, num_cores // instances)
-        return DeviceLayout(
-            instances=instances,
-            instance_threads=asked.instance_threads or share,
-            trainer_ranks=ranks,
-            trainer_threads=asked.trainer_threads or max(1, num_cores // ranks),
-        )
-    share = max(1, num_cores // 2 // instances)
-    return DeviceLayout(
-        instances=instances,
-        is_elastic=bool(asked.elastic),
-        instance_threads=asked.instance_threads or share,
-        trainer_ranks=ranks,
-        trainer_threads=asked.trainer_threads or max(1, (num_cores - share * instances) // ranks),
     )
 
 

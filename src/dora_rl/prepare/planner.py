@@ -10,11 +10,19 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
-from dora_rl.model.config import ModelConfig
+from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.model.hub_config import read_config
+from dora_rl.model.load import load_decoder
+from dora_rl.model.save import save_decoder
+from dora_rl.model.tokenizer import load_tokenizer, save_tokenizer
 from dora_rl.prepare.completion import completed, placed
 from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.disk import disk_entries
@@ -28,14 +36,14 @@ from dora_rl.prepare.machine import (
 )
 from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.prepare.model_directory import model_directory
-from dora_rl.prepare.run_inputs import Inputs, read_inputs
+from dora_rl.prepare.run_inputs import check_functions, tokenize_data
 from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
-from dora_rl.prepare.warm_start import write_initial_model
 from dora_rl.run.prompt_table import check_lengths
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
+from dora_rl.trainer.supervised import warm_started
 
 _GIB = 2**30
 _MOSTLY_FREE = 0.9
@@ -53,67 +61,89 @@ class RunPlanner:
         given: Given | None = None,
     ) -> None:
         """Look at all that the recipe names, reporting what is being done."""
-        self._process_bytes = _own_bytes()
-        self._report = report
-        report(Doing(what=f"looking for the model '{recipe.model}'"))
-        self._run_directory = run_directory
         given = given or Given()
+        self._process_bytes = _own_bytes()
+        self._run_directory = run_directory
+        self._report = report
         self._given_model = given.model
+        report(Doing(what=f"looking for the model '{recipe.model}'"))
         self._directory = Path(given.model) if given.model is not None else model_directory(recipe)
-        self._model: ModelConfig = read_config(self._directory / "config.json")
-        self._inputs: Inputs = read_inputs(recipe, self._directory, report, given)
+        self._model = read_config(self._directory / "config.json")
+
+        if recipe.data is None:
+            raise ConfigError(
+                "the recipe names no rows to train on",
+                hint="set data.train.name to a task or a file: `dora init DIR`",
+            )
+        limit = ("patience.step_s", recipe.patience.step_s)
+        report(Doing(what=f"reading the rows of {recipe.data.train.name}", limit=limit))
+        data = load_data(recipe.data, given.tables)
+        rewards = recipe.rewards or (data.task.rewards if data.task is not None else ())
+        if not rewards:
+            raise ConfigError(
+                f"nothing judges the rows of '{recipe.data.train.name}'",
+                hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
+            )
+        judged = replace(recipe, rewards=rewards)
+        check_functions(judged, data.train, report, given.objects)
+
+        # Once: the run begins with what comes of it.
+        report(Doing(what="tokenizing the rows"))
+        tokenizer = load_tokenizer(self._directory)
+        self._tokenizer: str = tokenizer.backend_tokenizer.to_str()
+        self._prompts = tokenize_data(data, recipe.data, tokenizer, self._directory)
         report(Doing(what="working out who runs where"))
-        self._recipe = completed(recipe, self._inputs)
+        self._recipe = completed(judged, data.task, self._prompts)
 
     def plan(self) -> RunPlan:
         """The plan on the best placement that has room; where none has, an error about the best one."""
-        found = gpus() if self._recipe.devices.kind != "cpu" else []
+        recipe, model, prompts = self._recipe, self._model, self._prompts
+        found = gpus() if recipe.devices.kind != "cpu" else []
+        longest = max(len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out))
         failure: ConfigError | None = None
-        for devices in placements(self._recipe, self._model, found, num_cores()):
+        for devices in placements(recipe, model, found, num_cores()):
+            limits = tuple(_memory_limits(recipe, devices))
             try:
-                return self._plan_on(devices)
+                ledger = RunMemory(recipe, model, devices, limits, longest)
+                ledger.add_processes(self._process_bytes)
+                ledger.add_trainer()
+                sized = ledger.add_engines()
+                ledger.check_host()
+                setup = RunSetup(
+                    recipe=placed(recipe, devices),
+                    run_directory=self._run_directory,
+                    model_directory=str(self._directory),
+                    engine=sized.config,
+                    devices=devices,
+                )
+                check_lengths(prompts, setup)
             except ConfigError as error:
                 # The next best may need less memory.
                 failure = failure or error
+                continue
+            num_rows, num_held_out = len(prompts.train), len(prompts.held_out)
+            return RunPlan(
+                setup=setup,
+                num_parameters=num_parameters(model),
+                num_rows=num_rows,
+                num_held_out=num_held_out,
+                num_overlong=prompts.num_overlong,
+                num_overlong_held_out=prompts.num_overlong_held_out,
+                longest_prompt_tokens=longest,
+                places=limits,
+                memory=tuple(ledger.entries),
+                disk=tuple(disk_entries(model, recipe, ledger.sequence_tokens, num_rows + num_held_out)),
+                free_disk_bytes=free_disk_bytes(Path(self._run_directory).absolute()),
+            )
         assert failure is not None, "there is always a placement"
         raise failure
 
-    def _plan_on(self, devices: DeviceLayout) -> RunPlan:
-        recipe, inputs, limits = self._recipe, self._inputs, tuple(_memory_limits(self._recipe, devices))
-        ledger = RunMemory(recipe, self._model, devices, limits, inputs.longest_prompt_tokens)
-        ledger.add_processes(self._process_bytes)
-        ledger.add_trainer()
-        sized = ledger.add_engines()
-        ledger.check_host()
-        setup = RunSetup(
-            recipe=placed(recipe, devices),
-            run_directory=self._run_directory,
-            model_directory=str(self._directory),
-            engine=sized.config,
-            devices=devices,
-        )
-        check_lengths(inputs.prompts, setup)
-        num_rows, num_held_out = len(inputs.prompts.train), len(inputs.prompts.held_out)
-        return RunPlan(
-            setup=setup,
-            num_parameters=num_parameters(self._model),
-            num_rows=num_rows,
-            num_held_out=num_held_out,
-            num_overlong=inputs.prompts.num_overlong,
-            num_overlong_held_out=inputs.prompts.num_overlong_held_out,
-            longest_prompt_tokens=inputs.longest_prompt_tokens,
-            places=limits,
-            memory=tuple(ledger.entries),
-            disk=tuple(disk_entries(self._model, recipe, ledger.sequence_tokens, num_rows + num_held_out)),
-            free_disk_bytes=free_disk_bytes(Path(self._run_directory).absolute()),
-        )
-
     def write_inputs(self, target: Path) -> None:
         """Write what the run begins with: prompts, the tokenizer and, after a warm start, the model."""
-        layout, recipe = LiveLayout(root=target), self._recipe
-        self._inputs.prompts.write(layout.prompts)
-        layout.tokenizer.write_text(self._inputs.tokenizer, encoding="utf-8")
-        if not (total := recipe.warm_start.steps):
+        layout, recipe, total = LiveLayout(root=target), self._recipe, self._recipe.warm_start.steps
+        self._prompts.write(layout.prompts)
+        layout.tokenizer.write_text(self._tokenizer, encoding="utf-8")
+        if not total:
             if self._given_model is not None:
                 shutil.copytree(self._given_model, layout.initial_model)
             return
@@ -123,7 +153,25 @@ class RunPlanner:
             self._report(Doing(what="working on the warm start", limit=limit, done=steps, total=total))
 
         done(0)
-        write_initial_model(recipe, self._directory, self._inputs.prompts, layout.initial_model, done)
+        tokenizer = load_tokenizer(self._directory)
+        shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in self._prompts.train]
+        decoder = load_decoder(self._directory, dtype=torch.float32)
+        started = warm_started(decoder, shown, recipe.warm_start, seed=recipe.seed, done=done)
+        save_decoder(started, layout.initial_model)
+        save_tokenizer(tokenizer, layout.initial_model)
+
+
+def _answer(prompt: TokenizedPrompt, tokenizer: Any) -> tuple[int, ...]:
+    """The token ids of the answer that a warm start shows to a row's prompt."""
+    columns = prompt.row.columns
+    shown = columns.get("demonstration", columns.get("solution"))
+    if not isinstance(shown, str):
+        raise ConfigError(
+            f"row {prompt.row.row} has no text under 'demonstration' or 'solution' for a warm start to show",
+            hint="give the rows such a column, or leave warm_start.steps at 0",
+        )
+    tokens = tokenizer(shown, add_special_tokens=False)["input_ids"]
+    return (*tokens, tokenizer.eos_token_id)
 
 
 def _own_bytes() -> int:

@@ -62,41 +62,34 @@ def open_new(setup: RunSetup, inputs: Path) -> OpenRun:
     """Open a new run out of what was prepared for it; nothing is left behind if the set-up does not fit."""
     root, made = Path(setup.run_directory), LiveLayout(root=inputs)
     check_lengths(PromptTable.read(made.prompts), setup)
+
+    def fill(partial: Path) -> None:
+        """Write what a live run is resumed from, beside its journal."""
+        layout = LiveLayout(root=partial)
+        for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
+            shutil.copyfile(source, target)
+        if made.initial_model.exists():
+            shutil.copytree(made.initial_model, layout.initial_model)
+        write_setup(setup, layout.setup)
+
     with ExitStack() as closing:
-        directory = closing.enter_context(
-            RunDirectory.create(
-                root, setup.recipe, lambda partial: _fill(LiveLayout(root=partial), setup, made)
-            )
-        )
-        return _opened(_at_home(setup, root), directory, closing, ResumePoint())
-
-
-def _fill(layout: LiveLayout, setup: RunSetup, made: LiveLayout) -> None:
-    """Write what a live run is resumed from, beside its journal."""
-    for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
-        shutil.copyfile(source, target)
-    if made.initial_model.exists():
-        shutil.copytree(made.initial_model, layout.initial_model)
-    write_setup(setup, layout.setup)
+        directory = closing.enter_context(RunDirectory.create(root, setup.recipe, fill))
+        return _opened(setup, directory, closing, ResumePoint())
 
 
 def open_again(run_directory: Path) -> OpenRun:
     """Open a run that was cut short: its event log reconciled, its control plane as it was."""
     with ExitStack() as closing:
         directory = closing.enter_context(RunDirectory.resume(run_directory))
-        setup = _at_home(read_setup(LiveLayout(root=run_directory).setup), run_directory)
+        setup = read_setup(LiveLayout(root=run_directory).setup)
         return _opened(setup, directory, closing, ResumePoint(is_resumed=True))
-
-
-def _at_home(setup: RunSetup, root: Path) -> RunSetup:
-    """The set-up with its paths as they are now: the run directory may have been moved."""
-    initial_model = LiveLayout(root=root).initial_model
-    model = str(initial_model) if initial_model.exists() else setup.model_directory
-    return msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
 
 
 def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: ResumePoint) -> OpenRun:
     layout = LiveLayout(root=directory.layout.root)
+    # With its paths as they are now: the run directory may have been moved.
+    model = str(layout.initial_model) if layout.initial_model.exists() else setup.model_directory
+    setup = msgspec.structs.replace(setup, run_directory=str(layout.root), model_directory=model)
     journal = closing.enter_context(Journal.open(layout.journal))
     reconcile(layout.events, journal)
     log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
@@ -104,7 +97,14 @@ def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: 
     prompts = PromptTable.read(layout.prompts)
     plane = make_plane(setup)
     feed = PromptFeed(setup, prompts)
-    _decide_again(plane, journal, past, feed)
+
+    # Brought to where they were, by telling them the journal again.
+    difference = replay(plane, _remembered(journal, past, feed)).difference
+    if difference is not None:
+        raise DoraError(
+            f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
+            hint="resume with the version of dora-rl that the run was started with",
+        )
     return OpenRun(
         setup=setup,
         layout=layout,
@@ -119,16 +119,6 @@ def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: 
     )
 
 
-def _decide_again(plane: ControlPlane, journal: Journal, past: ResumePoint, feed: PromptFeed) -> None:
-    """Bring the control plane and the prompt source to where they were, by telling them the journal again."""
-    difference = replay(plane, _remembered(journal, past, feed)).difference
-    if difference is not None:
-        raise DoraError(
-            f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
-            hint="resume with the version of dora-rl that the run was started with",
-        )
-
-
 def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterator[Event]:
     """The journal's events, one by one; what parts other than control need of them is kept in `past`."""
     evaluated: set[int] = set()
@@ -138,25 +128,21 @@ def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterat
         if isinstance(told, Ended):
             past.starts.pop(told.trajectory, None)
         for decision in decisions:
-            _remember(decision, past)
+            match decision:
+                case Start():
+                    past.starts[decision.trajectory] = decision
+                case Close():
+                    for trajectory in decision.members:
+                        past.starts.pop(trajectory, None)
+                case Hand():
+                    past.handed.append(decision)
+                case Take():
+                    past.handed.clear()
+                case Retire():
+                    past.retired.append(decision.version)
         if _speaks_of_evaluation(told, decisions, evaluated):
             past.evaluations.append((told, decisions))
         yield told, decisions
-
-
-def _remember(decision: Decision, past: ResumePoint) -> None:
-    match decision:
-        case Start():
-            past.starts[decision.trajectory] = decision
-        case Close():
-            for trajectory in decision.members:
-                past.starts.pop(trajectory, None)
-        case Hand():
-            past.handed.append(decision)
-        case Take():
-            past.handed.clear()
-        case Retire():
-            past.retired.append(decision.version)
 
 
 def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set[int]) -> bool:

@@ -97,7 +97,12 @@ class RunDirectory:
         """
         try:
             with new_directory(root) as directory:
-                _fill(RunLayout(root=directory), recipe)
+                layout = RunLayout(root=directory)
+                layout.recipe.write_text(to_yaml(recipe), encoding="utf-8")
+                layout.events.write_bytes(encode_header(recipe))
+                Journal.create(layout.journal, recipe).close()
+                for made in (layout.metrics, layout.checkpoints, layout.versions, layout.logs):
+                    made.mkdir()
                 fill(directory)
         except FileExistsError as error:
             raise RunError(
@@ -132,11 +137,3 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _fill(layout: RunLayout, recipe: Recipe) -> None:
-    layout.recipe.write_text(to_yaml(recipe), encoding="utf-8")
-    layout.events.write_bytes(encode_header(recipe))
-    Journal.create(layout.journal, recipe).close()
-    for directory in (layout.metrics, layout.checkpoints, layout.versions, layout.logs):
-        directory.mkdir()

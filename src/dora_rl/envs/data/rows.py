@@ -43,7 +43,17 @@ def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], so
     if not raws:
         raise UserError(f"{source} has no rows")
     _check_renaming(raws, columns, source)
-    return [_row(number, raw, columns, source) for number, raw in enumerate(raws)]
+    taken, rows = {*columns, *columns.values()}, list[Row]()
+    for number, raw in enumerate(raws):
+        where = f"{source}, row {number}"
+        if not isinstance(raw, Mapping):
+            raise no_mapping(raw, where)
+        values = {str(name): value for name, value in raw.items() if name not in taken}
+        values |= {new: raw[old] for new, old in columns.items() if old in raw}
+        _check_names(values, raw, where)
+        plain = {name: plain_value(value, f"{where}, column '{name}'") for name, value in values.items()}
+        rows.append(Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain))
+    return rows
 
 
 def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
@@ -58,11 +68,7 @@ def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
         ]
 
 
-def _row(number: int, raw: Mapping[str, Any], columns: Mapping[str, str], source: str) -> Row:
-    where = f"{source}, row {number}"
-    if not isinstance(raw, Mapping):
-        raise no_mapping(raw, where)
-    values = _renamed(raw, columns)
+def _check_names(values: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> None:
     if "prompt" not in values:
         known = [str(name) for name in raw]
         raise UserError(
@@ -75,8 +81,6 @@ def _row(number: int, raw: Mapping[str, Any], columns: Mapping[str, str], source
                 f"{where} has a column '{name}', which a reward function gets from the run",
                 hint=f"give it another name: columns: {{{name}_column: {name}}}",
             )
-    plain = {name: plain_value(value, f"{where}, column '{name}'") for name, value in values.items()}
-    return Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain)
 
 
 def _check_renaming(raws: list[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> None:
@@ -87,12 +91,6 @@ def _check_renaming(raws: list[Mapping[str, Any]], columns: Mapping[str, str], s
                 f"{source} has no column '{old}' to read as '{new}'",
                 hint=did_you_mean(old, known, "its columns"),
             )
-
-
-def _renamed(raw: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    taken = set(columns.values())
-    kept = {str(name): value for name, value in raw.items() if name not in taken and name not in columns}
-    return kept | {new: raw[old] for new, old in columns.items() if old in raw}
 
 
 def no_mapping(raw: Any, where: str) -> UserError:
