@@ -36,7 +36,7 @@ def run_python(arguments: list[str], directory: Path, timeout_s: float = 150.0) 
 def test_a_script_starts_watches_stops_and_resumes_a_run_with_functions_of_its_own(tmp_path):
     script = SMALL + textwrap.dedent("""
         import json
-        from dora_rl import DoraError, Interrupted, resume, start
+        from dora_rl import DoraError, resume, start
 
         bonus = 0.25
         heard = []
@@ -53,10 +53,8 @@ def test_a_script_starts_watches_stops_and_resumes_a_run_with_functions_of_its_o
             if len(seen) == 3:
                 run.stop()
                 break
-        try:
-            run.wait()
-        except Interrupted as error:
-            stopped = error.run
+        stopped = run.wait()
+        assert stopped.state == "interrupted", stopped
         try:
             resume(stopped, progress=False)
         except DoraError as error:

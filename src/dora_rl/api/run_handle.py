@@ -46,6 +46,7 @@ class Run:
         self._layout = LiveLayout(root=self.directory)
         self._interrupts: Interrupts | None = None
         self._thread: threading.Thread | None = None
+        self._is_stopped = False
         self._changed = threading.Condition()
 
     # --- what it left behind --------------------------------------------------------------------
@@ -113,7 +114,7 @@ class Run:
             with self._changed:
                 self._changed.wait(_LOOK_EVERY_S)
         except KeyboardInterrupt:
-            self.stop()
+            self._interrupt()
 
     def wait(self, timeout_s: float | None = None) -> "Run":
         """Wait until the run is over, or for so long; raises what ended it. Ctrl-C stops the run in order."""
@@ -127,7 +128,7 @@ class Run:
                 thread.join(step_s)
                 waited_s += step_s
             except KeyboardInterrupt:
-                self.stop()
+                self._interrupt()
         if not thread.is_alive():
             self._raise()
         return self
@@ -135,8 +136,13 @@ class Run:
     def stop(self) -> None:
         """Let the step in progress end, write a checkpoint and stop; a second call stops at once.
 
-        Of callbacks only the first call counts: they also hear of the step that ends meanwhile.
+        Who waits or iterates then simply comes to the end: `state` is `interrupted`, and nothing is raised. Of
+        callbacks only the first call counts: they also hear of the step that ends meanwhile.
         """
+        self._is_stopped = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         is_callback = threading.current_thread() is self._thread
         if self._interrupts is not None and not (is_callback and self._interrupts.count):
             self._interrupts.ask()
@@ -156,7 +162,7 @@ class Run:
         return self._thread is not None and self._thread.is_alive()
 
     def _raise(self) -> None:
-        if self.error is not None:
+        if self.error is not None and not (self._is_stopped and isinstance(self.error, Interrupted)):
             raise self.error
 
     def _rows(self) -> list[Metrics]:
