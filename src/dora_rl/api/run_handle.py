@@ -136,7 +136,7 @@ class Run:
     def stop(self) -> None:
         """Let the step in progress end, write a checkpoint and stop; a second call stops at once.
 
-        Who waits or iterates then simply comes to the end: `state` is `interrupted`, and nothing is raised. Of
+        Who waits or iterates then comes to the end: `state` is `interrupted`, and nothing is raised. Of
         callbacks only the first call counts: they also hear of the step that ends meanwhile.
         """
         self._is_stopped = True
