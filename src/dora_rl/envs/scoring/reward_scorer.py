@@ -10,11 +10,9 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dora_rl.core.record import Record
 from dora_rl.envs.scoring.functions import RewardFunction
 from dora_rl.envs.scoring.reward_messages import (
     FunctionScores,
-    Item,
     Metric,
     Per,
     Reason,
@@ -54,7 +52,10 @@ class Scorer:
         for function in self._of(request.per):
             if not function.is_async:
                 self._began(request.request, function)
-                scores.add(function, _called(function, request, scores))
+                try:
+                    scores.add(function, _called(function, scores))
+                except _RAISED as error:
+                    scores.fail(function, "raised", _traceback(error))
         return scores
 
     async def call_async(self, scores: "Scores") -> None:
@@ -62,30 +63,17 @@ class Scorer:
         for function in self._of(scores.request.per):
             if function.is_async:
                 self._began(scores.request.request, function)
-                scores.add(function, await self._awaited(function, scores))
-
-    async def _awaited(self, function: RewardFunction, scores: "Scores") -> "Outcome":
-        try:
-            async with asyncio.timeout(self._time_limit_s) as limit:
-                return _checked(await _call(function, scores), scores.request.items)
-        except _RAISED as error:
-            if limit.expired():
-                return NoScore(reason="time limit", detail=f"no answer within {self._time_limit_s:g} s")
-            return NoScore(reason="raised", detail=_traceback(error))
+                try:
+                    async with asyncio.timeout(self._time_limit_s) as limit:
+                        scores.add(function, await _called(function, scores))
+                except _RAISED as error:
+                    if limit.expired():
+                        scores.fail(function, "time limit", f"no answer within {self._time_limit_s:g} s")
+                    else:
+                        scores.fail(function, "raised", _traceback(error))
 
     def _of(self, per: Per) -> Iterable[RewardFunction]:
         return (function for function in self._functions if function.config.per == per)
-
-
-class NoScore(Record, frozen=True):
-    """The result of a call that gave no usable value, and why."""
-
-    reason: Reason
-    detail: str
-
-
-Outcome = tuple[float | None, ...] | NoScore
-"""The values of one call, or its failure."""
 
 
 class Scores:
@@ -100,15 +88,32 @@ class Scores:
     def log_metric(self, name: str, value: float) -> None:
         self._metrics.append(Metric(name=str(name), value=float(value)))
 
-    def add(self, function: RewardFunction, outcome: Outcome) -> None:
-        if isinstance(outcome, NoScore):
-            row = self.request.items[0].row.row
-            failure = RewardFailure(
-                function=function.label, row=row, reason=outcome.reason, detail=outcome.detail
-            )
-            self._failures.append(failure)
-        else:
-            self._scores.append(FunctionScores(function=function.label, values=outcome))
+    def add(self, function: RewardFunction, values: Any) -> None:
+        """Add the returned values as numbers, or a failure; arrays and tensors are turned into lists."""
+        plain = values.tolist() if hasattr(values, "tolist") else values
+        num_items = len(self.request.items)
+        if not isinstance(plain, list | tuple):
+            self.fail(function, "wrong result", f"returned {values!r:.200}, not a list")
+            return
+        if len(plain) != num_items:
+            detail = f"returned {len(plain)} values for {num_items} completions"
+            self.fail(function, "wrong result", detail)
+            return
+        for value in plain:
+            if value is not None and (isinstance(value, str | bytes) or not hasattr(value, "__float__")):
+                self.fail(function, "wrong result", f"returned {value!r:.200} for a reward")
+                return
+        numbers = tuple(None if value is None else float(value) for value in plain)
+        if any(number is not None and not math.isfinite(number) for number in numbers):
+            self.fail(function, "not finite", f"returned {plain!r:.200}")
+            return
+        self._scores.append(FunctionScores(function=function.label, values=numbers))
+
+    def fail(self, function: RewardFunction, reason: Reason, detail: str) -> None:
+        """Note that a function gave no usable value, and why."""
+        row = self.request.items[0].row.row
+        failure = RewardFailure(function=function.label, row=row, reason=reason, detail=detail)
+        self._failures.append(failure)
 
     def result(self) -> ScoreResult:
         return ScoreResult(
@@ -119,50 +124,22 @@ class Scores:
         )
 
 
-def offered(items: Sequence[Item], log_metric: Callable[[str, float], None]) -> dict[str, Any]:
-    """The keywords a function may be called with: TRL's names, and a list for every column of the rows."""
+def _called(function: RewardFunction, scores: Scores) -> Any:
+    """Call a function with TRL's names and a list for every column of the rows; returns what it returns."""
+    items = scores.request.items
     # A column that only some rows have is None for the others.
     columns = dict.fromkeys(name for item in items for name in item.row.columns)
-    return {
+    offered = {
         **{name: [item.row.columns.get(name) for item in items] for name in columns},
         "prompts": [item.row.prompt for item in items],
-        "completions": [_completion(item) for item in items],
+        "completions": [
+            [{"role": "assistant", "content": item.text}] if item.row.is_conversational else item.text
+            for item in items
+        ],
         "completion_ids": [list(item.token_ids) for item in items],
-        "log_metric": log_metric,
+        "log_metric": scores.log_metric,
     }
-
-
-def _completion(item: Item) -> Any:
-    return [{"role": "assistant", "content": item.text}] if item.row.is_conversational else item.text
-
-
-def _call(function: RewardFunction, scores: Scores) -> Any:
-    return function.call(**function.arguments(offered(scores.request.items, scores.log_metric)))
-
-
-def _called(function: RewardFunction, request: ScoreRequest, scores: Scores) -> Outcome:
-    try:
-        return _checked(_call(function, scores), request.items)
-    except _RAISED as error:
-        return NoScore(reason="raised", detail=_traceback(error))
-
-
-def _checked(values: Any, items: Sequence[Item]) -> Outcome:
-    """The returned values as numbers, or a failure; arrays and tensors are turned into lists."""
-    plain = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(plain, list | tuple):
-        return NoScore(reason="wrong result", detail=f"returned {values!r:.200}, not a list")
-    if len(plain) != len(items):
-        return NoScore(
-            reason="wrong result", detail=f"returned {len(plain)} values for {len(items)} completions"
-        )
-    for value in plain:
-        if value is not None and (isinstance(value, str | bytes) or not hasattr(value, "__float__")):
-            return NoScore(reason="wrong result", detail=f"returned {value!r:.200} for a reward")
-    numbers = tuple(None if value is None else float(value) for value in plain)
-    if any(number is not None and not math.isfinite(number) for number in numbers):
-        return NoScore(reason="not finite", detail=f"returned {plain!r:.200}")
-    return numbers
+    return function.call(**function.arguments(offered))
 
 
 def _traceback(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import Record
-from dora_rl.envs.scoring.reward_messages import Item, Metric, Per, RewardFailure, ScoreRequest, ScoreResult
+from dora_rl.envs.scoring.reward_messages import Item, Metric, Per, RewardFailure, ScoreRequest
 from dora_rl.run.rewards.pool import ScorerPool
 
 NO_REWARD = "no reward: no function applied"
@@ -75,23 +75,22 @@ class Judge:
 
     def poll(self, timeout_s: float = 0.0) -> list[Judgement]:
         """Judgements that became complete since the last call."""
-        judged = [case for result in self._pool.poll(timeout_s) for case in self._heard(result)]
-        return [self._judgement(case) for case in judged]
+        judgements: list[Judgement] = []
+        for result in self._pool.poll(timeout_s):
+            cases = self._asked.pop(result.request)
+            cases[0].metrics += result.metrics
+            for position, case in enumerate(cases):
+                case.values |= {scores.function: scores.values[position] for scores in result.scores}
+                case.failures += result.failures
+                case.num_waiting -= 1
+            judgements += [self._judgement(case) for case in cases if case.num_waiting == 0]
+        return judgements
 
     def _ask(self, per: Per, cases: list[_Case]) -> None:
         self._asked[self._num_requests] = cases
         items = tuple(case.item for case in cases)
         self._pool.submit(ScoreRequest(request=self._num_requests, per=per, items=items))
         self._num_requests += 1
-
-    def _heard(self, result: ScoreResult) -> list[_Case]:
-        cases = self._asked.pop(result.request)
-        cases[0].metrics += result.metrics
-        for position, case in enumerate(cases):
-            case.values |= {scores.function: scores.values[position] for scores in result.scores}
-            case.failures += result.failures
-            case.num_waiting -= 1
-        return [case for case in cases if case.num_waiting == 0]
 
     def _judgement(self, case: _Case) -> Judgement:
         # In the order of the weights, whatever order they answered in: floating-point sums depend on it.

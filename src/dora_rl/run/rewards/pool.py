@@ -26,6 +26,7 @@ from dora_rl.envs.scoring.reward_messages import (
     RewardFailure,
     ScoreRequest,
     ScoreResult,
+    SetUp,
     Unusable,
     WorkerOutput,
 )
@@ -127,9 +128,26 @@ class ScorerPool:
 
     def _step(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
-            # One that was replaced a moment ago has nothing more to say.
-            if key.data in self._workers:
-                self._attend(key.data)
+            worker: PoolWorker = key.data
+            if worker not in self._workers:
+                continue  # Replaced a moment ago, it has nothing more to say.
+            worker.handle.flush()
+            for message in worker.handle.receive():
+                worker.heard(self._clock())
+                match message:
+                    case Began():
+                        worker.begin(message, self._clock())
+                    case ScoreResult():
+                        worker.end(message.request, self._clock())
+                        self._results.append(message)
+                    case Ready():
+                        self._num_failed_starts = 0
+                        self._needs = message.needs
+                        worker.open(is_concurrent=message.is_concurrent)
+                    case Unusable():
+                        raise UserError(message.message, hint=message.hint)
+            if not worker.handle.is_alive:
+                self._bury(worker)
         for worker in list(self._workers):
             if worker.due_at <= self._clock():
                 self._end_overdue(worker)
@@ -138,25 +156,6 @@ class ScorerPool:
     def _wait_limit_s(self) -> float:
         wait_s = self.wait_s()
         return 3600.0 if wait_s is None else wait_s
-
-    def _attend(self, worker: PoolWorker) -> None:
-        worker.handle.flush()
-        for message in worker.handle.receive():
-            worker.heard(self._clock())
-            match message:
-                case Began():
-                    worker.begin(message, self._clock())
-                case ScoreResult():
-                    worker.end(message.request, self._clock())
-                    self._results.append(message)
-                case Ready():
-                    self._num_failed_starts = 0
-                    self._needs = message.needs
-                    worker.open(is_concurrent=message.is_concurrent)
-                case Unusable():
-                    raise UserError(message.message, hint=message.hint)
-        if not worker.handle.is_alive:
-            self._bury(worker)
 
     def _bury(self, worker: PoolWorker) -> None:
         """Read the last words of a dead process, and give the requests it worked on another chance."""
@@ -212,7 +211,13 @@ class ScorerPool:
             place=Place(cpus=None),
         )
         handle = self._launch.start(spec, WorkerOutput)
-        worker = PoolWorker(self._config, handle, self._clock(), self._objects)
+        set_up = SetUp(
+            rewards=self._config.rewards,
+            time_limit_s=self._config.time_limit_s,
+            objects=dict(self._objects),
+        )
+        handle.send(set_up)
+        worker = PoolWorker(self._config, handle, self._clock())
         self._workers.append(worker)
         self._selector.register(worker.descriptor, selectors.EVENT_READ, worker)
 
@@ -221,4 +226,9 @@ class ScorerPool:
             worker = max(self._workers, key=lambda worker: worker.room)
             if worker.room <= 0:
                 return
-            worker.give(self._queue.popleft(), self._clock())
+            if not worker.tasks:
+                worker.heard(self._clock())  # An idle process has nothing to say.
+            task = self._queue.popleft()
+            task.call = None
+            worker.tasks[task.request.request] = task
+            worker.handle.send(task.request)

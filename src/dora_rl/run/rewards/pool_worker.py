@@ -4,9 +4,8 @@ import math
 
 from msgspec import Struct
 
-from dora_rl.core.named import Objects
 from dora_rl.core.recipe.data import ScoringConfig
-from dora_rl.envs.scoring.reward_messages import Began, ScoreRequest, SetUp
+from dora_rl.envs.scoring.reward_messages import Began, ScoreRequest
 from dora_rl.launch.protocol import Handle
 
 _GRACE_S = 2.0
@@ -37,19 +36,12 @@ class ScoreTask(Struct, kw_only=True, eq=False):
 class PoolWorker:
     """A reward worker and the requests it was given, from its start to its end."""
 
-    def __init__(self, config: ScoringConfig, handle: Handle, now: float, objects: Objects) -> None:
+    def __init__(self, config: ScoringConfig, handle: Handle, now: float) -> None:
         self._config = config
         self._heard_at = now
         self.handle = handle
         self.descriptor = handle.fileno()
         """The descriptor registered with the selector, kept because the handle has none after its end."""
-        handle.send(
-            SetUp(
-                rewards=config.rewards,
-                time_limit_s=config.time_limit_s,
-                objects=dict(objects),
-            )
-        )
         self.capacity = 0
         self._is_concurrent = False
         self.tasks: dict[int, ScoreTask] = {}
@@ -87,13 +79,6 @@ class PoolWorker:
         """Accept requests from now on: the reward functions are imported."""
         self._is_concurrent = is_concurrent
         self.capacity = self._config.max_concurrent if is_concurrent else 1
-
-    def give(self, task: ScoreTask, now: float) -> None:
-        if not self.tasks:
-            self._heard_at = now  # An idle process has nothing to say.
-        task.call = None
-        self.tasks[task.request.request] = task
-        self.handle.send(task.request)
 
     def begin(self, call: Began, now: float) -> None:
         task = self.tasks[call.request]

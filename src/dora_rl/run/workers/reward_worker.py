@@ -43,7 +43,11 @@ class RewardWorker:
         threading.Thread(target=self._run_loop, name="loop", daemon=True).start()
         while not isinstance(request := self._channel.receive(), Stop):
             assert isinstance(request, ScoreRequest), f"after the first message only requests come: {request}"
-            self._answer(request)
+            scores = self._scorer.call_plain(request)
+            if self._scorer.is_async(request.per):
+                asyncio.run_coroutine_threadsafe(self._finish(scores), self._loop)
+            else:
+                self._channel.send(scores.result())
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run_loop(self) -> None:
@@ -51,13 +55,6 @@ class RewardWorker:
             self._loop.run_forever()
         finally:
             self._loop.close()
-
-    def _answer(self, request: ScoreRequest) -> None:
-        scores = self._scorer.call_plain(request)
-        if self._scorer.is_async(request.per):
-            asyncio.run_coroutine_threadsafe(self._finish(scores), self._loop)
-        else:
-            self._channel.send(scores.result())
 
     async def _finish(self, scores: Scores) -> None:
         await self._scorer.call_async(scores)
