@@ -22,6 +22,7 @@ from dora_rl.envs.scoring.reward_messages import Metric, Reason, RewardFailure
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.launch.breaking import broken
 from dora_rl.launch.protocol import WorkerSpec
+from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.live_run import resumable
 from dora_rl.run.messages import (
@@ -382,7 +383,8 @@ def make_trainer(make_setup: MakeSetup, root: Path) -> TrainerProcess:
     journal = Journal.create(layout.journal, setup.recipe)
     deaths = WorkerDeaths(3, root / "book")
     metrics: Any = Unmeasured()
-    trainer = TrainerProcess(setup, layout, journal, deaths, metrics, launch=SilentLaunch())
+    evaluations = EvaluationTracker(setup.recipe.evaluation, table(4, 0), metrics)
+    trainer = TrainerProcess(setup, layout, journal, deaths, metrics, evaluations, launch=SilentLaunch())
     trainer.is_ready = True
     return trainer
 
@@ -430,10 +432,10 @@ def test_the_next_checkpoint_waits_for_the_last_one_and_is_not_forgotten(
     trainer.step_recorded(RecordStep(is_checkpoint_due=True))
     assert [type(word) for word in told if not isinstance(word, Begin)] == [WriteCheckpoint, TrainStep]
     monkeypatch.setattr(Silent, "receive", lambda self: [CheckpointWritten(version=0, directory="x")])
-    trainer.messages()
+    trainer.read(0.0)
     assert isinstance(told[-1], WriteCheckpoint)
     assert trainer.is_checkpoint_due
-    trainer.messages()
+    trainer.read(0.0)
     assert not trainer.is_checkpoint_due
 
 
@@ -445,7 +447,7 @@ def test_a_trainer_that_died_over_a_checkpoint_is_asked_for_it_again(
     trainer._start()
     assert trainer.is_checkpoint_due
     monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
-    trainer.messages()
+    trainer.read(0.0)
     assert isinstance(trainer.handle.told[-1], WriteCheckpoint)  # type: ignore[attr-defined]
 
 
@@ -456,7 +458,7 @@ def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(
     trainer.is_ready = False
     trainer.retire(0)
     monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
-    trainer.messages()
+    trainer.read(0.0)
     assert trainer.handle.told[-1] == RetireVersion(version=0)  # type: ignore[attr-defined]
 
 

@@ -20,7 +20,7 @@ from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.received import AnyEffect
-from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
+from dora_rl.run.request_table import RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.trainer_process import TrainerProcess
@@ -70,7 +70,7 @@ class DecisionExecutor:
             follow.CoverBatches: self._cover,
         }
         self._decisions: dict[type[Decision], Callable[[Any], None]] = {
-            do.Start: self._start,
+            do.Start: lambda d: self._generate(d.trajectory, requests.begin(d).number),
             do.Move: moves.begin,
             do.Abort: self._abort,
             do.Interrupt: lambda d: instances.send(d.instance, say.InterruptAll(version=d.version)),
@@ -98,19 +98,14 @@ class DecisionExecutor:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _start(self, start: do.Start) -> None:
-        self._generate(start.trajectory, self._requests.begin(start).number)
-
     def _generate(self, trajectory: int, number: int) -> None:
         """Have a trajectory generated behind what exists of it, unless it has another request by now."""
         placed = self._requests.of(trajectory)
-        if placed is not None and placed.number == number:
-            request = self._request(number, self._requests.partial[trajectory])
-            self._instances.send(placed.instance, say.StartRequest(request=request))
-
-    def _request(self, number: int, partial: PartialTrajectory) -> Request:
-        setup, start = self._setup, partial.start
-        return Request(
+        if placed is None or placed.number != number:
+            return
+        setup, partial = self._setup, self._requests.partial[trajectory]
+        start = partial.start
+        request = Request(
             id=number,
             version=start.version,
             prompt=self._prompts[start.row].token_ids,
@@ -130,6 +125,7 @@ class DecisionExecutor:
             group=start.group,
             deadline=start.version + self._max_staleness,
         )
+        self._instances.send(placed.instance, say.StartRequest(request=request))
 
     def _abort(self, abort: do.Abort) -> None:
         """Abort a trajectory's request, at both ends of its move if it is on one: either may hold it."""

@@ -3,6 +3,7 @@
 A word about a request that the instance no longer has is dropped here, and nowhere else.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from dora_rl.run import messages as say
 from dora_rl.run.instances import InstancePhase, InstancePool, InstanceProcess
 from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PlacedRequest, RequestMoves, RequestTable
+from dora_rl.run.worker_deaths import end_if_final
 from dora_rl.store.journal_records import Completed, Progress
 
 _Handler = Callable[[InstanceProcess, Any, float, Received], None]
@@ -46,8 +48,14 @@ class InstanceInbox:
     def read(self, at: float) -> Received:
         """Everything the instances said, and then who of them is gone: last words come before a death."""
         received = Received()
-        for process, message in self._instances.messages():
-            self._handlers[type(message)](process, message, at, received)
+        for process in self._instances.processes.values():
+            for message in process.handle.receive():
+                process.heard_at = time.monotonic()
+                if isinstance(message, say.Broken):
+                    end_if_final(message)
+                    process.last_words = message.message
+                else:
+                    self._handlers[type(message)](process, message, at, received)
         for lost in self._instances.replace_lost():
             self._moves.forget_instance(lost.number)
             if lost.was_joined:
@@ -61,14 +69,15 @@ class InstanceInbox:
         self._has_store = True
         for process in self._instances.processes.values():
             if process.phase is InstancePhase.STARTING and process.spec is not None:
-                self._instances.serve(process, self._plane.window.newest)
+                process.enter(InstancePhase.LOADING)
+                process.handle.send(say.LoadVersion(version=self._plane.window.newest))
 
     def _ready(
         self, process: InstanceProcess, message: say.InstanceReady, at: float, received: Received
     ) -> None:
         process.spec = message.spec
         if self._has_store:
-            self._instances.serve(process, self._plane.window.newest)
+            self.serve_store()
 
     def _loaded(
         self, process: InstanceProcess, message: say.VersionLoaded, at: float, received: Received

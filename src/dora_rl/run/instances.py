@@ -5,10 +5,8 @@ it, and what control says to one that is not there (any more) is not sent. Knows
 """
 
 import time
-from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -17,7 +15,7 @@ from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
-from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
+from dora_rl.run.worker_deaths import WorkerDeaths, how_it_ended
 
 
 class InstancePhase(Enum):
@@ -114,22 +112,6 @@ class InstancePool:
 
     def has_joined(self, number: int) -> bool:
         return self.processes[number].phase is InstancePhase.JOINED
-
-    def messages(self) -> Iterator[tuple[InstanceProcess, Any]]:
-        """Messages that arrived from instances, in the order each instance sent them."""
-        for process in self.processes.values():
-            for message in process.handle.receive():
-                process.heard_at = time.monotonic()
-                if isinstance(message, say.Broken):
-                    end_if_final(message)
-                    process.last_words = message.message
-                else:
-                    yield process, message
-
-    def serve(self, process: InstanceProcess, version: int) -> None:
-        """Let an instance whose engine is open load its first version."""
-        process.enter(InstancePhase.LOADING)
-        process.handle.send(say.LoadVersion(version=version))
 
     # --- deaths ---------------------------------------------------------------------------------
 

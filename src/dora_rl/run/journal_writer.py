@@ -44,26 +44,21 @@ class JournalWriter:
         """Let control decide about these inputs, in order; both are durable when this returns."""
         events: list[Event] = [(told, self._plane.handle(told)) for told in inputs]
         decided = [decision for _, decisions in events for decision in decisions]
+        starting: list[Admit | Start] = []
+        for decision in decided:
+            match decision:
+                case Admit():
+                    starting.append(decision)
+                case Start(evaluation=True) if decision.group not in self._recorded:
+                    # Groups of an evaluation are never admitted, they just start.
+                    self._recorded.add(decision.group)
+                    starting.append(decision)
+        prompts = [PromptTokens(group=s.group, tokens=self._prompts[s.row].token_ids) for s in starting]
         if events or payloads:
-            self._journal.append(events, [*payloads, *self._prompts_of(decided)])
+            self._journal.append(events, [*payloads, *prompts])
         for told, decisions in events:
             self._log.watch(told, decisions)
             for watch in self._watchers:
                 watch(told, decisions)
         self._log.flush()
         return decided
-
-    def _prompts_of(self, decisions: Sequence[Decision]) -> list[PromptTokens]:
-        """The prompts of the groups that start now."""
-        return [
-            PromptTokens(group=decision.group, tokens=self._prompts[decision.row].token_ids)
-            for decision in decisions
-            if isinstance(decision, Admit)
-            or (isinstance(decision, Start) and self._is_new_evaluation(decision))
-        ]
-
-    def _is_new_evaluation(self, start: Start) -> bool:
-        is_new = start.evaluation and start.group not in self._recorded
-        if is_new:
-            self._recorded.add(start.group)
-        return is_new

@@ -35,7 +35,6 @@ from dora_rl.run.open_run import OpenRun
 from dora_rl.run.received import Received
 from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
-from dora_rl.run.trainer_inbox import TrainerInbox
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied
 
@@ -82,6 +81,7 @@ class Orchestrator:
             journal,
             self.deaths,
             self.metrics,
+            self._evaluations,
             launch=launch,
             handed=past.handed,
             retired=past.retired,
@@ -108,7 +108,6 @@ class Orchestrator:
         moves = RequestMoves(layout.root, self._instances, requests)
         close(moves.close)
         self._instance_inbox = InstanceInbox(plane, self._instances, requests, moves)
-        self._trainer_inbox = TrainerInbox(setup, self.trainer, self._evaluations, self.metrics, self.deaths)
         self._journal_writer = JournalWriter(
             plane,
             journal,
@@ -156,7 +155,14 @@ class Orchestrator:
             while not self._is_over():
                 self._await_messages()
                 self._heed_interrupts()
-                self._carry_out(self._read_messages())
+                at = self.now
+                received = Received(inputs=[*self._run.feed.offers(self._run.plane, at)])
+                received += self._instance_inbox.read(at)
+                received += self.rewards.read(at)
+                received += self.trainer.read(at)
+                received.inputs += self.deaths.faults(at)
+                received.inputs += self._tick(at)
+                self._carry_out(received)
                 self._check_progress()
             if self._run.plane.is_stranded:
                 raise exhausted(self._run.plane.window.newest, self._run.plane.steps)
@@ -165,28 +171,12 @@ class Orchestrator:
             self._journal_writer.decide(self.deaths.faults(self.now))
             raise
 
-    def _read_messages(self) -> Received:
-        """What happened since the last turn: prompts, instances, rewards, trainer, deaths, the tick."""
-        at = self.now
-        received = Received(inputs=[*self._offers(at)])
-        received += self._instance_inbox.read(at)
-        received += self.rewards.read(at)
-        received += self._trainer_inbox.read(at)
-        received.inputs += self.deaths.faults(at)
-        received.inputs += self._tick(at)
-        return received
-
     def _carry_out(self, received: Received) -> None:
         """Let control decide about inputs, make both durable, then act."""
         decisions = self._journal_writer.decide(received.inputs, received.payloads)
         # Before anything is trained on failures.
         self.rewards.failures.check()
         self._executor.carry_out(received.effects, decisions)
-
-    def _offers(self, at: float) -> list[told.PromptsOffered]:
-        plane = self._run.plane
-        queue = plane.prompts
-        return [] if plane.is_done else self._run.feed.offers(len(queue), queue.most_at_once, at)
 
     def _tick(self, at: float) -> list[told.Input]:
         has_fleet = any(map(self._instances.has_joined, self._instances.processes))
@@ -223,7 +213,8 @@ class Orchestrator:
         """Ask for the first evaluation; or go on with what was under way when the run was cut short."""
         run, journal = self._run, self._run.journal
         if not run.past.is_resumed:
-            self._carry_out(Received(inputs=[*self._offers(self.now), *self._evaluations.due(0, self.now)]))
+            at = self.now
+            self._carry_out(Received(inputs=[*run.feed.offers(run.plane, at), *self._evaluations.due(0, at)]))
             return
         lost = [
             told.InstanceLost(at=self.now, instance=instance.id, reason="the run was resumed")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input, PromptsOffered
 from dora_rl.envs.prompt_offers import GroupScores, PromptOffers
@@ -69,9 +70,12 @@ class PromptFeed:
         if self._worker is not None:
             self._worker.handle.send(message)
 
-    def offers(self, num_queued: int, most_at_once: int, at: float) -> list[PromptsOffered]:
+    def offers(self, plane: ControlPlane, at: float) -> list[PromptsOffered]:
         """Rows to offer to control now; a source in a process answers at a later turn."""
-        low_water = self._setup.data.order.low_water(most_at_once, self._setup.recipe.batch.groups)
+        if plane.is_done:
+            return []
+        order, batch, num_queued = self._setup.data.order, self._setup.recipe.batch, len(plane.prompts)
+        low_water = order.low_water(plane.prompts.most_at_once, batch.groups)
         wanted = 2 * low_water - num_queued if num_queued < low_water and not self._is_exhausted else 0
         if self._worker is not None:
             return [self._offers.offer(rows, at) for rows in self._worker.answers(wanted)]

@@ -1,5 +1,7 @@
 """The trainer's process: it is given batches, replays after a restart, and told when to write a checkpoint.
 
+What it says becomes control's inputs and effects.
+
 The journal knows every batch that was taken. A trainer that starts says which version it holds; every batch
 after that is sent again, those that were published as replays. So its death is nobody else's business:
 control goes on as if the step took longer.
@@ -10,25 +12,23 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Hand, Take
 from dora_rl.core.named import Objects
 from dora_rl.engines.requests import Sampling
 from dora_rl.launch.protocol import Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
+from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.metrics_writer import MetricsWriter
-from dora_rl.run.received import RecordStep
+from dora_rl.run.received import CoverBatches, Received, RecordStep, ServeStore
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import FinishedGroup, TakenBatch, WholeTrajectory
+from dora_rl.store.journal_records import FinishedGroup
 from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
 
 _NAME = "the trainer"
-
-TrainerMessage = (
-    say.TrainerReady | say.StepTrained | say.StepPublished | say.StepReplayed | say.CheckpointWritten
-)
 
 
 class TrainerProcess:
@@ -41,6 +41,7 @@ class TrainerProcess:
         journal: Journal,
         deaths: WorkerDeaths,
         metrics: MetricsWriter,
+        evaluations: EvaluationTracker,
         *,
         launch: Launch,
         handed: Sequence[Hand] = (),
@@ -53,6 +54,7 @@ class TrainerProcess:
         self._journal = journal
         self._deaths = deaths
         self._metrics = metrics
+        self._evaluations = evaluations
         self._launch = launch
         self._objects = dict(objects or {})
         self._handed = list(handed)
@@ -113,10 +115,7 @@ class TrainerProcess:
         has_some = {hand.group for hand in self._handed}
         self._handed = []
         if self.is_ready and self._is_open:
-            groups = tuple(
-                group_of(group, self._sampling) for group in finished if group.group not in has_some
-            )
-            self._train(say.TrainStep(batch=take.batch, groups=groups))
+            self._train(take.batch, [group for group in finished if group.group not in has_some])
 
     def hand(self, hand: Hand) -> None:
         """Send a group of a batch to come, so that training on it begins."""
@@ -178,10 +177,11 @@ class TrainerProcess:
             say.HandGroup(batch=hand.batch, group=group_of(self._journal.group(hand.group), self._sampling))
         )
 
-    def _train(self, step: say.TrainStep) -> None:
-        self.is_training, self._has_part = not step.is_replay, False
+    def _train(self, batch: int, finished: Sequence[FinishedGroup], *, is_replay: bool = False) -> None:
+        self.is_training, self._has_part = not is_replay, False
         self._busy()
-        self.handle.send(step)
+        groups = tuple(group_of(group, self._sampling) for group in finished)
+        self.handle.send(say.TrainStep(batch=batch, groups=groups, is_replay=is_replay))
 
     def _busy(self) -> None:
         if not self._num_busy:
@@ -190,9 +190,9 @@ class TrainerProcess:
 
     # --- listening ------------------------------------------------------------------------------
 
-    def messages(self) -> list[TrainerMessage]:
-        """Messages of the trainer that concern others."""
-        messages: list[TrainerMessage] = []
+    def read(self, at: float) -> Received:
+        """What the trainer said since the last turn, as inputs and effects; has it replaced if it is gone."""
+        received = Received()
         for message in self.handle.receive():
             self._heard_at = time.monotonic()
             match message:
@@ -200,56 +200,67 @@ class TrainerProcess:
                     end_if_final(message)
                     self._last_words = message.message
                 case say.TrainerReady():
-                    self._catch_up(message)
-                    messages.append(message)
-                case say.StepPublished() | say.StepReplayed():
-                    self._done()
-                    messages.append(message)
+                    self._catch_up(message.version)
+                    received.effects.append(ServeStore())
                 case say.StepTrained():
-                    messages.append(message)
+                    if self._setup.devices.is_elastic:
+                        received.inputs.append(told.Trained(at=at))
+                case say.StepReplayed():
+                    self._done()
+                    different = message.num_different or 0
+                    received.inputs.append(told.Replayed(at=at, batch=message.batch, num_different=different))
+                case say.StepPublished():
+                    self._done()
+                    self._metrics.published(message, at)
+                    self._deaths.forgive()
+                    recipe, version = self._setup.recipe, message.batch + 1
+                    received.inputs.append(told.Published(at=at, version=version, train_s=message.train_s))
+                    received.inputs += self._evaluations.due(version, at)
+                    is_due = version == recipe.steps or version % recipe.checkpoints.every == 0
+                    received.effects.append(RecordStep(is_checkpoint_due=is_due))
                 case say.CheckpointWritten():
                     self._done()
                     self._is_writing = False
                     self.checkpoint = message.directory
                     if self._wants_checkpoint:
                         self.write_checkpoint()
-                    messages.append(message)
-        return messages
+                    received.effects.append(CoverBatches(version=message.version))
+        self._restart_if_gone()
+        return received
 
     def _done(self) -> None:
         self._num_busy -= 1
         self._since = time.monotonic()
 
-    def _catch_up(self, ready: say.TrainerReady) -> None:
+    def _catch_up(self, version: int) -> None:
         """Send every batch that was taken after the version the trainer holds."""
         self.is_ready = True
-        for version in self._retired:
-            self.handle.send(say.RetireVersion(version=version))
-        for batch in self._journal.batches_after(ready.version):
+        for retired in self._retired:
+            self.handle.send(say.RetireVersion(version=retired))
+        for batch in self._journal.batches_after(version):
             if batch.is_published or self._is_open:
-                self._train(self._again(batch))
+                self._train(batch.number, batch.groups, is_replay=batch.is_published)
             if not batch.is_published:
-                self._metrics.took(_take_of(batch), batch.groups)
+                numbers = tuple(group.group for group in batch.groups)
+                staleness = tuple(batch.number - group.version for group in batch.groups)
+                self._metrics.took(
+                    Take(batch=batch.number, groups=numbers, staleness=staleness), batch.groups
+                )
         if self._wants_checkpoint:
             self.write_checkpoint()
         if self._is_open:
             for hand in self._handed:
                 self._add(hand)
 
-    def _again(self, batch: TakenBatch) -> say.TrainStep:
-        groups = tuple(group_of(group, self._sampling) for group in batch.groups)
-        return say.TrainStep(batch=batch.number, groups=groups, is_replay=batch.is_published)
-
     # --- deaths ---------------------------------------------------------------------------------
 
-    def restart_if_gone(self) -> str | None:
-        """Start the trainer again if it died, hangs or takes too long to start; returns why."""
+    def _restart_if_gone(self) -> None:
+        """Start the trainer again if it died, hangs or takes too long to start."""
         reason = self._trouble()
         if reason is not None:
             self.handle.end(within_s=0.0)
             self._deaths.count(_NAME, reason, self._log)
             self._start()
-        return reason
 
     def _trouble(self) -> str | None:
         now, patience = time.monotonic(), self._setup.recipe.patience
@@ -264,35 +275,25 @@ class TrainerProcess:
         return f"was silent for {silence_s:g} s" if now - self._heard_at > silence_s else None
 
 
-def _take_of(batch: TakenBatch) -> Take:
-    """The Take decision of a journalled batch."""
-    return Take(
-        batch=batch.number,
-        groups=tuple(group.group for group in batch.groups),
-        staleness=tuple(batch.number - group.version for group in batch.groups),
-    )
-
-
 def group_of(finished: FinishedGroup, sampling: Sampling) -> TrainGroup:
     """A journalled group as the trainer takes it: always read back, so a replay trains on the same bits."""
-    return TrainGroup(
-        id=finished.group, members=tuple(_trajectory_of(member, sampling) for member in finished.members)
-    )
-
-
-def _trajectory_of(whole: WholeTrajectory, sampling: Sampling) -> TrainTrajectory:
-    response = whole.response
-    drawn = [stretch.version for stretch in response.stretches if stretch.version is not None]
-    is_policy = response.is_policy
-    return TrainTrajectory(
-        prompt=whole.prompt,
-        response=response.tokens,
-        logprobs=response.logprobs,
-        version=drawn[0] if drawn else whole.version,
-        # What is no number is masked by the trainer, and counted.
-        reward=math.nan if whole.reward is None else whole.reward,
-        is_policy=() if all(is_policy) else is_policy,
-        is_truncated=whole.is_truncated,
-        is_cut=sampling.is_cut,
-        temperature=sampling.temperature,
-    )
+    members = []
+    for whole in finished.members:
+        response = whole.response
+        drawn = [stretch.version for stretch in response.stretches if stretch.version is not None]
+        is_policy = response.is_policy
+        members.append(
+            TrainTrajectory(
+                prompt=whole.prompt,
+                response=response.tokens,
+                logprobs=response.logprobs,
+                version=drawn[0] if drawn else whole.version,
+                # What is no number is masked by the trainer, and counted.
+                reward=math.nan if whole.reward is None else whole.reward,
+                is_policy=() if all(is_policy) else is_policy,
+                is_truncated=whole.is_truncated,
+                is_cut=sampling.is_cut,
+                temperature=sampling.temperature,
+            )
+        )
+    return TrainGroup(id=finished.group, members=tuple(members))

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.engines.errors import EngineError
 from dora_rl.engines.kinds import load_kind
 from dora_rl.engines.protocol import Engine, EngineOpening, VersionLoad
@@ -36,7 +35,6 @@ class InstanceWorker:
     def __init__(self, channel: Channel, begin: say.Begin, engine: Engine) -> None:
         self._channel = channel
         self._setup = begin.setup
-        self._number = begin.number
         self._engine = engine
         self._told: dict[int, int] = {}
         """Requests on this instance, with how many of their drawn tokens were sent."""
@@ -55,12 +53,6 @@ class InstanceWorker:
             say.LendDevice: self._pause,
             say.ReturnDevice: self._go_on,
         }
-
-    @property
-    def spec(self) -> InstanceSpec:
-        """What control is told of this instance."""
-        is_elastic = self._setup.devices.pauses(self._number)
-        return self._engine.abilities.instance_spec(self._setup.engine.limits, is_elastic=is_elastic)
 
     def run(self) -> None:
         """Obey commands and run engine steps until told to stop."""
@@ -113,23 +105,21 @@ class InstanceWorker:
         )
         del self._told[event.id]
 
-    def _untold(self, id: int) -> DrawnTokens:
-        """The tokens a request drew since it was last reported; counts them as reported."""
-        drawn = self._engine.drawn(id, self._told[id])
-        assert drawn is not None, f"request {id} ended and was not told"
-        self._told[id] += len(drawn.tokens)
-        return drawn
-
     def _report(self) -> None:
         load = self._engine.load()
-        drawn = [self._untold(id) for id in self._told]
+        untold: list[DrawnTokens] = []
+        for id, num_told in self._told.items():
+            drawn = self._engine.drawn(id, num_told)
+            assert drawn is not None, f"request {id} ended and was not told"
+            self._told[id] += len(drawn.tokens)
+            untold.append(drawn)
         self._channel.send(
             say.Report(
                 clock=load.clock,
                 kv_tokens=load.kv_tokens,
                 step_s=load.round_s or 0.0,
                 is_pressed=load.kv_tokens >= _PRESSURE * load.kv_capacity,
-                drawn=tuple(each for each in drawn if each.tokens),
+                drawn=tuple(each for each in untold if each.tokens),
             )
         )
         self._reported_at = time.monotonic()
@@ -142,7 +132,8 @@ class InstanceWorker:
             return  # It ended meanwhile, and that was told.
         kv_bytes = 0
         if command.path is None:
-            drawn = self._untold(id)
+            drawn = self._engine.drawn(id, self._told[id])
+            assert drawn is not None, f"request {id} ended and was not told"
             self._engine.abort(id)
         else:
             left = self._engine.export_file(id, Path(command.path))
@@ -229,35 +220,31 @@ def continued(request: Request, tokens: tuple[int, ...]) -> Request:
     )
 
 
-def _open(begin: say.Begin) -> Engine:
-    """Open the engine of an instance on its device; no version is resident yet."""
-    setup = begin.setup
-    tokenizer = (
-        LiveLayout(root=Path(setup.run_directory)).tokenizer if setup.recipe.response.stop_strings else None
-    )
-    return load_kind(setup.recipe.engine.kind).open(
-        EngineOpening(
-            config=setup.engine,
-            model=Path(setup.model_directory),
-            versions=StoredVersions(Path(begin.store)),
-            device=setup.devices.instance_home(begin.number),
-            num_threads=setup.devices.instance_threads,
-            stop_tokens=begin.stop_tokens,
-            tokenizer=tokenizer,
-        )
-    )
-
-
 def main(address: str) -> None:
     """Open the engine of this instance, say that it is ready, and obey commands until told to stop."""
     channel = Channel.connect(address, say.InstanceCommand)
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
+    setup, devices = begin.setup, begin.setup.devices
     with telling_why(channel):
-        with channel.kept_alive(begin.setup.recipe.patience.start_s):
-            engine = _open(begin)
+        with channel.kept_alive(setup.recipe.patience.start_s):
+            tokenizer = LiveLayout(root=Path(setup.run_directory)).tokenizer
+            # No version is resident yet.
+            engine = load_kind(setup.recipe.engine.kind).open(
+                EngineOpening(
+                    config=setup.engine,
+                    model=Path(setup.model_directory),
+                    versions=StoredVersions(Path(begin.store)),
+                    device=devices.instance_home(begin.number),
+                    num_threads=devices.instance_threads,
+                    stop_tokens=begin.stop_tokens,
+                    tokenizer=tokenizer if setup.recipe.response.stop_strings else None,
+                )
+            )
         worker = InstanceWorker(channel, begin, engine)
-        channel.send(say.InstanceReady(spec=worker.spec, pid=os.getpid()))
+        is_elastic = devices.pauses(begin.number)
+        spec = engine.abilities.instance_spec(setup.engine.limits, is_elastic=is_elastic)
+        channel.send(say.InstanceReady(spec=spec, pid=os.getpid()))
         worker.run()
     channel.leave()
 

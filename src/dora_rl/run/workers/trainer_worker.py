@@ -7,7 +7,7 @@ rank 0 publishes, writes files and speaks.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from dora_rl.run.workers.checkpoints import (
 from dora_rl.run.workers.followers import Followers
 from dora_rl.run.workers.rendezvous import join
 from dora_rl.trainer.protocol import Metrics, PolicyTrainer
+from dora_rl.trainer.train_batch import TrainGroup
 from dora_rl.trainer.trainer_factory import open_trainer
 from dora_rl.weights.protocol import VersionStore
 from dora_rl.weights.store import Store
@@ -44,26 +45,22 @@ class RankSteps:
         """Ids of groups taken in for the step in progress."""
         self._busy_s = 0.0
 
-    def add(self, command: say.HandGroup) -> None:
-        """Take in one group of a step to come."""
+    def add(self, batch: int, groups: Sequence[TrainGroup]) -> None:
+        """Take in groups of a step; once it has all of them its updates are made, or queued on the device."""
         began = time.monotonic()
-        self._begin(command.batch)
-        self._added.add(command.group.id)
-        self.trainer.add([command.group])
+        assert batch == self.trainer.version, f"batch {batch} for a trainer of {self.trainer.version}"
+        if not self._added:
+            self.trainer.begin_step(self._setup.recipe.batch.groups)
+        missing = [group for group in groups if group.id not in self._added]
+        self._added |= {group.id for group in missing}
+        self.trainer.add(missing)
         self._busy_s += time.monotonic() - began
 
-    def abandon(self, command: say.AbandonStep) -> None:
+    def abandon(self) -> None:
         """Undo what was taken in since the last step, as if its first group had not come."""
         if self._added:
             self.trainer.abandon_step()
         self._added, self._busy_s = set(), 0.0
-
-    def train(self, command: say.TrainStep) -> None:
-        """Take in the rest of a step's groups: its updates are then made, or queued on the device."""
-        began = time.monotonic()
-        self._begin(command.batch)
-        self.trainer.add([group for group in command.groups if group.id not in self._added])
-        self._busy_s += time.monotonic() - began
 
     def finish(self) -> tuple[Metrics, float]:
         """End the step; returns its metrics and the seconds it took in all."""
@@ -76,11 +73,6 @@ class RankSteps:
     def take_checkpoint(self) -> PendingCheckpoint | None:
         """Take a checkpoint of the last version, for rank 0 to write."""
         return take_checkpoint(self.trainer, self._layout.checkpoints)
-
-    def _begin(self, batch: int) -> None:
-        assert batch == self.trainer.version, f"batch {batch} for a trainer of {self.trainer.version}"
-        if not self._added:
-            self.trainer.begin_step(self._setup.recipe.batch.groups)
 
 
 class TrainerWorker:
@@ -97,20 +89,12 @@ class TrainerWorker:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._writing: Future[None] = self._writer.submit(steps.trainer.prepare_checkpoints)
         self._obey: dict[type, Callable[[Any], None]] = {
-            say.HandGroup: steps.add,
-            say.AbandonStep: steps.abandon,
+            say.HandGroup: lambda command: steps.add(command.batch, [command.group]),
+            say.AbandonStep: lambda command: steps.abandon(),
             say.TrainStep: self._train,
             say.WriteCheckpoint: self._checkpoint,
             say.RetireVersion: self._retire,
         }
-
-    def ready(self) -> say.TrainerReady:
-        """Publish the initial version if it is not, and say that the trainer is ready."""
-        if not self._steps.trainer.version:
-            initial = self._steps.trainer.served_tensors()
-            if not self._store.versions:
-                self._store.publish(0, initial)
-        return say.TrainerReady(version=self._steps.trainer.version, pid=os.getpid())
 
     def run(self) -> None:
         """Obey commands until told to stop."""
@@ -124,7 +108,7 @@ class TrainerWorker:
                 self._obey[type(command)](command)
 
     def _train(self, command: say.TrainStep) -> None:
-        self._steps.train(command)
+        self._steps.add(command.batch, command.groups)
         if command.is_replay:
             self._steps.finish()
             self._channel.send(say.StepReplayed(batch=command.batch, num_different=self._publish()))
@@ -181,8 +165,15 @@ def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
     setup = begin.setup
     with Store(Path(begin.store)) as store:
         with channel.kept_alive(setup.recipe.patience.start_s):
-            worker = TrainerWorker(channel, setup, _opened(begin), store, followers)
-            channel.send(worker.ready())
+            steps = _opened(begin)
+            trainer = steps.trainer
+            worker = TrainerWorker(channel, setup, steps, store, followers)
+            if not trainer.version:
+                # Put together by all ranks, also where it is published already.
+                initial = trainer.served_tensors()
+                if not store.versions:
+                    store.publish(0, initial)
+            channel.send(say.TrainerReady(version=trainer.version, pid=os.getpid()))
         worker.run()
 
 
@@ -194,11 +185,11 @@ def follow(channel: Channel, begin: say.Begin) -> None:
     while not isinstance(command := channel.receive(), say.Stop):
         match command:
             case say.HandGroup():
-                steps.add(command)
+                steps.add(command.batch, [command.group])
             case say.AbandonStep():
-                steps.abandon(command)
+                steps.abandon()
             case say.TrainStep():
-                steps.train(command)
+                steps.add(command.batch, command.groups)
                 steps.finish()
                 steps.trainer.served_tensors()
             case say.WriteCheckpoint():
