@@ -30,7 +30,14 @@ def main(address: str) -> None:
                 # Each piece has a limit of its own, which the owner keeps.
                 with channel.kept_alive(math.inf):
                     if isinstance(command, PlanRun):
-                        planner = _planner(command, channel)
+                        # Not before there is somebody to be told that torch, with which it comes, is missing.
+                        try:
+                            from dora_rl.prepare import planner as planning
+                        except ModuleNotFoundError as error:
+                            raise missing_package(error, needed_for="training") or error from error
+                        planner = planning.RunPlanner(
+                            command.recipe, command.run_directory, channel.send, command.given
+                        )
                         channel.send(Planned(plan=planner.plan()))
                     else:
                         assert planner is not None, "a run is planned first"
@@ -40,15 +47,6 @@ def main(address: str) -> None:
             # Its sentence is all there is to say; a traceback would stand beside it on the owner's terminal.
             channel.send(broken(error))
             channel.leave(1)
-
-
-def _planner(command: PlanRun, channel: Channel) -> "RunPlanner":
-    # Not before there is somebody to be told that torch, with which it comes, is not installed.
-    try:
-        from dora_rl.prepare.planner import RunPlanner
-    except ModuleNotFoundError as error:
-        raise missing_package(error, needed_for="training") or error from error
-    return RunPlanner(command.recipe, command.run_directory, channel.send, command.given)
 
 
 if __name__ == "__main__":
