@@ -91,6 +91,25 @@ def test_a_tracker_of_the_users_own_gets_every_row_and_is_closed(tmp_path: Path)
     assert (tmp_path / "demo-1").read_text() == "1 0.5\n"
 
 
+def test_a_tracker_of_the_users_own_that_raises_is_named_and_still_closed(tmp_path: Path) -> None:
+    (tmp_path / "rash.py").write_text(
+        "from pathlib import Path\n"
+        "class Rash:\n"
+        "    def __init__(self, run, recipe): pass\n"
+        "    def __call__(self, values, step): values['reward']\n"
+        "    def close(self): (Path(__file__).parent / 'closed').touch()\n"
+    )
+    path, name = tmp_path / "metrics.jsonl", f"{tmp_path}/rash.py:Rash"
+    path.write_text('{"step": 1, "eval/reward": 0.5}\n')
+    with (
+        pytest.raises(UserError, match=r"rash\.py:Rash' raised KeyError at step 1: 'reward'") as raised,
+        Trackers([name], run="demo-1", recipe=Recipe(model="tiny"), metrics=MetricsTail(path)),
+    ):
+        pass
+    assert "evaluation" in str(raised.value.hint)
+    assert (tmp_path / "closed").exists()
+
+
 def test_a_misspelt_tracker_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="names 'wandbb'") as raised:
         RunSettings(trackers=("wandbb",))

@@ -25,6 +25,7 @@ Opened = tuple[Log, Callable[[], None]]
 """An open tracker: the function that logs the values of a step, and the one that ends it."""
 
 _PROJECT = "dora-rl"
+_OTHER_ROWS = "an evaluation is a row too, with other values than a step's: values.get(...)"
 
 
 class Trackers(AbstractContextManager["Trackers"]):
@@ -47,9 +48,11 @@ class Trackers(AbstractContextManager["Trackers"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pass_on()
-        for _, end in self._opened:
-            end()
+        try:
+            self._pass_on()
+        finally:
+            for _, end in self._opened:
+                end()
 
     def _pass_on(self) -> None:
         if not self._opened:
@@ -70,7 +73,22 @@ def _open(name: str, run: str, recipe: Mapping[str, Any]) -> Opened:
     log = load_named(name)(run=run, recipe=dict(recipe))
     if not callable(log):
         raise UserError(f"the tracker '{name}' returned nothing to call", hint="return log(values, step)")
-    return log, getattr(log, "close", lambda: None)
+    return _guarded(log, name), getattr(log, "close", lambda: None)
+
+
+def _guarded(log: Log, name: str) -> Log:
+    """A tracker of the user's own whose errors say that they are its own."""
+
+    def guarded(values: dict[str, float], step: int) -> None:
+        try:
+            log(values, step)
+        except Exception as error:
+            raise UserError(
+                f"the tracker '{name}' raised {type(error).__name__} at step {step}: {error}",
+                hint=_OTHER_ROWS if isinstance(error, KeyError) else None,
+            ) from error
+
+    return guarded
 
 
 def _imported(name: str) -> Any:
