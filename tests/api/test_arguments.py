@@ -73,8 +73,10 @@ def test_names_of_trl_mean_what_they_mean_there(given, read):
 
 
 def test_what_has_no_counterpart_is_refused_with_the_reason():
-    with pytest.raises(ConfigError, match="num_iterations"):
-        asked(num_iterations=4)
+    for name in ("num_iterations", "bf16", "args"):
+        with pytest.raises(ConfigError, match=f"there is no '{name}' here") as refused:
+            asked(**{name: 4})
+        assert refused.value.hint
     with pytest.raises(ConfigError, match="no whole groups"):
         asked(per_device_train_batch_size=3, num_generations=8)
 

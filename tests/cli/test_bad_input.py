@@ -128,3 +128,15 @@ def test_a_usage_error_exits_with_two(dora: Dora, arguments: list[str]) -> None:
     called = dora("simulate", *arguments)
     assert called.exit_code == 2
     assert "Traceback" not in called.err
+
+
+def test_a_section_that_is_none_is_answered_with_each_section_once(dora: Dora) -> None:
+    called = dora("keys", "frobnication")
+    check(called, "a recipe has no section 'frobnication'")
+    assert called.err.count("algorithm.loss,") == 1
+
+
+def test_an_argument_of_trl_is_answered_with_the_key(dora: Dora) -> None:
+    called = dora("simulate", "--set=num_generations=4")
+    check(called, "unknown key 'num_generations'")
+    assert "what TRL calls 'num_generations' is 'batch.group_size' here" in called.err

@@ -131,6 +131,7 @@ def test_a_built_in_name_is_no_directory(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
+        ("num_generations: 8", "unknown key 'num_generations'", "is 'batch.group_size' here"),
         ("optimizer: {learning_rat: 1}", "unknown key 'optimizer.learning_rat'", "learning_rate"),
         ("data: {train: {nam: count}}", "unknown key 'data.train.nam'", "data.train.name"),
         ("data: {}", "'data.train' is missing", "give it a value"),

@@ -25,7 +25,7 @@ def keys(
     every = list(sections(Recipe))
     shown = [each for each in every if section is None or f"{each.path}.".startswith(f"{section}.")]
     if not shown:
-        known = [each.path for each in every if each.path]
+        known = list(dict.fromkeys(each.path for each in every if each.path))
         hint = did_you_mean(section or "", known, "it has")
         raise UserError(f"a recipe has no section '{section}'", hint=hint)
     for each in shown:

@@ -33,6 +33,10 @@ KEYS = {
 """TRL's arguments that mean exactly what one recipe key means, by name."""
 
 _REFUSED = {
+    "args": "give what a GRPOConfig holds as keywords of their own: learning_rate=1e-6, num_generations=8",
+    "bf16": "the precision is trainer.serving_dtype, bfloat16 or float32",
+    "fp16": "the precision is trainer.serving_dtype, bfloat16 or float32",
+    "logging_steps": "every step is logged, to metrics.jsonl and to run.trackers",
     "num_iterations": "a trajectory is trained on once; batch.updates splits a batch into several updates",
     "num_train_epochs": "a run is as long as `steps` says; rows come again when all were used",
     "per_device_eval_batch_size": "evaluation runs on the rollout engine, whose slots are cluster.slots",

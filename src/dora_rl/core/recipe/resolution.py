@@ -6,7 +6,8 @@ and so may the order of the rows; a group of one keeps one member. `recipe_of` f
 recipe a run leaves behind needs no preset to be read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import is_place
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
+from dora_rl.core.recipe.aliases import suggestion
 from dora_rl.core.recipe.data import SourceConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import preset
@@ -64,7 +66,8 @@ def recipe_tree(name: str) -> tuple[Tree, Path, str]:
 def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
     """A copy of the tree with keys set, by any unambiguous end of their paths; the last preset wins."""
     others = {key: value for key, value in values.items() if key not in _PRESET_KEYS}
-    changed = assigned(with_preset_keys(tree), others, Recipe)
+    with _hints_for_trl_names(others):
+        changed = assigned(with_preset_keys(tree), others, Recipe)
     for key in _PRESET_KEYS:
         if key in values:
             changed["algorithm"] = _as_mapping(changed.get("algorithm", {})) | {"preset": values[key]}
@@ -121,7 +124,20 @@ def recipe_of(tree: Tree, source: str) -> Recipe:
             if schedule.get("total_updates") is None and (total := _total_updates(tree)) is not None:
                 falling = {"learning_rate_schedule": {"total_updates": total}}
                 tree = laid_over(tree, {"optimizer": falling})
-    return build(Recipe, tree, source)
+    with _hints_for_trl_names(tree):
+        return build(Recipe, tree, source)
+
+
+@contextmanager
+def _hints_for_trl_names(names: Iterable[str]) -> Iterator[None]:
+    """Where an unknown key is an argument of TRL's, the hint is what to write instead."""
+    try:
+        yield
+    except ConfigError as error:
+        for name in names:
+            if error.message.endswith(f"unknown key '{name}'"):
+                error.hint = suggestion(name) or error.hint
+        raise
 
 
 def laid_over(base: Tree, top: Tree) -> Tree:
