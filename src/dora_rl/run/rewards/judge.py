@@ -83,7 +83,19 @@ class Judge:
                 case.values |= {scores.function: scores.values[position] for scores in result.scores}
                 case.failures += result.failures
                 case.num_waiting -= 1
-            judgements += [self._judgement(case) for case in cases if case.num_waiting == 0]
+                if case.num_waiting:
+                    continue
+                # In the order of the weights, not of the answers: floating-point sums depend on it.
+                values = [(weight, case.values.get(name)) for name, weight in self._weights.items()]
+                terms = [weight * value for weight, value in values if value is not None]
+                judgement = Judgement(
+                    trajectory=case.trajectory,
+                    reward=sum(terms) if terms and not case.failures else None,
+                    values=case.values,
+                    failures=tuple(case.failures),
+                    metrics=tuple(case.metrics),
+                )
+                judgements.append(judgement)
         return judgements
 
     def _ask(self, per: Per, cases: list[_Case]) -> None:
@@ -91,18 +103,3 @@ class Judge:
         items = tuple(case.item for case in cases)
         self._pool.submit(ScoreRequest(request=self._num_requests, per=per, items=items))
         self._num_requests += 1
-
-    def _judgement(self, case: _Case) -> Judgement:
-        # In the order of the weights, whatever order they answered in: floating-point sums depend on it.
-        terms = [
-            weight * value
-            for name, weight in self._weights.items()
-            if (value := case.values.get(name)) is not None
-        ]
-        return Judgement(
-            trajectory=case.trajectory,
-            reward=sum(terms) if terms and not case.failures else None,
-            values=case.values,
-            failures=tuple(case.failures),
-            metrics=tuple(case.metrics),
-        )

@@ -5,6 +5,7 @@ as replays: they are trained on again and published no more. A version is said t
 Where the trainer has several ranks, this is rank 0: it starts the others, and is the only one that speaks.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,8 +29,20 @@ def main(address: str) -> None:
     with telling_why(channel), Followers(channel, begin, LocalLaunch(in_own_group=False)) as followers:
         with channel.kept_alive(begin.setup.recipe.patience.start_s):
             # Torch takes seconds to import; the other ranks are at it already.
-            from dora_rl.run.workers.trainer_worker import lead
-        lead(channel, begin, followers)
+            from dora_rl.run.workers.trainer_worker import TrainerWorker, open_rank
+            from dora_rl.weights.store import Store
+        with Store(Path(begin.store)) as store:
+            with channel.kept_alive(begin.setup.recipe.patience.start_s):
+                steps = open_rank(begin)
+                trainer = steps.trainer
+                worker = TrainerWorker(channel, begin.setup, steps, store, followers)
+                if not trainer.version:
+                    # Put together by all ranks, also where it is published already.
+                    initial = trainer.served_tensors()
+                    if not store.versions:
+                        store.publish(0, initial)
+                channel.send(say.TrainerReady(version=trainer.version, pid=os.getpid()))
+            worker.run()
     rendezvous.unlink(missing_ok=True)
     channel.leave()
 

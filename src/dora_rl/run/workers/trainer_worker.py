@@ -5,7 +5,6 @@ rank 0 publishes, writes files and speaks.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +30,6 @@ from dora_rl.trainer.protocol import Metrics, PolicyTrainer
 from dora_rl.trainer.train_batch import TrainGroup
 from dora_rl.trainer.trainer_factory import open_trainer
 from dora_rl.weights.protocol import VersionStore
-from dora_rl.weights.store import Store
 
 
 class RankSteps:
@@ -160,26 +158,9 @@ class TrainerWorker:
             self._store.retire(command.version)
 
 
-def lead(channel: Channel, begin: say.Begin, followers: Followers) -> None:
-    """Be rank 0: open the trainer where it left off, say that it is ready, and obey."""
-    setup = begin.setup
-    with Store(Path(begin.store)) as store:
-        with channel.kept_alive(setup.recipe.patience.start_s):
-            steps = _opened(begin)
-            trainer = steps.trainer
-            worker = TrainerWorker(channel, setup, steps, store, followers)
-            if not trainer.version:
-                # Put together by all ranks, also where it is published already.
-                initial = trainer.served_tensors()
-                if not store.versions:
-                    store.publish(0, initial)
-            channel.send(say.TrainerReady(version=trainer.version, pid=os.getpid()))
-        worker.run()
-
-
 def follow(channel: Channel, begin: say.Begin) -> None:
     """Be another rank: obey the same commands until told to stop, and let rank 0 speak."""
-    steps = _opened(begin)
+    steps = open_rank(begin)
     if not steps.trainer.version:
         steps.trainer.served_tensors()
     while not isinstance(command := channel.receive(), say.Stop):
@@ -198,7 +179,8 @@ def follow(channel: Channel, begin: say.Begin) -> None:
                 pass  # The store is rank 0's.
 
 
-def _opened(begin: say.Begin) -> RankSteps:
+def open_rank(begin: say.Begin) -> RankSteps:
+    """Open one rank's part of the trainer, where the newest checkpoint left off."""
     setup, rank = begin.setup, begin.number
     layout = LiveLayout(root=Path(setup.run_directory))
     torch.set_num_threads(setup.devices.trainer_threads)
