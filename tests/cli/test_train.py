@@ -76,6 +76,7 @@ def check(called: Any, message: str, hint: str = "") -> None:
         (["recipe.yaml", "--set", "stepps=3"], "unknown key 'stepps'", "did you mean 'steps'"),
         (["recipe.yaml", "--set", "model=missing"], "there is no model 'missing'", "tiny"),
         (["recipe.yaml", "--set", "model=tinny"], "there is no model 'tinny'", "did you mean 'tiny'?"),
+        (["recipe.yaml", "--set", "model=Qwen2.5-7B"], "no model is named to train", "tiny"),
         (["recipe.yaml", "--set", "model=."], "no config.json", "Hugging Face format"),
         (["recipe.yaml", "--set", "data.train.name=none.jsonl"], "there is no file none.jsonl", "path"),
         (["recipe.yaml", "--set", "data.train.name=cuont"], "there is no task 'cuont'", "count"),

@@ -39,6 +39,9 @@ def no_such_model(name: str) -> ModelError:
     """The error for an unknown model: names the built-in one it resembles, or what could be given."""
     near = get_close_matches(name, BUILT_IN_MODELS, n=1)
     known = f"give a directory in Hugging Face format, or {' or '.join(BUILT_IN_MODELS)}: --set model=..."
+    if name == Recipe().model:
+        # Nobody needs to have written it: it is what the simulator takes where no model is named.
+        return ModelError(f"no model is named to train; '{name}' is only simulated", hint=known)
     return ModelError(f"there is no model '{name}'", hint=f"did you mean '{near[0]}'?" if near else known)
 
 
