@@ -107,7 +107,7 @@ def loss_and_gradients(
     """Of one micro-batch; gradients by trajectory."""
     tokens = pack(batch, dtype)
     weights_T = token_weights(aggregation, tokens.trajectory_T, len(batch), counts)
-    total = (loss_of(loss)(tokens).loss_T * weights_T).sum()
+    total = (loss_of(loss).function(tokens).loss_T * weights_T).sum()
     total.backward()
     gradient_T = tokens.logprobs_T.grad
     assert gradient_T is not None

@@ -20,7 +20,7 @@ every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=lam
 @given(batch=batches())
 def test_aggregation_equals_the_reference(aggregation: AggregationConfig, batch: list[Trajectory]) -> None:
     loss, _ = loss_and_gradients(batch, LOSS_CONFIGS[0], aggregation, counts_of(batch))
-    terms = loss_of(LOSS_CONFIGS[0])(pack(batch)).loss_T.split([len(t.logprobs) for t in batch])
+    terms = loss_of(LOSS_CONFIGS[0]).function(pack(batch)).loss_T.split([len(t.logprobs) for t in batch])
     # Weights are float32.
     assert loss == pytest.approx(batch_loss([x.tolist() for x in terms], aggregation), rel=1e-6, abs=1e-6)
 

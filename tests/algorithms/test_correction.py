@@ -95,6 +95,6 @@ def test_a_corrected_loss_is_the_loss_times_the_weights(
     tokens = pack(batch)
     assert tokens.proximal_logprobs_T is not None
     terms, found = corrected(loss_of(config), tokens, tokens.proximal_logprobs_T, correction_config)
-    plain = loss_of(config)(replace(tokens, behaviour_logprobs_T=tokens.proximal_logprobs_T))
+    plain = loss_of(config).function(replace(tokens, behaviour_logprobs_T=tokens.proximal_logprobs_T))
     assert torch.equal(terms.loss_T, plain.loss_T * found.weights_T)
     assert torch.equal(terms.ratio_T, plain.ratio_T)

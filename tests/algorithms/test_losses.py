@@ -37,7 +37,7 @@ def test_every_loss_is_checked() -> None:
 @given(batch=batches())
 def test_loss_and_gradient_equal_the_reference(config: AnyLossConfig, batch: list[Trajectory]) -> None:
     tokens = pack(batch)
-    terms = loss_of(config)(tokens)
+    terms = loss_of(config).function(tokens)
     expected = [term for t in batch for term in REFERENCES[type(config)](t, config)]
     assert terms.loss_T.tolist() == pytest.approx([loss for loss, _ in expected], rel=1e-9, abs=1e-12)
     slopes = [slope for _, slope in expected]
@@ -47,9 +47,11 @@ def test_loss_and_gradient_equal_the_reference(config: AnyLossConfig, batch: lis
 @every_loss
 @given(batch=batches())
 def test_float32_is_close_to_float64(config: AnyLossConfig, batch: list[Trajectory]) -> None:
-    narrow = loss_of(config)(pack(batch, torch.float32)).loss_T
+    narrow = loss_of(config).function(pack(batch, torch.float32)).loss_T
     assert narrow.dtype == torch.float32
-    assert narrow.tolist() == pytest.approx(loss_of(config)(pack(batch)).loss_T.tolist(), rel=1e-4, abs=1e-4)
+    assert narrow.tolist() == pytest.approx(
+        loss_of(config).function(pack(batch)).loss_T.tolist(), rel=1e-4, abs=1e-4
+    )
 
 
 @every_loss
@@ -61,7 +63,7 @@ def test_on_policy_the_gradient_is_the_policy_gradient(
         # Shares and a bound below 1 act on-policy too, on purpose.
         config = ToprConfig(level=config.level)
     tokens = pack(batch)
-    terms = loss_of(config)(tokens)
+    terms = loss_of(config).function(tokens)
     assert gradient(terms.loss_T, tokens) == (-tokens.advantages_T).tolist()
     assert terms.ratio_T.tolist() == [1.0] * len(tokens.logprobs_T)
     assert not terms.is_clipped_low_T.any()
@@ -74,9 +76,9 @@ def test_the_order_of_trajectories_does_not_matter(
     config: AnyLossConfig, batch: list[Trajectory], data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(len(batch))))
-    before = loss_of(config)(pack(batch)).loss_T.split([len(t.logprobs) for t in batch])
+    before = loss_of(config).function(pack(batch)).loss_T.split([len(t.logprobs) for t in batch])
     shuffled = [batch[i] for i in order]
-    after = loss_of(config)(pack(shuffled)).loss_T.split([len(t.logprobs) for t in shuffled])
+    after = loss_of(config).function(pack(shuffled)).loss_T.split([len(t.logprobs) for t in shuffled])
     assert [x.tolist() for x in after] == [before[i].tolist() for i in order]
 
 
@@ -90,8 +92,8 @@ def test_masked_tokens_have_no_influence(
     keep_T = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), dtype=torch.bool)
     clean = gathered(tokens, tokens.logprobs_T, keep_T)
     soiled_T = torch.where(keep_T, tokens.logprobs_T.detach(), torch.nan).requires_grad_()
-    terms = loss_of(config)(gathered(tokens, soiled_T, keep_T))
-    assert terms.loss_T.tolist() == loss_of(config)(clean).loss_T.tolist()
+    terms = loss_of(config).function(gathered(tokens, soiled_T, keep_T))
+    assert terms.loss_T.tolist() == loss_of(config).function(clean).loss_T.tolist()
     (gradient_T,) = torch.autograd.grad(terms.loss_T.sum(), soiled_T)
     assert torch.isfinite(gradient_T).all()
     assert (gradient_T[~keep_T] == 0).all()
@@ -117,7 +119,7 @@ def test_extreme_logprobs_stay_finite(config: AnyLossConfig, gap: float, advanta
     far = tuple(p - gap for p in logprobs)
     batch = [Trajectory(advantage=advantage, logprobs=logprobs, behaviour=far, proximal=far[::-1])]
     tokens = pack(batch, torch.float32)
-    terms = loss_of(config)(tokens)
+    terms = loss_of(config).function(tokens)
     assert torch.isfinite(terms.loss_T).all()
     assert torch.isfinite(terms.ratio_T).all()
     assert torch.isfinite(torch.tensor(gradient(terms.loss_T, tokens))).all()
@@ -127,15 +129,15 @@ def test_extreme_logprobs_stay_finite(config: AnyLossConfig, gap: float, advanta
 def test_trajectories_without_tokens_are_no_trouble(config: AnyLossConfig) -> None:
     empty = Trajectory(advantage=1.0, logprobs=(), behaviour=(), proximal=())
     one = Trajectory(advantage=1.0, logprobs=(-1.0,), behaviour=(-1.1,), proximal=(-1.05,))
-    alone = loss_of(config)(pack([one])).loss_T.tolist()
-    assert loss_of(config)(pack([empty, one, empty])).loss_T.tolist() == alone
-    assert loss_of(config)(pack([empty, empty])).loss_T.tolist() == []
+    alone = loss_of(config).function(pack([one])).loss_T.tolist()
+    assert loss_of(config).function(pack([empty, one, empty])).loss_T.tolist() == alone
+    assert loss_of(config).function(pack([empty, empty])).loss_T.tolist() == []
 
 
 @every_loss
 @given(batch=batches())
 def test_ratio_and_flags_carry_no_gradient(config: AnyLossConfig, batch: list[Trajectory]) -> None:
-    terms = loss_of(config)(pack(batch))
+    terms = loss_of(config).function(pack(batch))
     assert not terms.ratio_T.requires_grad
     assert terms.is_clipped_low_T.dtype == terms.is_clipped_high_T.dtype == torch.bool
 
@@ -143,7 +145,7 @@ def test_ratio_and_flags_carry_no_gradient(config: AnyLossConfig, batch: list[Tr
 @given(batch=batches())
 def test_ppo_flags_are_the_tokens_without_gradient(batch: list[Trajectory]) -> None:
     tokens = pack(batch)
-    terms = loss_of(PpoConfig(dual_clip=2.0))(tokens)
+    terms = loss_of(PpoConfig(dual_clip=2.0)).function(tokens)
     is_clipped_T = terms.is_clipped_low_T | terms.is_clipped_high_T
     has_none_T = torch.tensor(gradient(terms.loss_T, tokens), dtype=torch.float64) == 0
     assert torch.equal(is_clipped_T, has_none_T & (tokens.advantages_T != 0))
@@ -173,14 +175,16 @@ def test_without_bounds_stale_tokens_give_the_true_gradient(config: AnyLossConfi
         trajectory_T=torch.arange(6),
         num_trajectories=6,
     )
-    (estimate,) = torch.autograd.grad((loss_of(config)(tokens).loss_T * old_logits.softmax(0)).sum(), logits)
+    (estimate,) = torch.autograd.grad(
+        (loss_of(config).function(tokens).loss_T * old_logits.softmax(0)).sum(), logits
+    )
     assert torch.allclose(estimate, truth, rtol=1e-9, atol=1e-12)
 
 
 def test_decoupled_ppo_without_a_proximal_policy_is_refused() -> None:
     tokens = replace(pack([Trajectory(advantage=1, logprobs=(-1,), behaviour=(-1,), proximal=(-1,))]))
     with pytest.raises(AssertionError, match="proximal_logprobs_T"):
-        loss_of(DecoupledPpoConfig())(replace(tokens, proximal_logprobs_T=None))
+        loss_of(DecoupledPpoConfig()).function(replace(tokens, proximal_logprobs_T=None))
 
 
 def test_tokens_that_do_not_fit_together_are_refused() -> None:

@@ -20,6 +20,7 @@ from dora_rl.trainer.checkpoint import (
     take_snapshot,
     write_snapshot,
 )
+from dora_rl.trainer.examples import prepared
 from dora_rl.trainer.export import prepare_serving, served_on_host
 from dora_rl.trainer.host_memory import HostMemory
 from dora_rl.trainer.train_batch import TrainBatch
@@ -83,10 +84,11 @@ def test_the_host_never_waits_inside_a_micro_batch(
     # Compiles, fills caches and allocates; the step after it does not.
     trainer.train(make_batch())
     trainer.begin_step(4)
-    prepared = trainer._prepared(make_batch(version=1).groups)
+    groups = make_batch(version=1).groups
+    ready = prepared(groups, trainer._scorer.scores_of(groups), algorithm)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        trainer._run(prepared.examples)
+        trainer._run(ready.examples)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     trainer.abandon_step()

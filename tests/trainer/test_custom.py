@@ -145,7 +145,7 @@ def test_no_tokens_are_no_reason_to_call_it() -> None:
         trajectory_T=torch.zeros(0, dtype=torch.int64),
         num_trajectories=1,
     )
-    assert load_loss(own_loss("grpo"))(tokens).loss_T.shape == (0,)
+    assert load_loss(own_loss("grpo")).function(tokens).loss_T.shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -231,5 +231,5 @@ def test_a_loss_of_the_users_own_is_the_same_on_each_way_of_cutting_tokens() -> 
         )
         for rows in (slice(0, 3), slice(3, 6))
     )
-    apart = torch.cat([loss(first).loss_T, loss(second).loss_T])
-    assert torch.equal(loss(tokens).loss_T, apart)
+    apart = torch.cat([loss.function(first).loss_T, loss.function(second).loss_T])
+    assert torch.equal(loss.function(tokens).loss_T, apart)

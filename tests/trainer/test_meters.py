@@ -30,7 +30,7 @@ def measured(newer_P: torch.Tensor, older_P: torch.Tensor, staleness_P: torch.Te
         num_trajectories=len(newer_P),
     )
     meters = LossMeters(torch.device("cpu"))
-    meters.add_terms(tokens, newer_P, ones_P, loss_of(PpoConfig(clip_high=0.2))(seen))
+    meters.add_terms(tokens, newer_P, ones_P, loss_of(PpoConfig(clip_high=0.2)).function(seen))
     return meters.totals(Alone())
 
 

@@ -67,5 +67,5 @@ def corrected(
     found = correction(
         tokens.behaviour_logprobs_T, trainer_logprobs_T, tokens.trajectory_T, tokens.num_trajectories, config
     )
-    terms = loss(replace(tokens, behaviour_logprobs_T=trainer_logprobs_T.detach()))
+    terms = loss.function(replace(tokens, behaviour_logprobs_T=trainer_logprobs_T.detach()))
     return replace(terms, loss_T=terms.loss_T * found.weights_T), found

@@ -75,9 +75,6 @@ class Loss:
     is_users: bool = False
     """Whether the loss is the user's own: a result of it that is no number is an error."""
 
-    def __call__(self, tokens: LossTokens) -> LossTerms:
-        return self.function(tokens)
-
 
 MAX_LOG_RATIO = 20.0
 """Bound on log ratios: `exp(20)` is 5e8, out of every clip range, and does not overflow."""

@@ -71,14 +71,6 @@ class PreparedExamples:
     examples: list[Example] = field(default_factory=list)
     masked: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def counts(self) -> BatchCounts:
-        """Numbers of tokens and trajectories that are trained on."""
-        return BatchCounts(
-            num_tokens=sum(len(each.weights_P) for each in self.examples),
-            num_trajectories=len(self.examples),
-        )
-
 
 def mask_of(trajectory: TrainTrajectory, algorithm: AlgorithmConfig) -> str | None:
     """Why a trajectory has no token in the loss, or None where it has."""
@@ -116,33 +108,23 @@ def prepared(
     group_N = torch.tensor([places[i] for i in ranked], dtype=torch.int64)
     is_trained_N = torch.tensor([reasons[i] is None for i in ranked], dtype=torch.bool)
     advantages = _advantages(*known, rewards_N, group_N, is_trained_N, own_advantage or algorithm.advantage)
-    found = dict(zip(ranked, advantages, strict=True))
-    return PreparedExamples(
-        examples=[
-            _example(members[i], places[i], scores[i], found[i], algorithm.aggregation)
-            for i, reason in enumerate(reasons)
-            if reason is None
-        ],
-        masked=dict(Counter(reason for reason in reasons if reason is not None)),
-    )
 
-
-def _example(
-    trajectory: TrainTrajectory,
-    place: int,
-    scores: TokenScores,
-    found: tuple[Tensor, Tensor | None],
-    aggregation: AggregationConfig,
-) -> Example:
-    advantages_P, returns_P = found
-    return Example(
-        trajectory=trajectory,
-        place=place,
-        advantages_P=advantages_P,
-        weights_P=trajectory.loss_weight * _weights(aggregation, len(advantages_P)),
-        scores=scores,
-        returns_P=returns_P,
-    )
+    examples = []
+    for i, (advantages_P, returns_P) in zip(ranked, advantages, strict=True):
+        if reasons[i] is None:
+            own_tokens = torch.zeros(len(advantages_P), dtype=torch.int64)
+            weights_P = token_weights(algorithm.aggregation, own_tokens, 1, _ALONE)
+            examples.append(
+                Example(
+                    trajectory=members[i],
+                    place=places[i],
+                    advantages_P=advantages_P,
+                    weights_P=members[i].loss_weight * weights_P,
+                    scores=scores[i],
+                    returns_P=returns_P,
+                )
+            )
+    return PreparedExamples(examples=examples, masked=dict(Counter(filter(None, reasons))))
 
 
 def batch_scale(config: AggregationConfig, counts: BatchCounts) -> float:
@@ -153,10 +135,6 @@ def batch_scale(config: AggregationConfig, counts: BatchCounts) -> float:
 
 
 _ALONE = BatchCounts(num_tokens=1, num_trajectories=1)
-
-
-def _weights(config: AggregationConfig, num_tokens: int) -> Tensor:
-    return token_weights(config, torch.zeros(num_tokens, dtype=torch.int64), 1, _ALONE)
 
 
 def _rewards(

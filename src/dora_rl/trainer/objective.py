@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dora_rl.algorithms.correction import corrected
 from dora_rl.algorithms.regularisers import kl_terms, regularised
-from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens
+from dora_rl.algorithms.tokens import Loss, LossTokens
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
 from dora_rl.trainer.loss_meters import OWN, LossMeters
 from dora_rl.trainer.tensors import PolicyTokens
@@ -24,7 +24,12 @@ class Objective:
     def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: LossMeters) -> Tensor:
         """The loss summed over tokens of whole trajectories, by their relative weights."""
         algorithm = self._algorithm
-        terms = self._terms(tokens, self._seen_by_loss(tokens, logprobs_P), meters)
+        seen = self._seen_by_loss(tokens, logprobs_P)
+        if algorithm.correction is None or tokens.recomputed_P is None:
+            terms = self._loss.function(seen)
+        else:
+            terms, found = corrected(self._loss, seen, tokens.recomputed_P, algorithm.correction)
+            meters.add(tokens, {"corrected": found.is_out_T})
         meters.add_terms(tokens, logprobs_P.detach(), entropy_P.detach(), terms)
         meters.add(tokens, {f"{OWN}{name}": values_P for name, values_P in terms.metrics.items()})
         kl_P, coefficient = None, 0.0
@@ -41,14 +46,6 @@ class Objective:
         )
         meters.add(tokens, {"loss": loss_P * tokens.weights_P})
         return (loss_P * tokens.weights_P).sum()
-
-    def _terms(self, tokens: PolicyTokens, seen: LossTokens, meters: LossMeters) -> LossTerms:
-        config = self._algorithm.correction
-        if config is None or tokens.recomputed_P is None:
-            return self._loss(seen)
-        terms, found = corrected(self._loss, seen, tokens.recomputed_P, config)
-        meters.add(tokens, {"corrected": found.is_out_T})
-        return terms
 
     def _seen_by_loss(self, tokens: PolicyTokens, logprobs_P: Tensor) -> LossTokens:
         proximal_P = tokens.proximal_P

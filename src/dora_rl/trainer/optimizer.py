@@ -68,7 +68,17 @@ class Optimizer:
             self.num_skipped += 1
             self._weights.forget()
             return Update(norm, learning_rate, is_skipped=True)
-        self._move(gradients, scale * self._clipping(norm), learning_rate)
+
+        limit = self._config.max_grad_norm
+        factor = scale * (1.0 if limit is None or norm <= limit else limit / norm)
+        if gradients and factor != 1:
+            torch._foreach_mul_(list(gradients.values()), factor)
+        for name, master in self._weights.masters.items():
+            master.grad = gradients.get(name)
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+        self._adamw.zero_grad(set_to_none=True)
         self.num_updates += 1
         self._weights.forget()
         self._weights.refresh()
@@ -99,20 +109,6 @@ class Optimizer:
             for moment in MOMENTS:
                 state[moment] = torch.zeros_like(master)
                 self._weights.restore(name, moments[moment][name], state[moment])
-
-    def _move(self, gradients: Mapping[str, Tensor], factor: float, learning_rate: float) -> None:
-        if gradients and factor != 1:
-            torch._foreach_mul_(list(gradients.values()), factor)
-        for name, master in self._weights.masters.items():
-            master.grad = gradients.get(name)
-        for group in self._adamw.param_groups:
-            group["lr"] = learning_rate
-        self._adamw.step()
-        self._adamw.zero_grad(set_to_none=True)
-
-    def _clipping(self, norm: float) -> float:
-        limit = self._config.max_grad_norm
-        return 1.0 if limit is None or norm <= limit else limit / norm
 
     def _norm(self, gradients: list[Tensor]) -> float:
         """The global norm of the gradients; waits for the device."""

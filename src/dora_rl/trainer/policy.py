@@ -46,20 +46,23 @@ class Policy(nn.Module):
         self._fused_head = fused_head
         self._attention: AttentionKind = attention
 
-    def forward(self, work: Any) -> Any:
+    def forward(self, work: "LearningBatch | Sequences") -> Any:
         """The summed loss of a LearningBatch's tokens, or the logprobs and values of Sequences' tokens."""
-        return self._loss(*work) if isinstance(work, LearningBatch) else self._scored(work)
-
-    def _hidden(self, sequences: Sequences) -> Tensor:
+        sequences = work.batch.sequences if isinstance(work, LearningBatch) else work
         packed = sequences.packed
         attention = attention_over(packed, self.decoder.head_VH.dtype, self._attention)
         hidden_TH: Tensor = self.decoder(packed.tokens_T, packed.positions_T, attention)
         picked: Callable[..., Tensor] = _Picked.apply
-        return picked(hidden_TH, sequences.predicted_at_P)
+        hidden_PH = picked(hidden_TH, sequences.predicted_at_P)
+        # Nobody reads those of the other tokens: gone before the head's logits are made.
+        del hidden_TH, attention
 
-    def _loss(self, batch: MicroBatch, objective: Objective, meters: LossMeters) -> Tensor:
-        sequences, tokens = batch.sequences, batch.tokens
-        hidden_PH = self._hidden(sequences)
+        if not isinstance(work, LearningBatch):
+            logprobs = self.decoder.logprobs(hidden_PH, sequences.targets_P, sequences.temperature)
+            values_P = None if self.value_head is None else self._values(hidden_PH)
+            return ScoredTokens(logprobs.logprobs_T, values_P)
+
+        tokens, objective, meters = work.batch.tokens, work.objective, work.meters
         loss = head_loss(
             hidden_PH,
             self.decoder.head_VH,
@@ -69,9 +72,9 @@ class Policy(nn.Module):
             is_fused=self._fused_head,
             loss_of=lambda logprobs, entropy, rows: objective.loss(tokens[rows], logprobs, entropy, meters),
         )
-        return (
-            loss if self._critic is None else loss + self._value_loss(hidden_PH, tokens, meters, self._critic)
-        )
+        if self._critic is None:
+            return loss
+        return loss + self._value_loss(hidden_PH, tokens, meters, self._critic)
 
     def _value_loss(
         self, hidden_PH: Tensor, tokens: PolicyTokens, meters: LossMeters, critic: CriticConfig
@@ -83,11 +86,6 @@ class Policy(nn.Module):
         loss_P = critic.loss_weight * value_loss(values_P, tokens.returns_P) * tokens.weights_P
         meters.add(tokens, {"value_loss": loss_P})
         return loss_P.sum()
-
-    def _scored(self, sequences: Sequences) -> ScoredTokens:
-        hidden_PH = self._hidden(sequences)
-        logprobs = self.decoder.logprobs(hidden_PH, sequences.targets_P, sequences.temperature)
-        return ScoredTokens(logprobs.logprobs_T, None if self.value_head is None else self._values(hidden_PH))
 
     def _values(self, hidden_PH: Tensor) -> Tensor:
         assert self.value_head is not None, "there is no critic"

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 from dora_rl.core.errors import DoraError
 from dora_rl.trainer.train_batch import TrainGroup
 
+MiniBatchPart = tuple[int, int, bool]
+"""Places of its first group and of the one after its last, and whether it completes its mini-batch."""
+
 
 class StepError(DoraError):
     """The calls of a step do not fit together."""
@@ -17,13 +20,15 @@ class StepError(DoraError):
 class StepGroups:
     """Groups of one step, dealt out to its mini-batches."""
 
-    def __init__(self, num_groups: int, num_updates: int) -> None:
+    def __init__(self, num_groups: int, num_updates: int, *, is_whole: bool = False) -> None:
+        """With `is_whole`, nothing may run before all groups are there."""
         if num_groups < num_updates:
             raise StepError(
                 f"{num_groups} groups cannot be split into {num_updates} updates",
                 hint="lower updates, or raise the groups of a batch",
             )
         self._num_groups = num_groups
+        self._is_whole = is_whole
         self._ends = [num_groups * (i + 1) // num_updates for i in range(num_updates)]
         self.groups: list[TrainGroup] = []
 
@@ -37,21 +42,22 @@ class StepGroups:
         """Number of groups still to come."""
         return self._num_groups - len(self.groups)
 
-    @property
-    def mini_batches(self) -> list[tuple[int, int]]:
-        """The range of groups of each mini-batch: its first, and the one after its last."""
-        return list(zip([0, *self._ends], self._ends, strict=False))
-
-    def accept(self, groups: Sequence[TrainGroup]) -> Iterator[tuple[list[TrainGroup], bool]]:
-        """Deal groups out to mini-batches: each part, with whether it completes its mini-batch."""
+    def accept(self, groups: Sequence[TrainGroup]) -> Iterator[tuple[list[TrainGroup], list[MiniBatchPart]]]:
+        """Deal groups out: those to be prepared together now, and the parts of mini-batches among them."""
         self._check(groups)
         rest = list(groups)
+        if self._is_whole:
+            self.groups += rest
+            if rest and self.is_complete:
+                firsts = [0, *self._ends[:-1]]
+                yield self.groups, [(*part, True) for part in zip(firsts, self._ends, strict=True)]
+            return
         while rest:
             end = next(end for end in self._ends if end > len(self.groups))
             part = rest[: end - len(self.groups)]
             rest = rest[len(part) :]
             self.groups += part
-            yield part, len(self.groups) == end
+            yield part, [(0, len(part), len(self.groups) == end)]
 
     def _check(self, groups: Sequence[TrainGroup]) -> None:
         if len(groups) > self.num_missing:

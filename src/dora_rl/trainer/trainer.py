@@ -24,7 +24,7 @@ from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.trainer.checkpoint import load_checkpoint
 from dora_rl.trainer.data_warnings import Watch
-from dora_rl.trainer.examples import Example, PreparedExamples, batch_scale, prepared
+from dora_rl.trainer.examples import Example, batch_scale, prepared
 from dora_rl.trainer.export import HostCheckpoint, host_checkpoint, prepare_checkpoints
 from dora_rl.trainer.frozen_scores import own_share
 from dora_rl.trainer.host_memory import HostMemory
@@ -119,22 +119,25 @@ class Trainer:
     def begin_step(self, num_groups: int) -> None:
         """Start a step that takes exactly so many groups."""
         self.check_idle()
-        self._step = StepGroups(num_groups, self.config.updates)
+        is_whole = self.streaming_refusal is not None
+        self._step = StepGroups(num_groups, self.config.updates, is_whole=is_whole)
         self._report = StepReport(started_s=time.perf_counter())
         self._begin_mini_batch()
 
     def add(self, groups: Sequence[TrainGroup]) -> None:
         """Take in finished groups of the step, and run what can run before the others are there."""
-        step = self._begun()
-        if self.streaming_refusal is None:
-            for part, is_last in step.accept(groups):
-                self._take_in(self._prepared(part))
-                self._advance(is_last)
-        else:
-            for _ in step.accept(groups):
-                pass
-            if step.is_complete:
-                self._run_whole(step)
+        for together, parts in self._begun().accept(groups):
+            ready = prepared(
+                together,
+                self._scorer.scores_of(together),
+                self.config.algorithm,
+                max_response_tokens=self._max_response_tokens,
+                own_advantage=self._own_advantage,
+            )
+            for reason, count in ready.masked.items():
+                self._report.masked[reason] = self._report.masked.get(reason, 0) + count
+            for first, last, is_last in parts:
+                self._advance([each for each in ready.examples if first <= each.place < last], is_last)
 
     def finish_step(self) -> Metrics:
         """End the step: the next version is what the weights are now."""
@@ -213,31 +216,24 @@ class Trainer:
         self._pending: list[Example] = []
         self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
 
-    def _run_whole(self, step: StepGroups) -> None:
-        """Prepare all groups of the step together, then go through the mini-batches."""
-        whole = self._prepared(step.groups)
-        self._report.masked |= whole.masked
-        for first, last in step.mini_batches:
-            self._take_in(
-                PreparedExamples(examples=[each for each in whole.examples if first <= each.place < last])
-            )
-            self._advance(is_last=True)
-
-    def _take_in(self, part: PreparedExamples) -> None:
-        self._pending += part.examples
+    def _advance(self, examples: Sequence[Example], is_last: bool) -> None:
+        """Take examples into the mini-batch and run what is full; with its last part, update the weights."""
+        self._pending += examples
         self._counts = BatchCounts(
-            num_tokens=self._counts.num_tokens + part.counts.num_tokens,
-            num_trajectories=self._counts.num_trajectories + part.counts.num_trajectories,
+            num_tokens=self._counts.num_tokens + sum(len(each.weights_P) for each in examples),
+            num_trajectories=self._counts.num_trajectories + len(examples),
         )
-        for reason, count in part.masked.items():
-            self._report.masked[reason] = self._report.masked.get(reason, 0) + count
-
-    def _advance(self, is_last: bool) -> None:
-        if is_last:
-            self._run(self._pending)
-            self._update()
-        else:
+        if not is_last:
             self._run(self._full())
+            return
+
+        self._run(self._pending)
+        scale = batch_scale(self.config.algorithm.aggregation, self._counts)
+        totals = self._meters.totals(self.ranks)
+        self._check_loss(totals)
+        update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
+        self._report.add(totals, update, scale, self._counts)
+        self._begin_mini_batch()
 
     def _full(self) -> list[Example]:
         """Take off pending examples, in order, that fill a micro-batch of every rank."""
@@ -266,14 +262,6 @@ class Trainer:
             loss.backward()
             self._report.num_micro_batches += 1
 
-    def _update(self) -> None:
-        scale = batch_scale(self.config.algorithm.aggregation, self._counts)
-        totals = self._meters.totals(self.ranks)
-        self._check_loss(totals)
-        update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
-        self._report.add(totals, update, scale, self._counts)
-        self._begin_mini_batch()
-
     def _check_loss(self, totals: Totals) -> None:
         """Refuse a user's own loss that is no number; a built-in one only costs the update."""
         if self._loss.is_users and totals.are_logprobs_finite and not totals.is_loss_finite:
@@ -281,12 +269,3 @@ class Trainer:
                 f"{self._loss.name} returned what is not finite in step {self.version}, of logprobs that are",
                 hint="guard what it divides by, and hold what it exponentiates within bounds",
             )
-
-    def _prepared(self, groups: Sequence[TrainGroup]) -> PreparedExamples:
-        return prepared(
-            groups,
-            self._scorer.scores_of(groups),
-            self.config.algorithm,
-            max_response_tokens=self._max_response_tokens,
-            own_advantage=self._own_advantage,
-        )
