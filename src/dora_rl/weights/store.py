@@ -87,7 +87,16 @@ class Store:
             write_anchor(self._files, self._shelf.path("anchor", version), version, tensors)
             self._newest = _Newest.of(version, tensors)
         elif version == inventory.newest + 1:
-            self._append(version, tensors)
+            base = self._newest_on(_device_of(tensors))
+            _check_alike(tensors, base.tensors)
+            coded = encode_all(base.strips, base.strung, tensors)
+            against = Base(version=base.version, identity=self._shelf.identity(base.version))
+            # Until the write has succeeded or failed, what is newest is for the files to say.
+            self._newest = None
+            write_delta(self._files, self._shelf.path("delta", version), version, tensors, coded, against)
+            kept = [patterns(base.tensors[name]) for name in tensors]
+            torch._foreach_copy_(kept, [patterns(tensor) for tensor in tensors.values()])
+            self._newest = replace(base, version=version)
         else:
             raise VersionConflict(f"version {version} cannot follow version {inventory.newest}")
         self._anchor_if_due(version, tensors)
@@ -139,20 +148,6 @@ class Store:
         """Take the publisher's lock, and clear away what a crash left."""
         if self._lock.acquire():
             self._sweep()
-
-    def _append(self, version: int, tensors: Tensors) -> None:
-        """Write a delta to the newest version."""
-        base = self._newest_on(_device_of(tensors))
-        _check_alike(tensors, base.tensors)
-        coded = encode_all(base.strips, base.strung, tensors)
-        identity = self._shelf.identity(base.version)
-        # Until the write has succeeded or failed, what is newest is for the files to say.
-        self._newest = None
-        path = self._shelf.path("delta", version)
-        write_delta(self._files, path, version, tensors, coded, Base(version=base.version, identity=identity))
-        kept = [patterns(base.tensors[name]) for name in tensors]
-        torch._foreach_copy_(kept, [patterns(tensor) for tensor in tensors.values()])
-        self._newest = replace(base, version=version)
 
     def _anchor_if_due(self, version: int, tensors: Tensors) -> None:
         chain = self._shelf.inventory().chain(version)

@@ -16,7 +16,6 @@ paged            keys and values in blocks, and attention over them
 sampler          draws and their log-probabilities
 philox           keyed noise in integer operations
 served_versions  resident weight sets
-residents        versions from the store, read while it generates
 deltas           changes to one
 transfer         a live request as tensors or bytes
 """

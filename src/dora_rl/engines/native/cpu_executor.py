@@ -182,7 +182,12 @@ class CpuExecutor:
 
     @torch.inference_mode()
     def _run(self, version: Prepared, rows: tuple[PlannedRow, ...]) -> Sampled:
-        return self._drawn(version, self._hidden(version, rows), rows)
+        if self._is_batch_invariant:
+            passes = tiled_passes(rows, self._last_drawn, self._tables)
+            hidden_TH = torch.cat([self._forward(version, each) for each in passes])
+        else:
+            hidden_TH = self._forward(version, self._whole(rows))
+        return self._drawn(version, hidden_TH, rows)
 
     def _drawn(self, version: Prepared | Joint, hidden_TH: Tensor, rows: tuple[PlannedRow, ...]) -> Sampled:
         lasts, slots, positions = sampled_rows(rows)
@@ -193,12 +198,6 @@ class CpuExecutor:
         self._last_drawn[slots_R] = drawn.tokens_R
         tokens, logprobs, cut_logprobs = (tuple(column.tolist()) for column in drawn)
         return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
-
-    def _hidden(self, version: Prepared, rows: tuple[PlannedRow, ...]) -> Tensor:
-        if self._is_batch_invariant:
-            passes = tiled_passes(rows, self._last_drawn, self._tables)
-            return torch.cat([self._forward(version, each) for each in passes])
-        return self._forward(version, self._whole(rows))
 
     def _whole(self, rows: tuple[PlannedRow, ...]) -> Pass:
         return whole_pass(rows, self._last_drawn, self._tables, self._short_tokens)

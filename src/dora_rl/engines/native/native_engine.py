@@ -7,11 +7,9 @@ no other.
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Listed
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-from torch import Tensor
 
 from dora_rl.core.errors import DoraError
 from dora_rl.engines.config import EngineConfig
@@ -21,12 +19,10 @@ from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.cpu_executor import CPU
 from dora_rl.engines.native.engine_memory import check_support, checked_ledger
 from dora_rl.engines.native.intake import Intake
-from dora_rl.engines.native.residents import NativeLoad, Residents
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
-from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.step_plan import Launched, Plan
 from dora_rl.engines.native.scheduling.stops import Stops
-from dora_rl.engines.native.served_versions import ServedVersions, Weights
+from dora_rl.engines.native.served_versions import NativeLoad, ServedVersions, Weights
 from dora_rl.engines.native.transfer import Exported, header_of, read_exported, sequence_of, write_exported
 from dora_rl.engines.protocol import Abilities, EngineLoad, MovedOut, VersionLoad, VersionReader
 from dora_rl.engines.requests import DrawnTokens, Event, Failed, Request
@@ -63,7 +59,8 @@ class NativeEngine:
         self._under_way: deque[tuple[Plan, Launched]] = deque()
         self._events: list[Event] = []
         self._clock = DecodeClock()
-        self._residents = Residents(self, source, device) if source is not None else None
+        self._source, self._source_device = source, device
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="versions")
 
     @property
     def abilities(self) -> Abilities:
@@ -81,9 +78,24 @@ class NativeEngine:
     # --- the loop -------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Plan and launch a step, take in the oldest answers; False when there was nothing to do."""
+        """Plan and launch a step, take in the oldest answers; False when there was nothing to do.
+
+        A device that joins versions is given one step of each, in runs that need not await each other.
+        """
         if self._device.joins_versions:
-            return self._step_together()
+            runs: list[list[Plan]] = []
+            while planned := self._scheduler.plan():
+                if not runs or planned.awaits_rows:
+                    runs.append([])
+                runs[-1].append(planned)
+                if self._scheduler.is_round_over:
+                    break
+            for plans in runs:
+                self._under_way.extend(zip(plans, self._device.launch_together(plans), strict=True))
+            while self._under_way:
+                self._take_in()
+            return bool(runs)
+
         plan = self._scheduler.plan()
         if plan is not None:
             self._under_way.append((plan, self._device.launch(plan)))
@@ -93,15 +105,6 @@ class NativeEngine:
             self._take_in()
             return True
         return plan is not None
-
-    def _step_together(self) -> bool:
-        """Plan and launch one step of every version."""
-        plans = self._scheduler.plan_round()
-        for joined in _joined(plans):
-            self._under_way.extend(zip(joined, self._device.launch_together(joined), strict=True))
-        while self._under_way:
-            self._take_in()
-        return bool(plans)
 
     def run(self) -> list[Event]:
         """Step until nothing can advance; return what ended."""
@@ -188,18 +191,41 @@ class NativeEngine:
 
     # --- versions -------------------------------------------------------------------------------
 
-    def begin_version(self, version: int, drop: Listed[int] = ()) -> NativeLoad:
-        """Begin to read a version that becomes resident in place of those to drop; one at a time."""
-        return self._stored.begin(version, drop)
+    def begin_version(self, version: int, drop: Sequence[int] = ()) -> NativeLoad:
+        """Begin to read a version that becomes resident in place of those to drop; one at a time.
+
+        It is read and decoded as a change of the nearest one, beside the engine, which goes on meanwhile and
+        stands still only while its weights are written.
+        """
+        assert self._source is not None, "this engine was opened without a store of versions"
+        base, delta = max((old for old in self._versions if old < version), default=None), None
+        if version in self._versions:
+            base = None
+        if base is not None:
+            tensors = {name: each.detach() for name, each in self._versions[base].named_parameters()}
+            delta = self._reader.submit(self._source.fetch_delta, version, base, tensors)
+        return NativeLoad(version=version, drop=tuple(drop), base=base, delta=delta)
 
     def finish_version(self, load: VersionLoad) -> None:
         """Wait until the version is read and make it resident."""
-        self._stored.finish(load)
+        assert isinstance(load, NativeLoad), f"{load} was not begun by this engine"
+        assert self._source is not None, "this engine was opened without a store of versions"
+        version, base, drop = load.version, load.base, load.drop
+        if version not in self._versions:
+            # Before anything is dropped: what cannot be read leaves everything as it was.
+            delta = load.delta.result() if load.delta is not None else None
+            self._drop_resident([old for old in drop if old != base])
+            if base is not None and delta is not None:
+                self.adopt_version(version, base, delta, keeps_base=base not in drop)
+            else:
+                self._drop_resident(drop)
+                self.load_version(version, self._source.fetch(version, self._source_device))
+        self._drop_resident(drop)
 
-    @property
-    def _stored(self) -> Residents:
-        assert self._residents is not None, "this engine was opened without a store of versions"
-        return self._residents
+    def _drop_resident(self, versions: Sequence[int]) -> None:
+        for version in versions:
+            if version in self._versions:
+                self.drop_version(version)
 
     def load_version(self, version: int, weights: Weights) -> None:
         """Make a version resident from a full set of weights."""
@@ -230,7 +256,12 @@ class NativeEngine:
         """Take a request out of this engine, with its KV in memory."""
         self._settle()
         sequence = self._scheduler.find(request_id)
-        exported = Exported(header=header_of(sequence), kv=self._kv_of(sequence))
+        kv = None
+        if sequence.ticket is not None:
+            kv = self._device.parked_kv(sequence.ticket)[:, :, : sequence.num_computed]
+        elif sequence.num_computed:
+            kv = self._device.read_kv(sequence.blocks, sequence.num_computed)
+        exported = Exported(header=header_of(sequence), kv=kv)
         self._scheduler.remove(sequence)
         return exported
 
@@ -239,7 +270,13 @@ class NativeEngine:
         header, scheduler = exported.header, self._scheduler
         self._intake.check_exported(exported)
         scheduler.check(header.request, len(header.tokens), header.max_tokens)
-        ticket = self._park(exported)
+        ticket = None
+        if exported.kv is not None and header.num_computed:
+            # As that of a preempted request, which enters when there is room.
+            num_blocks = self._config.limits.blocks_for(header.num_computed)
+            scheduler.residency.host.check_room(num_blocks)
+            ticket = scheduler.residency.host.new_ticket(num_blocks)
+            self._device.park_kv(ticket, exported.kv)
         priority = scheduler.new_priority(header.request)
         serial = scheduler.new_serial()
         scheduler.add(sequence_of(header, priority=priority, serial=serial, ticket=ticket))
@@ -255,35 +292,5 @@ class NativeEngine:
         self.import_request(exported)
         return exported.header.drawn
 
-    def _kv_of(self, sequence: Sequence) -> Tensor | None:
-        if sequence.ticket is not None:
-            return self._device.parked_kv(sequence.ticket)[:, :, : sequence.num_computed]
-        if not sequence.num_computed:
-            return None
-        return self._device.read_kv(sequence.blocks, sequence.num_computed)
-
-    def _park(self, exported: Exported) -> int | None:
-        """Park KV from elsewhere as that of a preempted request, which enters when there is room."""
-        if exported.kv is None or not exported.header.num_computed:
-            return None
-        host = self._scheduler.residency.host
-        num_blocks = self._config.limits.blocks_for(exported.header.num_computed)
-        host.check_room(num_blocks)
-        ticket = host.new_ticket(num_blocks)
-        self._device.park_kv(ticket, exported.kv)
-        return ticket
-
     def _fail(self, request_id: int, error: DoraError) -> None:
         self._events.append(Failed(id=request_id, message=error.message, hint=error.hint))
-
-
-def _joined(plans: list[Plan]) -> Iterator[list[Plan]]:
-    """Plans in runs whose members need not await each other."""
-    run: list[Plan] = []
-    for plan in plans:
-        if run and plan.awaits_rows:
-            yield run
-            run = []
-        run.append(plan)
-    if run:
-        yield run

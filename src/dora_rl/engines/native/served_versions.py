@@ -5,6 +5,8 @@ written, so a failed load or delta leaves everything as it was.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,6 +26,22 @@ from dora_rl.model.load import load_decoder
 
 Weights = Path | Mapping[str, Tensor]
 """Weights of a version: a Hugging Face directory, or every parameter under the Decoder's own names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeLoad:
+    """A version that is being read beside the engine. Implements VersionLoad."""
+
+    version: int
+    drop: tuple[int, ...]
+    base: int | None
+    """The resident version this one is made from; None where it comes whole, or is resident already."""
+    delta: Future[Delta | None] | None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the version is read, so that the engine need not wait for it."""
+        return self.delta is None or self.delta.done()
 
 
 class ServedVersions(Mapping[int, Decoder]):
@@ -68,12 +86,23 @@ class ServedVersions(Mapping[int, Decoder]):
     def adopt(self, version: int, base: int, delta: Delta, *, in_place: bool) -> None:
         """Make a version resident as a change to another, which is gone afterwards if `in_place`."""
         self._check_known(base)
-        check_delta(delta, self._decoders[base])
-        if in_place:
-            self._check_new(version)
-            self._change(version, base, delta)
-        else:
-            self._admit(version, lambda: changed(self._device.copied(self._decoders[base]), delta))
+        decoder = self._decoders[base]
+        check_delta(delta, decoder)
+        if not in_place:
+            self._admit(version, lambda: changed(self._device.copied(decoder), delta))
+            return
+
+        self._check_new(version)
+        undone = inverse(decoder, delta)
+        self._device.forget(base)
+        try:
+            self._device.prepare(version, changed(decoder, delta))
+        except (DoraError, RuntimeError) as error:
+            # The device cannot serve what came out.
+            self._device.prepare(base, changed(decoder, undone))
+            raise VersionError(f"version {version} cannot be served: {error}") from error
+        self._ledger.rename("device", _name(base), _name(version))
+        self._decoders[version] = self._decoders.pop(base)
 
     def drop(self, version: int) -> None:
         """Free a version and its memory."""
@@ -93,19 +122,6 @@ class ServedVersions(Mapping[int, Decoder]):
             self._ledger.release("device", _name(version))
             raise VersionError(f"version {version} cannot be loaded: {error}") from error
         self._decoders[version] = decoder
-
-    def _change(self, version: int, base: int, delta: Delta) -> None:
-        """Turn one version into another, or turn it back if the device cannot serve what came out."""
-        decoder = self._decoders[base]
-        undone = inverse(decoder, delta)
-        self._device.forget(base)
-        try:
-            self._device.prepare(version, changed(decoder, delta))
-        except (DoraError, RuntimeError) as error:
-            self._device.prepare(base, changed(decoder, undone))
-            raise VersionError(f"version {version} cannot be served: {error}") from error
-        self._ledger.rename("device", _name(base), _name(version))
-        self._decoders[version] = self._decoders.pop(base)
 
     def _reserve(self, version: int) -> None:
         self._check_new(version)

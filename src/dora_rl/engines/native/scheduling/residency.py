@@ -40,7 +40,14 @@ class Residency:
     def seal(self, version: int | None, rows: tuple[PlannedRow, ...]) -> Plan:
         """A plan of these rows, behind all moves to be made since the last one."""
         draft, self._draft = self._draft, Draft()
-        return draft.seal(version, rows)
+        return Plan(
+            version=version,
+            rows=rows,
+            moves=tuple(draft.moves),
+            tables=tuple(draft.tables),
+            entrants=tuple(draft.entrants),
+            awaits_rows=draft.awaits_rows,
+        )
 
     # --- room -----------------------------------------------------------------------------------
 

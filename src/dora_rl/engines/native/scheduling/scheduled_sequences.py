@@ -132,10 +132,24 @@ class ScheduledSequences:
         room = self._limits.step_tokens - len(rows)
         for sequence in [each for each in sequences if each.num_tokens - each.num_computed > 1]:
             # Those that still have their slot: one may have lost it to a decoding request.
-            if room and sequence.is_runnable and sequence.slot is not None:
-                row = _chunk(sequence, min(room, sequence.num_uncomputed))
-                rows.append(row)
-                room -= row.num_tokens
+            if not room or not sequence.is_runnable or sequence.slot is None:
+                continue
+            start = sequence.num_computed
+            end = start + min(room, sequence.num_uncomputed)
+            is_sampled = end == sequence.num_tokens
+            rows.append(
+                PlannedRow(
+                    serial=sequence.serial,
+                    slot=sequence.slot,
+                    start=start,
+                    tokens=tuple(sequence.tokens[start:end]),
+                    is_sampled=is_sampled,
+                )
+            )
+            room -= end - start
+            # Its tokens count as computed, and the draw behind the last as under way.
+            sequence.num_computed = end
+            sequence.num_tokens += is_sampled
         return rows
 
     def _decode_rows(self, sequences: list[Sequence]) -> list[PlannedRow]:
@@ -175,20 +189,3 @@ class ScheduledSequences:
 
 def _first_runnable(sequences: list[Sequence]) -> Sequence | None:
     return next((sequence for sequence in sequences if sequence.is_runnable), None)
-
-
-def _chunk(sequence: Sequence, num_tokens: int) -> PlannedRow:
-    """A row of prefill: counts its tokens as computed, and the draw behind the last as under way."""
-    assert sequence.slot is not None, "only a running sequence computes"
-    start, end = sequence.num_computed, sequence.num_computed + num_tokens
-    is_sampled = end == sequence.num_tokens
-    row = PlannedRow(
-        serial=sequence.serial,
-        slot=sequence.slot,
-        start=start,
-        tokens=tuple(sequence.tokens[start:end]),
-        is_sampled=is_sampled,
-    )
-    sequence.num_computed = end
-    sequence.num_tokens += is_sampled
-    return row

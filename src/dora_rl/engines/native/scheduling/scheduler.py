@@ -74,9 +74,7 @@ class Scheduler:
     def abort(self, request_id: int) -> Finished:
         """End a request now, with the tokens it has."""
         sequence = self.find(request_id)
-        ended = sequence.finished("aborted", is_held=False)
-        self.remove(sequence)
-        return ended
+        return self._end_turn(sequence, "aborted", is_held=False)
 
     def find(self, request_id: int) -> Sequence:
         """The sequence of a request."""
@@ -147,14 +145,10 @@ class Scheduler:
                 return self._sealed(version, tuple(rows))
         return None
 
-    def plan_round(self) -> list[Plan]:
-        """The next step of every version whose turn comes in this round."""
-        plans: list[Plan] = []
-        while plan := self.plan():
-            plans.append(plan)
-            if self._turns.is_over(self._batch.most_urgent()):
-                break
-        return plans
+    @property
+    def is_round_over(self) -> bool:
+        """Whether every version with work had its step in this round."""
+        return self._turns.is_over(self._batch.most_urgent())
 
     def settle(self) -> Plan:
         """A plan without rows that carries out all pending moves."""
@@ -186,23 +180,29 @@ class Scheduler:
             # Asked in short first: hardly a token ends a turn.
             may_end = len(tokens) >= sequence.max_tokens or token in sequence.stop_tokens
             if (may_end or sequence.stop_strings) and (reason := self._stops.reason(sequence)):
-                ended.append(self._end_turn(sequence, reason))
+                ended.append(self._end_turn(sequence, reason, is_held=sequence.request.holds_turn))
         return ended
 
-    def _end_turn(self, sequence: Sequence, reason: Reason) -> Finished:
-        ended = sequence.finished(reason, is_held=sequence.request.holds_turn)
-        if ended.is_held:
-            self._hold(sequence)
-        else:
+    def _end_turn(self, sequence: Sequence, reason: Reason, *, is_held: bool) -> Finished:
+        """End a turn as it is now; the sequence is held until the next one, or forgotten."""
+        ended = Finished(
+            id=sequence.request.id,
+            version=sequence.request.version,
+            tokens=tuple(sequence.tokens[sequence.turn_start :]),
+            logprobs=tuple(sequence.logprobs),
+            cut_logprobs=tuple(sequence.cut_logprobs),
+            reason=reason,
+            is_held=is_held,
+        )
+        if not is_held:
             self.remove(sequence)
-        return ended
-
-    def _hold(self, sequence: Sequence) -> None:
+            return ended
         self._batch.hold(sequence)
         # Draws planned beyond the end of the turn answer to the old serial, and are dropped.
         del self._by_serial[sequence.serial]
         sequence.hold(self.new_serial())
         self._by_serial[sequence.serial] = sequence
+        return ended
 
     # --- what may come in -----------------------------------------------------------------------
 

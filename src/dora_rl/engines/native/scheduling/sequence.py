@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dora_rl.engines.native.scheduling.prefixes import PrefixKey
 from dora_rl.engines.native.scheduling.turns import Priority
-from dora_rl.engines.requests import Finished, Reason, Request
+from dora_rl.engines.requests import Request
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -92,15 +92,3 @@ class Sequence:
         self.num_computed = min(self.num_computed, len(self.tokens) - 1)
         self.logprobs, self.cut_logprobs = [], []
         self.turn_start = len(self.tokens)
-
-    def finished(self, reason: Reason, *, is_held: bool) -> Finished:
-        """The Finished event of the turn as it is now."""
-        return Finished(
-            id=self.request.id,
-            version=self.request.version,
-            tokens=tuple(self.tokens[self.turn_start :]),
-            logprobs=tuple(self.logprobs),
-            cut_logprobs=tuple(self.cut_logprobs),
-            reason=reason,
-            is_held=is_held,
-        )

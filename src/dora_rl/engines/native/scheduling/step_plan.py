@@ -115,17 +115,6 @@ class Draft:
     entrants: list[Entrant] = field(default_factory=list)
     awaits_rows: bool = False
 
-    def seal(self, version: int | None, rows: tuple[PlannedRow, ...]) -> Plan:
-        """Make the plan out of this draft and these rows."""
-        return Plan(
-            version=version,
-            rows=rows,
-            moves=tuple(self.moves),
-            tables=tuple(self.tables),
-            entrants=tuple(self.entrants),
-            awaits_rows=self.awaits_rows,
-        )
-
 
 class Sampled(Record, frozen=True):
     """Tokens and logprobs that were drawn, for each sampled row of a plan in order."""
