@@ -252,6 +252,13 @@ def test_a_full_disk_is_not_tried_again_and_named_with_the_way_back(tmp_path: Pa
     assert ended.value.hint == f"free some space; then `dora train --resume {tmp_path}` goes on"
 
 
+def test_a_run_with_functions_as_objects_is_resumed_from_python(tmp_path: Path) -> None:
+    (tmp_path / "setup.json").touch()
+    with pytest.raises(RewardsFailed) as ended, resumable(tmp_path, {"object:right": b""}):
+        raise RewardsFailed("rewards failed", hint="mend the function")
+    assert ended.value.hint == f"mend the function; then `dora_rl.resume('{tmp_path}', ...)` goes on"
+
+
 def test_where_there_is_no_room_for_a_moving_request_its_kv_stays_behind(tmp_path: Path) -> None:
     class Whole:
         def to_bytes(self) -> bytes:

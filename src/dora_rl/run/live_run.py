@@ -41,7 +41,7 @@ def run_live(
     the run could not go on, with the reason; what is durable can be resumed. Another thread may ask for the
     end through `interrupts`.
     """
-    with resumable(Path(setup.run_directory)):
+    with resumable(Path(setup.run_directory), objects):
         return _run(open_new(setup, inputs), launch, watchers, objects, interrupts)
 
 
@@ -58,7 +58,7 @@ def resume_live(
 
     `tell` hears where it goes on.
     """
-    with resumable(run_directory):
+    with resumable(run_directory, objects):
         opened = open_again(run_directory)
         done, steps = opened.journal.newest_version, opened.setup.recipe.steps
         tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {steps}")
@@ -66,8 +66,11 @@ def resume_live(
 
 
 @contextmanager
-def resumable(root: Path) -> Iterator[None]:
-    """Add how to resume to errors that end a run and are no mistake of the user's, once it can be."""
+def resumable(root: Path, objects: Objects | None = None) -> Iterator[None]:
+    """Add how to resume to errors that end a run and are no mistake of the user's, once it can be.
+
+    The command cannot go on with a run that was given functions as `objects`.
+    """
     try:
         with full_disk_named(root):
             yield
@@ -75,7 +78,8 @@ def resumable(root: Path) -> Iterator[None]:
         raise
     except DoraError as error:
         if LiveLayout(root=root).setup.exists():
-            go_on = f"`dora train --resume {root}` goes on"
+            again = f"dora_rl.resume({str(root)!r}, ...)" if objects else f"dora train --resume {root}"
+            go_on = f"`{again}` goes on"
             error.hint = f"{error.hint}; then {go_on}" if error.hint else go_on
         raise
 
