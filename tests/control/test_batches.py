@@ -56,7 +56,7 @@ class Stream:
 
     def take(self) -> list[Group] | None:
         """Close the batch as soon as the rule for whole batches allows, whatever was handed over."""
-        if self.batches.verdict() is not Verdict.READY:
+        if self.window.verdict() is not Verdict.READY:
             return None
         batch = self.batches.take()
         assert set(self.handed) <= {group.id for group in batch}
@@ -68,7 +68,7 @@ class Stream:
         if self.rng.random() < 0.2:
             self.batches.give_back()
         else:
-            self.batches.commit()
+            self.ledger.commit()
             self.window.publish(self.window.newest + 1)
 
     def open_batch_can_hold_what_it_must(self) -> bool:

@@ -218,10 +218,10 @@ class _RebalanceStopwatch:
         self.most_active = 0
         plane.fleet_changes.rebalance = self.rebalance  # type: ignore[method-assign]
 
-    def rebalance(self, waiting: Mapping[int, int], planned: int, now: float) -> None:
+    def rebalance(self, waiting: Mapping[int, int], now: float) -> None:
         self.most_active = max(self.most_active, self._window.num_active)
         began = process_time()
-        self._rebalance(waiting, planned, now)
+        self._rebalance(waiting, now)
         self.times_s.append(process_time() - began)
 
     def quantile(self, share: float) -> float:

@@ -24,6 +24,19 @@ class Admission:
 
     # --- filling ---
 
+    def look_again(self) -> None:
+        """Place versions anew, then start whatever has room: after a change that concerns all instances."""
+        p = self._p
+        p.fleet_changes.rebalance(self.waiting(), p.now)
+        for version in sorted(p.dispatch.pending):
+            p.dispatch.fill_version(version)
+        self.fill_evaluation()
+        self.admit()
+        if p.control.refill:
+            for instance in p.fleet:
+                if p.window.newest not in instance.cohorts:
+                    self.admit(refilled=instance)
+
     def fill(self, instance: Instance) -> None:
         """Start on an instance with room the requests that wait for its versions, then new groups."""
         if instance.state is not State.UP:
@@ -35,75 +48,57 @@ class Admission:
         if self._p.window.newest in instance.cohorts:
             self.admit()
         elif self._p.control.refill:
-            self._refill(instance)
-
-    def fill_everything(self) -> None:
-        """Start on all instances whatever has room now: waiting requests, evaluations, new groups."""
-        for version in sorted(self._p.dispatch.pending):
-            self._p.dispatch.fill_version(version)
-        self.fill_evaluation()
-        self.admit()
-        if self._p.control.refill:
-            for instance in self._p.fleet:
-                if self._p.window.newest not in instance.cohorts:
-                    self._refill(instance)
+            self.admit(refilled=instance)
 
     # --- groups ---
 
-    def admit(self) -> None:
-        """Start groups of the newest version while the bound, the target R and free slots allow."""
-        version = self._p.window.newest
-        while self._may_admit(version):
-            place = self._p.dispatch.place_for(version, self._p.prompts.peek().tokens)
+    def admit(self, *, refilled: Instance | None = None) -> None:
+        """Start groups of the newest version while the target R, the bound, prompts and free slots allow.
+
+        On a `refilled` instance: of its own older version, while the trainer would starve otherwise.
+        """
+        p, window = self._p, self._p.window
+        version = window.newest if refilled is None else refilled.newest
+        while refilled is None or self._needs_refill(refilled, version):
+            active = window.num_active
+            if active >= p.target.groups:
+                p.target.reached()
+                return
+            is_wanted = active < (p.steps - window.taken) * p.batch.groups
+            is_open = is_wanted and bool(p.prompts) and p.schedule.gate.is_open
+            if not (is_open and window.room(version) > 0 and p.batches.allows(version)):
+                return
+            place: Instance | None
+            if refilled is None:
+                place = p.dispatch.place_for(version, p.prompts.peek().tokens)
+            else:
+                place = refilled if p.pace.can_finish(version, p.now) else None
             if place is None:
                 return
-            self._start_group(version, place)
 
-    def planned_groups(self) -> int:
-        """Number of groups of the newest version that the bound and the target R would let start now."""
-        window = self._p.window
-        return max(0, min(self._p.target.groups - window.num_active, window.room(window.newest)))
+            # The next prompt is pinned to the version, and its first member starts: one atomic act.
+            prompt = p.prompts.take()
+            window.admit(version)
+            p.schedule.gate.admitted()
+            group = p.ledger.admit(prompt, version)
+            p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
+            p.dispatch.launch(group, place)
 
-    def _refill(self, instance: Instance) -> None:
-        """Start groups of an instance's own older version, while the trainer would starve otherwise."""
-        p, version = self._p, instance.newest
-        while (
-            p.prompts
+    def _needs_refill(self, instance: Instance, version: int) -> bool:
+        """Whether the trainer would starve without more groups of an instance's own older version."""
+        p = self._p
+        return (
+            bool(p.prompts)
             and p.fleet.has_room(instance, p.prompts.peek().tokens)
             and p.pace.would_starve(p.now)
             and p.versions.are_live(version)
             and version > p.window.oldest_allowed
-            and self._may_admit(version)
-            and p.pace.can_finish(version, p.now)
-        ):
-            self._start_group(version, instance)
-
-    def _may_admit(self, version: int) -> bool:
-        """Whether one more group of `version` may start: target, steps left, gate, bound, a prompt."""
-        p = self._p
-        active = p.window.num_active
-        if active >= p.target.groups:
-            p.target.reached()
-            return False
-        is_wanted = active < (p.steps - p.window.taken) * p.batch.groups
-        is_open = is_wanted and p.schedule.gate.is_open
-        has_place = p.window.room(version) > 0 and p.batches.allows(version)
-        return is_open and has_place and bool(p.prompts)
+        )
 
     @property
     def lacks_prompts(self) -> bool:
         """Whether no batch can fill without another prompt: none is queued and too few groups are active."""
         return not self._p.prompts and self._p.window.num_active < self._p.batch.groups
-
-    def _start_group(self, version: int, place: Instance) -> None:
-        """Admit the next prompt as a group pinned to `version` and start its first member: one atomic act."""
-        p = self._p
-        prompt = p.prompts.take()
-        p.window.admit(version)
-        p.schedule.gate.admitted()
-        group = p.ledger.admit(prompt, version)
-        p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
-        p.dispatch.launch(group, place)
 
     # --- evaluations ---
 
@@ -119,7 +114,11 @@ class Admission:
         """Start queued evaluations, oldest version first, within evaluation's share of the slots."""
         if not self._evaluations:
             return
-        free_slots = self._evaluation_slots() - self._evaluations_placed()
+        slots = sum(instance.spec.slots for instance in self._p.fleet)
+        # One that lost its instance waits like the others: it must not keep them from theirs.
+        groups = self._p.ledger.evaluating.values()
+        num_placed = sum(t.instance is not None for group in groups for t in group.members)
+        free_slots = max(1, int(self._p.control.evaluation_share * slots)) - num_placed
         for version in sorted(self._evaluations):
             queue = self._evaluations[version]
             while queue and free_slots > 0:
@@ -137,12 +136,3 @@ class Admission:
         for version, queue in self._evaluations.items():
             counts[version] = counts.get(version, 0) + len(queue)
         return counts
-
-    def _evaluations_placed(self) -> int:
-        # One that lost its instance waits like the others: it must not keep them from theirs.
-        groups = self._p.ledger.evaluating.values()
-        return sum(t.instance is not None for group in groups for t in group.members)
-
-    def _evaluation_slots(self) -> int:
-        slots = sum(instance.spec.slots for instance in self._p.fleet)
-        return max(1, int(self._p.control.evaluation_share * slots))

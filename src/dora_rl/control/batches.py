@@ -5,7 +5,7 @@ and no clock.
 """
 
 from dora_rl.control.ledger import Group, Ledger
-from dora_rl.control.window import Verdict, Window
+from dora_rl.control.window import Window
 
 
 class Batches:
@@ -16,10 +16,6 @@ class Batches:
         self._ledger = ledger
         self._streams = streams
         self._open: dict[int, Group] = {}
-
-    def verdict(self) -> Verdict:
-        """Whether the next batch may be taken, or what it waits for."""
-        return self._window.verdict()
 
     def hand_over(self) -> list[Group]:
         """Streaming: finished groups that may join the open batch now, oldest first.
@@ -60,10 +56,6 @@ class Batches:
         self._open = {}
         self._window.take(group.version for group in batch)
         return batch
-
-    def commit(self) -> None:
-        """Count the groups in training as trained: their step is published."""
-        self._ledger.commit()
 
     def give_back(self) -> list[Group]:
         """Return the groups of a lost train step to the active ones, finished: a later batch takes them."""

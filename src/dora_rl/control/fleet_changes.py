@@ -4,14 +4,15 @@ Triggers are the control plane's business (a publish, pressure, a timer, a join 
 change is the planner's. Here a plan becomes moves and loads, and instances change state.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 from dora_rl.control.dispatch import Dispatch, Emit
 from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
-from dora_rl.control.placement import Change, PlacementPlanner, Situation
+from dora_rl.control.placement import PlacementPlanner, Situation
+from dora_rl.control.target import Target
 from dora_rl.control.window import Window
 from dora_rl.core.decisions import Drop, Interrupt, Lend, Load, Return
 from dora_rl.core.recipe import Control
@@ -29,40 +30,63 @@ class FleetChanges:
         self,
         fleet: Fleet,
         window: Window,
+        target: Target,
         dispatch: Dispatch,
         pace: Pace,
         meters: Meters,
         emit: Emit,
         *,
         control: Control,
+        group_size: int,
     ) -> None:
         self._fleet = fleet
         self._window = window
+        self._target = target
         self._dispatch = dispatch
         self._pace = pace
         self._estimates = pace.estimates
         self._meters = meters
         self._emit = emit
         self._control = control
+        self._group_size = group_size
         self._planner = PlacementPlanner(fleet, pace.estimates, placement=control.placement)
 
     # --- rebalancing ---
 
-    def rebalance(self, waiting: Mapping[int, int], planned: int, now: float) -> None:
-        """Plan placement anew and carry the plan out.
+    def rebalance(self, waiting: Mapping[int, int], now: float) -> None:
+        """Plan placement anew and carry the plan out; `waiting` counts requests without a place by version.
 
-        `waiting` counts the requests without a place by version, `planned` those of the newest to come.
+        Without `control.rebalance` only where a version that is wanted is served by no instance.
         """
-        situation = self._situation(waiting, planned, now)
-        changes = self._planner.plan(situation)
+        if not self._control.rebalance and all(map(self._fleet.serving, {*waiting, self._window.newest})):
+            return
+        changes = self._planner.plan(self._situation(waiting, now))
         moved = {t.version for change in changes for t, _ in change.moves}
         for change in changes:
-            self._carry_out(change, waiting.keys(), moved, now)
+            instance = change.instance
+            for t, target in change.moves:
+                self._dispatch.move(t, self._fleet.instances[target], now)
+            empty = [v for v, cohort in instance.cohorts.items() if not len(cohort)]
+            dropped = [v for v in empty if v not in change.versions]
+            missing = [v for v in change.versions if v not in instance.cohorts]
+            stranded = [v for v in missing if v in waiting and not self._fleet.uses(v)]
+            most = instance.spec.versions_that_fit - 1
+            if stranded and len(instance.cohorts) - len(dropped) > most:
+                # More versions than fit: what nobody serves goes before what is newer, or not waited for.
+                dropped = [v for v in empty if v not in moved and (v not in waiting or v > stranded[0])]
+            if missing and len(instance.cohorts) - len(dropped) <= most:
+                self._load(instance, stranded[0] if stranded else missing[-1], tuple(dropped), now)
+            elif not missing:
+                for version in dropped:
+                    self._fleet.drop(instance, version)
+                    self._emit(Drop(instance=instance.id, version=version))
 
-    def _situation(self, waiting: Mapping[int, int], planned: int, now: float) -> Situation:
+    def _situation(self, waiting: Mapping[int, int], now: float) -> Situation:
         newest, lengths = self._window.newest, self._estimates.lengths
         backlog = {version: count for version, count in waiting.items() if count}
-        backlog[newest] = backlog.get(newest, 0) + planned
+        # The groups of the newest version that the bound and the target R would let start now.
+        planned = min(self._target.groups - self._window.num_active, self._window.room(newest))
+        backlog[newest] = backlog.get(newest, 0) + max(0, planned) * self._group_size
         demands = {version: count * lengths.mean() for version, count in backlog.items()}
         longest = dict.fromkeys(demands, lengths.longest_of(_MANY))
         for instance in self._fleet:
@@ -82,27 +106,6 @@ class FleetChanges:
             longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
         )
 
-    def _carry_out(self, change: Change, waiting: Set[int], moved: Set[int], now: float) -> None:
-        """Carry out one change; `waiting` versions have requests without a place, `moved` ones are moving."""
-        instance = change.instance
-        for t, target in change.moves:
-            self._dispatch.move(t, self._fleet.instances[target], now)
-        empty = [v for v, cohort in instance.cohorts.items() if not len(cohort)]
-        foreign = [v for v in empty if v not in change.versions]
-        missing = [v for v in change.versions if v not in instance.cohorts]
-        stranded = [v for v in missing if v in waiting and not self._fleet.uses(v)]
-        if stranded and not self._has_space(instance, foreign):
-            # More versions than fit: what nobody serves goes before what is newer, or not waited for.
-            foreign = [v for v in empty if v not in moved and (v not in waiting or v > stranded[0])]
-        if missing and self._has_space(instance, foreign):
-            self._load(instance, stranded[0] if stranded else missing[-1], tuple(foreign), now)
-        elif not missing:
-            self._drop(instance, tuple(foreign))
-
-    @staticmethod
-    def _has_space(instance: Instance, dropped: list[int]) -> bool:
-        return len(instance.cohorts) - len(dropped) < instance.spec.versions_that_fit
-
     def _load(self, instance: Instance, version: int, drop: tuple[int, ...], now: float) -> None:
         for old in drop:
             self._fleet.drop(instance, old)
@@ -113,21 +116,6 @@ class FleetChanges:
         self._meters.version_changes += 1
         self._estimates.load_began(instance.id, now)
         self._emit(Load(instance=instance.id, version=version, drop=drop))
-
-    def _drop(self, instance: Instance, versions: tuple[int, ...]) -> None:
-        for version in versions:
-            self._fleet.drop(instance, version)
-            self._emit(Drop(instance=instance.id, version=version))
-
-    def loaded(self, instance: Instance, version: int) -> None:
-        """An instance has loaded `version`: requests of it may run there."""
-        if version != instance.loading:
-            return  # An interruption overtook it.
-        self._fleet.expect(instance, None)
-        self._fleet.hold(instance, version)
-        if instance.state is State.LOADING:
-            instance.state = State.UP
-        self._fleet.touch(instance)
 
     # --- KV pressure ---
 
@@ -205,13 +193,8 @@ class FleetChanges:
 
     def returned(self, instance: Instance) -> None:
         """An instance has its devices back: it generates, or loads its version first."""
-        is_loading = instance.loading is not None and self._is_bare(instance)
-        instance.state = State.LOADING if is_loading else State.UP
+        instance.state = State.LOADING if list(instance.cohorts) == [instance.loading] else State.UP
         self._fleet.touch(instance)
-
-    @staticmethod
-    def _is_bare(instance: Instance) -> bool:
-        return list(instance.cohorts) == [instance.loading]
 
     # --- schedule `partial` ---
 

@@ -62,9 +62,16 @@ class ControlParts:
             kv_reuse=control.kv_reuse,
         )
         self.fleet_changes = FleetChanges(
-            self.fleet, self.window, self.dispatch, self.pace, self.meters, self.emit, control=control
+            self.fleet,
+            self.window,
+            self.target,
+            self.dispatch,
+            self.pace,
+            self.meters,
+            self.emit,
+            control=control,
+            group_size=batch.group_size,
         )
-
         self.versions = LiveVersions(self.window, self.ledger, self.fleet, self.dispatch, self.emit)
 
     def emit(self, decision: Decision) -> None:

@@ -66,8 +66,8 @@ class ControlPlane:
             told.MoveFailed: self._endings.move_failed,
             told.PromptsOffered: self._prompts_offered,
             told.Trained: self._trained,
-            told.Published: self._published,
-            told.StepLost: self._step_lost,
+            told.Published: self._steps.published,
+            told.StepLost: self._steps.lost,
             told.EvaluationAsked: self._evaluation_asked,
             told.Fault: self._noted,
             told.Replayed: self._noted,
@@ -122,7 +122,7 @@ class ControlPlane:
         instance = Instance(instance=event.instance, spec=event.spec, version=event.version, now=event.at)
         self._p.fleet.join(instance)
         if self._has_begun:
-            self._rebalance()
+            self._p.fleet_changes.rebalance(self._admission.waiting(), event.at)
             self._admission.fill(instance)
 
     def _lost(self, event: told.InstanceLost) -> None:
@@ -137,7 +137,7 @@ class ControlPlane:
             self._outcomes.take_off(t, event.reason, gone=instance.id)
             p.dispatch.requeue(t, keeps_tokens=instance.spec.continues)
         p.fleet.leave(instance)
-        self._look_again()
+        self._admission.look_again()
 
     def _reported(self, event: told.LoadReport) -> None:
         instance = self._p.fleet.get(event.instance)
@@ -155,15 +155,21 @@ class ControlPlane:
             self._p.fleet_changes.relieve(instance, event.at)
 
     def _loaded(self, event: told.Loaded) -> None:
-        instance = self._p.fleet.get(event.instance)
+        p = self._p
+        instance = p.fleet.get(event.instance)
         if instance is not None:
-            self._p.estimates.load_ended(instance.id, event.at)
-            self._p.fleet_changes.loaded(instance, event.version)
+            p.estimates.load_ended(instance.id, event.at)
+            if event.version == instance.loading:  # Else an interruption overtook it.
+                p.fleet.expect(instance, None)
+                p.fleet.hold(instance, event.version)
+                if instance.state is State.LOADING:
+                    instance.state = State.UP
+                p.fleet.touch(instance)
             self._admission.fill(instance)
-            if instance.is_idle and self._p.window.newest not in instance.versions():
+            if instance.is_idle and p.window.newest not in instance.versions():
                 # A newer one was published meanwhile, and nothing wants this one.
-                self._look_again()
-            self._p.versions.retire()
+                self._admission.look_again()
+            p.versions.retire()
 
     def _noted(self, event: told.Lent | told.Fault | told.Replayed) -> None:
         """Ignore an input that is only recorded: nothing is decided about it."""
@@ -182,7 +188,7 @@ class ControlPlane:
         self._p.prompts.offer(event)
         if was_empty and event.prompts and self._has_begun:
             # Whatever had room waited for this.
-            self._look_again()
+            self._admission.look_again()
             self._steps.take()
 
     # --- time, the trainer, evaluations ---
@@ -190,44 +196,19 @@ class ControlPlane:
     def _ticked(self, event: told.Tick) -> None:
         self._has_begun = True
         silence_s = self._p.control.silence_s
-        for instance in [i for i in self._p.fleet if self._is_silent(i)]:
+        generating = [i for i in self._p.fleet if i.state is not State.LENT]
+        for instance in [i for i in generating if event.at - i.last_seen > silence_s]:
             self._p.emit(Restart(instance=instance.id, reason=f"silent for {silence_s:.0f} s"))
             self._lost(told.InstanceLost(at=event.at, instance=instance.id, reason="silent"))
-        self._look_again()
-
-    def _is_silent(self, instance: Instance) -> bool:
-        is_generating = instance.state is not State.LENT
-        return is_generating and self._p.now - instance.last_seen > self._p.control.silence_s
+        self._admission.look_again()
 
     def _trained(self, event: told.Trained) -> None:
         """Give lent devices back while the version is published, unless the next step wants them at once."""
-        if self.is_training and self._p.batches.verdict() is not Verdict.READY:
+        if self.is_training and self._p.window.verdict() is not Verdict.READY:
             self._p.fleet_changes.give_back(event.at)
-
-    def _published(self, event: told.Published) -> None:
-        self._steps.published(event)
-        if not self.is_done:
-            self._look_again()
-            self._p.versions.retire()
-
-    def _step_lost(self, event: told.StepLost) -> None:
-        self._steps.lost()
 
     def _evaluation_asked(self, event: told.EvaluationAsked) -> None:
         self._admission.evaluate(event.prompts)
         if self.is_done:
             # Nothing but this asks for the last version.
-            self._look_again()
-
-    # --- placement ---
-
-    def _look_again(self) -> None:
-        """Place versions anew, then start whatever has room: after a change that concerns all instances."""
-        self._rebalance()
-        self._admission.fill_everything()
-
-    def _rebalance(self) -> None:
-        p, waiting = self._p, self._admission.waiting()
-        if p.control.rebalance or not all(map(p.fleet.serving, {*waiting, p.window.newest})):
-            planned = self._admission.planned_groups() * p.batch.group_size
-            p.fleet_changes.rebalance(waiting, planned, p.now)
+            self._admission.look_again()

@@ -5,13 +5,12 @@ change, and what the idle trainer waits for. One step at a time, each on exactly
 """
 
 from dora_rl.control.admission import Admission
-from dora_rl.control.ledger import Group
 from dora_rl.control.outcomes import Outcomes
 from dora_rl.control.parts import ControlParts
 from dora_rl.control.target import StalenessTarget
 from dora_rl.control.window import Verdict
 from dora_rl.core.decisions import Finish, Hand, Take, Wait
-from dora_rl.core.inputs import Published
+from dora_rl.core.inputs import Published, StepLost
 
 
 class TrainSteps:
@@ -37,22 +36,16 @@ class TrainSteps:
             return
         for group in p.batches.hand_over():
             p.emit(Hand(batch=p.window.taken, group=group.id))
-        verdict = p.batches.verdict()
-        if verdict is Verdict.READY:
-            self._abort_redundant()
-            self._begin(p.window.taken, p.batches.take())
-        else:
-            self._wait(verdict)
+        verdict = p.window.verdict()
+        if verdict is not Verdict.READY:
+            if verdict is Verdict.STARVED and self._admission.lacks_prompts:
+                verdict = Verdict.PROMPTS
+            if p.meters.wait(verdict, p.now):
+                p.emit(Wait(reason=verdict.value))
+            return
 
-    def _wait(self, verdict: Verdict) -> None:
-        if verdict is Verdict.STARVED and self._admission.lacks_prompts:
-            verdict = Verdict.PROMPTS
-        if self._p.meters.wait(verdict, self._p.now):
-            self._p.emit(Wait(reason=verdict.value))
-
-    def _begin(self, number: int, batch: list[Group]) -> None:
-        """Begin a train step on `batch`: lend elastic instances, emit `Take`, let new groups start."""
-        p = self._p
+        self._abort_redundant()
+        number, batch = p.window.taken, p.batches.take()
         staleness = tuple(number - group.version for group in batch)
         self.is_training = True
         self._oldest_taken = max(staleness)
@@ -60,15 +53,12 @@ class TrainSteps:
         p.pace.taken(p.now)
         lent = p.fleet_changes.prepare_lending(p.now)
         p.emit(Take(batch=number, groups=tuple(group.id for group in batch), staleness=staleness))
-        self._onset()
-        p.fleet_changes.lend(lent)
 
-    def _onset(self) -> None:
-        """Open the gate at a step's beginning and let new groups start."""
-        p = self._p
+        # The step begins: new groups may start in the place of those taken.
         p.schedule.gate.onset(p.target.groups - p.window.num_active)
         self._admission.admit()
         p.versions.retire()
+        p.fleet_changes.lend(lent)
 
     def _abort_redundant(self) -> None:
         """Close redundant groups before a batch is taken: the unfinished first, the youngest first."""
@@ -85,12 +75,14 @@ class TrainSteps:
         p = self._p
         p.window.publish(event.version)
         p.versions.publish(event.version)
-        p.batches.commit()
+        p.ledger.commit()
         p.estimates.trained(event.train_s)
         p.pace.published(event.at)
         self.is_training = False
         if event.version == p.steps:
-            self._finish()
+            self.is_done = True
+            p.meters.wait(None, p.now)
+            p.emit(Finish())
             return
         self._adjust()
         self.take()
@@ -99,6 +91,8 @@ class TrainSteps:
         if not self.is_training:
             p.fleet_changes.give_back(event.at)
             p.fleet_changes.renew_returning(event.at)
+        self._admission.look_again()
+        p.versions.retire()
 
     def _adjust(self) -> None:
         """Let the controllers of R and S react to the step that ended."""
@@ -109,7 +103,7 @@ class TrainSteps:
             self._staleness.published(stall_share=share, oldest_taken=self._oldest_taken)
         self._starved_mark, self._stall_mark = meters.starved_s, meters.window_stall_s
 
-    def lost(self) -> None:
+    def lost(self, event: StepLost) -> None:
         """The trainer restarted: take back the step in flight, or the groups it was handed while idle."""
         if self.is_training:
             self.is_training = False
@@ -118,8 +112,3 @@ class TrainSteps:
         else:
             self._p.batches.reopen()
         self.take()
-
-    def _finish(self) -> None:
-        self.is_done = True
-        self._p.meters.wait(None, self._p.now)
-        self._p.emit(Finish())
