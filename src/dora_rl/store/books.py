@@ -64,27 +64,26 @@ class Books:
         if number != self._tables.newest_version() or self._tables.has_batch(number):
             raise Contradiction(f"batch {number} is not the next one to be taken")
         for group in decision.groups:
-            self._take(group, number)
+            scored, closed = self._tables.one(
+                "SELECT total(state = 'scored'), total(state = 'closed') FROM trajectories"
+                " WHERE group_id = ?",
+                group,
+            ) or (0.0, 0.0)
+            if not scored or scored + closed != self._group_size:
+                raise Contradiction(
+                    f"batch {number} takes group {group}, of whose {self._group_size} members "
+                    f"{scored:.0f} are scored and {closed:.0f} closed"
+                )
+            changed = self._tables.do(
+                "UPDATE groups SET batch = ? WHERE id = ? AND batch IS NULL AND NOT is_evaluation",
+                number,
+                group,
+            )
+            if not changed:
+                raise Contradiction(f"batch {number} takes group {group}, which was taken before")
         self._tables.do(
             "INSERT INTO batches (number, groups) VALUES (?, ?)", number, _encode(decision.groups)
         )
-
-    def _take(self, group: int, number: int) -> None:
-        """Put a group into a batch, if all its members are scored or closed and no batch has it."""
-        scored, closed = self._tables.one(
-            "SELECT total(state = 'scored'), total(state = 'closed') FROM trajectories WHERE group_id = ?",
-            group,
-        ) or (0.0, 0.0)
-        if not scored or scored + closed != self._group_size:
-            raise Contradiction(
-                f"batch {number} takes group {group}, of whose {self._group_size} members "
-                f"{scored:.0f} are scored and {closed:.0f} closed"
-            )
-        changed = self._tables.do(
-            "UPDATE groups SET batch = ? WHERE id = ? AND batch IS NULL AND NOT is_evaluation", number, group
-        )
-        if not changed:
-            raise Contradiction(f"batch {number} takes group {group}, which was taken before")
 
     # --- groups and trajectories ---
 
@@ -100,38 +99,32 @@ class Books:
         self._check_version(decision)
         match found:
             case None:
-                self._first_start(decision)
+                self._check_prompt(decision)
+                self._tables.do(
+                    "INSERT INTO trajectories (id, group_id, member, version, attempt, state)"
+                    " VALUES (?, ?, ?, ?, ?, 'running')",
+                    key,
+                    decision.group,
+                    decision.member,
+                    decision.version,
+                    attempt,
+                )
             case (before, state) if attempt > before and state != "closed":
-                self._begin_again(decision)
+                # A later attempt: nothing of the earlier one counts.
+                self._drop_tokens(key)
+                self._tables.do(
+                    "UPDATE trajectories SET attempt = ?, version = ?, state = 'running', num_tokens = 0,"
+                    " is_truncated = 0, score = NULL WHERE id = ?",
+                    attempt,
+                    decision.version,
+                    key,
+                )
             case (before, "running") if attempt == before:
                 self._tables.do("UPDATE trajectories SET version = ? WHERE id = ?", decision.version, key)
             case (before, state):
                 raise Contradiction(
                     f"trajectory {key}: attempt {attempt} starts, while attempt {before} is {state}"
                 )
-
-    def _first_start(self, decision: Start) -> None:
-        self._check_prompt(decision)
-        self._tables.do(
-            "INSERT INTO trajectories (id, group_id, member, version, attempt, state)"
-            " VALUES (?, ?, ?, ?, ?, 'running')",
-            decision.trajectory,
-            decision.group,
-            decision.member,
-            decision.version,
-            decision.attempt,
-        )
-
-    def _begin_again(self, decision: Start) -> None:
-        """Record a later attempt of a trajectory: nothing of the earlier one counts."""
-        self._drop_tokens(decision.trajectory)
-        self._tables.do(
-            "UPDATE trajectories SET attempt = ?, version = ?, state = 'running', num_tokens = 0,"
-            " is_truncated = 0, score = NULL WHERE id = ?",
-            decision.attempt,
-            decision.version,
-            decision.trajectory,
-        )
 
     def _new_group(self, decision: Admit | Start, *, is_evaluation: bool) -> None:
         self._tables.do(
@@ -177,17 +170,14 @@ class Books:
                 decision.outcome,
                 decision.group,
             )
-        self._forget_closed(decision.group)
-
-    def _forget_closed(self, group: int) -> None:
-        """Drop the prompt of a group whose members are all closed: nothing asks for it again."""
+        # Nothing asks again for the prompt of a group whose members are all closed.
         row = self._tables.one(
             "SELECT (SELECT count(*) FROM trajectories WHERE group_id = groups.id AND state = 'closed'),"
             " is_evaluation FROM groups WHERE id = ?",
-            group,
+            decision.group,
         )
         if row is not None and row[0] == (1 if row[1] else self._group_size):
-            self._tables.drop_prompt(group)
+            self._tables.drop_prompt(decision.group)
 
     def _drop_tokens(self, trajectory: int) -> None:
         self._tables.drop_chunks(trajectory)

@@ -19,11 +19,11 @@ from dora_rl.core.decisions import AnyDecision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import AnyInput
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.stream_key import StreamKey
 from dora_rl.core.struct_loader import build, to_dict
 from dora_rl.store.books import Books
 from dora_rl.store.database import create_database, named_errors, open_database, transaction
 from dora_rl.store.errors import Contradiction, JournalError
-from dora_rl.store.journal_reader import Reader
 from dora_rl.store.journal_records import (
     AnyPayload,
     FinishedGroup,
@@ -32,8 +32,10 @@ from dora_rl.store.journal_records import (
     Unfinished,
     WholeTrajectory,
 )
-from dora_rl.store.journal_tables import Tables
+from dora_rl.store.journal_tables import SqlRow, Tables
+from dora_rl.store.number_bytes import unpack_tokens
 from dora_rl.store.payloads import Payloads
+from dora_rl.store.responses import Joined, join_chunks, to_response
 
 _PAGE = 4096
 """Number of events read from the journal at a time."""
@@ -41,6 +43,14 @@ _PAGE = 4096
 _encode = msgspec.msgpack.Encoder().encode
 _decode_input = msgspec.msgpack.Decoder(AnyInput).decode
 _decode_decisions = msgspec.msgpack.Decoder(tuple[AnyDecision, ...]).decode
+_Score = tuple[float | None, dict[str, float | None]]
+_decode_score = msgspec.msgpack.Decoder(_Score).decode
+_decode_groups = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+
+_TRAJECTORY = (
+    "SELECT t.id, group_id, t.version, epoch, row, member, attempt, is_evaluation, is_truncated, score"
+    " FROM trajectories t JOIN groups g ON g.id = group_id"
+)
 
 
 class Journal:
@@ -61,7 +71,6 @@ class Journal:
         mixes = self.recipe.control.schedule == "partial"
         self._payloads = Payloads(self._tables, mixes_versions=mixes)
         self._books = Books(self._tables, group_size=self.recipe.batch.group_size, mixes_versions=mixes)
-        self._reader = Reader(self._tables, seed=self.recipe.seed)
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> Self:
@@ -110,7 +119,15 @@ class Journal:
         numbers = [number for (number,) in rows]
         for number in numbers:
             with transaction(self._db, self.path):
-                self._prune_batch(number)
+                self._tables.do(
+                    "DELETE FROM responses WHERE trajectory IN (SELECT t.id FROM trajectories t"
+                    " JOIN groups g ON g.id = group_id WHERE batch = ?)",
+                    number,
+                )
+                self._tables.do(
+                    "DELETE FROM prompts WHERE group_id IN (SELECT id FROM groups WHERE batch = ?)", number
+                )
+                self._tables.do("UPDATE batches SET is_pruned = 1 WHERE number = ?", number)
         return len(numbers)
 
     # --- reading ---
@@ -139,15 +156,35 @@ class Journal:
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Trajectories that were being generated, with the tokens they had, to go on with."""
-        return self._reader.unfinished()
+        for row in self._tables.each(f"{_TRAJECTORY} WHERE state = 'running' ORDER BY t.id"):
+            yield Unfinished(
+                trajectory=row[0],
+                group=row[1],
+                version=row[2],
+                key=self._key(row),
+                prompt=self._prompt(row[1]),
+                response=to_response(join_chunks(self._tables.chunks(row[0]))),
+                is_evaluation=bool(row[7]),
+            )
 
     def unscored(self) -> Iterator[WholeTrajectory]:
         """Trajectories that ended and have no reward yet."""
-        return self._reader.unscored()
+        for row in self._tables.each(f"{_TRAJECTORY} WHERE state = 'ended' ORDER BY t.id"):
+            yield self._whole(row)
 
     def group(self, group: int) -> FinishedGroup:
-        """One finished group with its tokens and rewards."""
-        return self._reader.group(group)
+        """One finished group with its tokens and rewards; they must not have been pruned."""
+        open_states = "group_id = ? AND state IN ('running', 'ended')"
+        if self._tables.one(f"SELECT 1 FROM trajectories WHERE {open_states}", group):
+            raise JournalError(f"group {group} is not finished")
+        rows = self._tables.each(
+            f"{_TRAJECTORY} WHERE group_id = ? AND state = 'scored' ORDER BY t.id", group
+        )
+        members = tuple(self._whole(row) for row in rows)
+        found = self._tables.one("SELECT version FROM groups WHERE id = ?", group)
+        if found is None:
+            raise JournalError(f"the journal knows no group {group}")
+        return FinishedGroup(group=group, version=found[0], members=members)
 
     def batches_after(self, step: int) -> Iterator[TakenBatch]:
         """Batches that a trainer starting from a checkpoint of version `step` trains on, in order."""
@@ -156,11 +193,40 @@ class Journal:
                 f"batches after version {step} were given up: version {self.covered_step} has a checkpoint",
                 hint="start from that checkpoint or a later one",
             )
-        return self._reader.batches_after(step)
+        rows = self._tables.each(
+            "SELECT number, groups, is_published FROM batches WHERE number >= ? ORDER BY number", step
+        )
+        return (
+            TakenBatch(
+                number=number,
+                groups=tuple(self.group(group) for group in _decode_groups(groups)),
+                is_published=bool(is_published),
+            )
+            for number, groups, is_published in rows
+        )
 
     def summaries(self) -> Iterator[Summary]:
         """Every trajectory that ever started or was closed: version, length, rewards, outcome."""
-        return self._reader.summaries()
+        rows = self._tables.each(
+            "SELECT t.id, group_id, t.version, attempt, state, num_tokens, is_truncated, is_evaluation,"
+            " batch, outcome, score FROM trajectories t JOIN groups g ON g.id = group_id ORDER BY t.id"
+        )
+        for row in rows:
+            reward, values = _score(row[10])
+            yield Summary(
+                trajectory=row[0],
+                group=row[1],
+                version=row[2],
+                attempt=row[3],
+                state=row[4],
+                num_tokens=row[5],
+                is_truncated=bool(row[6]),
+                is_evaluation=bool(row[7]),
+                batch=row[8],
+                outcome=row[9],
+                reward=reward,
+                values=values,
+            )
 
     # --- ending ---
 
@@ -183,13 +249,35 @@ class Journal:
         value: bytes = row[0]
         return value
 
-    def _prune_batch(self, number: int) -> None:
-        self._tables.do(
-            "DELETE FROM responses WHERE trajectory IN (SELECT t.id FROM trajectories t"
-            " JOIN groups g ON g.id = group_id WHERE batch = ?)",
-            number,
+    def _whole(self, row: SqlRow) -> WholeTrajectory:
+        found = self._tables.one(
+            "SELECT stretches, tokens, logprobs, cut_logprobs FROM responses WHERE trajectory = ?", row[0]
         )
-        self._tables.do(
-            "DELETE FROM prompts WHERE group_id IN (SELECT id FROM groups WHERE batch = ?)", number
+        if found is None:
+            raise JournalError(f"the tokens of trajectory {row[0]} were pruned")
+        reward, values = _score(row[9])
+        return WholeTrajectory(
+            trajectory=row[0],
+            group=row[1],
+            version=row[2],
+            key=self._key(row),
+            prompt=self._prompt(row[1]),
+            response=to_response(Joined(*found)),
+            is_truncated=bool(row[8]),
+            is_evaluation=bool(row[7]),
+            reward=reward,
+            values=values,
         )
-        self._tables.do("UPDATE batches SET is_pruned = 1 WHERE number = ?", number)
+
+    def _key(self, row: SqlRow) -> StreamKey:
+        return StreamKey(seed=self.recipe.seed, epoch=row[3], row=row[4], member=row[5], attempt=row[6])
+
+    def _prompt(self, group: int) -> tuple[int, ...]:
+        found = self._tables.one("SELECT tokens FROM prompts WHERE group_id = ?", group)
+        if found is None:
+            raise JournalError(f"the prompt of group {group} was pruned")
+        return unpack_tokens(found[0])
+
+
+def _score(packed: bytes | None) -> _Score:
+    return (None, {}) if packed is None else _decode_score(packed)

@@ -56,19 +56,6 @@ class Payloads:
         found = self._live(payload, "running")
         if found is None or not payload.tokens:
             return
-        self._check_progress(payload, found)
-        chunk = Chunk(
-            trajectory=payload.trajectory,
-            start=payload.start,
-            version=payload.version,
-            tokens=pack_tokens(payload.tokens),
-            logprobs=pack_logprobs(payload.logprobs),
-            cut_logprobs=pack_logprobs(payload.cut_logprobs),
-        )
-        self._tables.insert_chunk(chunk)
-        self._set_num_tokens(payload.trajectory, payload.start + len(payload.tokens))
-
-    def _check_progress(self, payload: Progress, found: _Trajectory) -> None:
         if payload.start != found.num_tokens:
             raise Contradiction(
                 f"trajectory {payload.trajectory}: tokens from {payload.start} on, "
@@ -79,6 +66,16 @@ class Payloads:
                 f"trajectory {payload.trajectory} is pinned to version {found.version}, "
                 f"its tokens were drawn under {payload.version}"
             )
+        chunk = Chunk(
+            trajectory=payload.trajectory,
+            start=payload.start,
+            version=payload.version,
+            tokens=pack_tokens(payload.tokens),
+            logprobs=pack_logprobs(payload.logprobs),
+            cut_logprobs=pack_logprobs(payload.cut_logprobs),
+        )
+        self._tables.insert_chunk(chunk)
+        self._set_num_tokens(payload.trajectory, payload.start + len(payload.tokens))
 
     def _rewound(self, payload: Rewound) -> None:
         found = self._live(payload, "running")
