@@ -250,6 +250,7 @@ class Journal:
         return value
 
     def _whole(self, row: SqlRow) -> WholeTrajectory:
+        prompt = self._prompt(row[1])
         found = self._tables.one(
             "SELECT stretches, tokens, logprobs, cut_logprobs FROM responses WHERE trajectory = ?", row[0]
         )
@@ -261,7 +262,7 @@ class Journal:
             group=row[1],
             version=row[2],
             key=self._key(row),
-            prompt=self._prompt(row[1]),
+            prompt=prompt,
             response=to_response(Joined(*found)),
             is_truncated=bool(row[8]),
             is_evaluation=bool(row[7]),
