@@ -81,6 +81,7 @@ def test_a_script_starts_watches_stops_and_resumes_a_run_with_functions_of_its_o
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-1"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_functions_of_a_module_beside_the_script_are_found_by_every_worker(tmp_path):
     (tmp_path / "there").mkdir()
@@ -180,6 +181,7 @@ def test_importing_the_package_is_quick_and_loads_no_torch():
     assert run_python(["-c", code], Path()).split() == ["True", "False", "False", "train", "False"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_callback_that_raises_ends_the_run_in_order_and_is_raised(tmp_path):
     code = SMALL + textwrap.dedent("""

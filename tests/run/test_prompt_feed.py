@@ -55,6 +55,7 @@ def check_choices(setup: RunSetup, source: PromptSource) -> None:
     assert admitted == offered[: len(admitted)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_source_that_hears_of_rewards_goes_on_where_it_was_when_everything_is_killed(
     make_setup: MakeSetup,
@@ -68,6 +69,7 @@ def test_a_source_that_hears_of_rewards_goes_on_where_it_was_when_everything_is_
     check_choices(setup, Sequel(rows, seed=setup.recipe.seed, new=0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_built_in_order_goes_on_where_it_was_though_rows_were_offered_and_not_started(
     make_setup: MakeSetup,

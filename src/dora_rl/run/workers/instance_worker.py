@@ -229,12 +229,14 @@ def main(address: str) -> None:
     with telling_why(channel):
         with channel.kept_alive(setup.recipe.patience.start_s):
             tokenizer = LiveLayout(root=Path(setup.run_directory)).tokenizer
+            versions = StoredVersions(Path(begin.store))
+            versions.open()
             # No version is resident yet.
             engine = load_kind(setup.recipe.engine.kind).open(
                 EngineOpening(
                     config=setup.engine,
                     model=Path(setup.model_directory),
-                    versions=StoredVersions(Path(begin.store)),
+                    versions=versions,
                     device=devices.instance_home(begin.number),
                     num_threads=devices.instance_threads,
                     stop_tokens=begin.stop_tokens,

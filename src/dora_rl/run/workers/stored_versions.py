@@ -1,4 +1,4 @@
-"""The version store as an engine sees it. Reaches torch only when a version is fetched."""
+"""The version store as an engine sees it. Reaches torch only once it is opened."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -14,6 +14,10 @@ class StoredVersions:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
+    def open(self) -> None:
+        """Import what reads weights, which takes seconds: until a version is read it may be retired."""
+        _ = self._store
 
     def fetch(self, version: int, device: str | None = None) -> Mapping[str, Any]:
         """Every tensor of a version, by name."""
