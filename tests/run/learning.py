@@ -206,7 +206,7 @@ def check_prompts(root: Path) -> None:
     """Every epoch visits every row once; the last may be cut short."""
     num_rows = len(PromptTable.read(LiveLayout(root=root).prompts).train)
     visited = admitted(root)
-    assert len(visited) == STEPS * read_setup(LiveLayout(root=root).setup).batch.groups
+    assert len(visited) == STEPS * read_setup(LiveLayout(root=root).setup).recipe.batch.groups
     for first in range(0, len(visited), num_rows):
         epoch = visited[first : first + num_rows]
         assert {number for number, _ in epoch} == {first // num_rows}

@@ -202,7 +202,7 @@ def test_an_interrupt_writes_a_checkpoint_and_a_second_one_leaves_at_once(make_s
 @pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_ends_the_run_with_the_reason(make_setup: MakeSetup) -> None:
     setup = make_setup(patience=Patience(max_deaths=1))
-    with pytest.raises(WorkerDied, match=r"instance 0 died 1 times.*killed by SIGKILL$"):
+    with pytest.raises(WorkerDied, match=r"instance 0 died 1 times.*killed by SIGKILL\n"):
         run_live(
             setup,
             staged(setup),
