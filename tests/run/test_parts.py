@@ -334,6 +334,16 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
     assert (second["step_time"], second["logged/step_time"]) == (2.0, 7.0), "the run's own names stay its own"
 
 
+def test_an_evaluation_has_the_mean_of_each_reward_function(make_setup: MakeSetup, tmp_path: Path) -> None:
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup()))
+    metrics.evaluated(
+        0, 5.0, [1.0, 0.0], [3, 4], [{"right": 1.0, "short": None}, {"right": 0.0, "short": 0.5}]
+    )
+    metrics.close()
+    (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert (line["eval/rewards/right/mean"], line["eval/rewards/short/mean"]) == (0.5, 0.5)
+
+
 def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"at":4.0,"step_time":4.0}\n{"step":1,"at":5.0,"eval/prompts":8.0}\n')

@@ -5,6 +5,8 @@ them; each carries the time it was observed at, so replaying a stream needs no c
 instance's decode clock: a request that decodes without interruption gains one token for each unit of it.
 """
 
+from msgspec import field
+
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.record import Record
 
@@ -132,6 +134,8 @@ class Scored(Input, frozen=True, omit_defaults=True):
     trajectory: int
     reward: float | None
     failures: tuple[RewardFault, ...] = ()
+    values: dict[str, float | None] = field(default_factory=dict)
+    """Each reward function's own value, without its weight, by its name; for those who watch."""
 
 
 class Moved(Input, frozen=True):

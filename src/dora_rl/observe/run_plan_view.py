@@ -10,7 +10,7 @@ from rich.markup import escape
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.struct_loader import to_dict
 from dora_rl.observe.live.metrics_tail import Metrics
-from dora_rl.observe.live.step_words import after_step, duration
+from dora_rl.observe.live.step_words import after_step, duration, first_and_last
 from dora_rl.observe.result_words import count, overlong
 from dora_rl.observe.tables import table
 from dora_rl.prepare.run_plan import RunPlan
@@ -88,6 +88,7 @@ def summary_lines(
     reward = summary.last_metrics.get("reward")
     if reward is not None:
         yield f"reward of the last step: {reward:.3f}"
+    yield from _by_function(metrics)
     yield from _held_out(metrics, summary.steps)
     if summary.closed_trajectories:
         yield "left out: " + ", ".join(f"{n:,} {what}" for what, n in summary.closed_trajectories.items())
@@ -99,15 +100,34 @@ def summary_lines(
         yield f"go on with: dora train --resume {summary.run_directory}"
 
 
+def _by_function(metrics: Sequence[Metrics]) -> Iterator[str]:
+    """A line about each of several reward functions: its mean at first and at last."""
+    for name, metric in _functions(metrics, "rewards/").items():
+        first, last = first_and_last(list(_column(metrics, metric).values()))
+        yield f"reward {name}: {first:.3f} at first, {last:.3f} at last"
+
+
 def _held_out(metrics: Sequence[Metrics], num_steps: int) -> Iterator[str]:
-    """The line about held-out rewards: the first evaluation and the last."""
-    found = {int(step): float(reward) for row in metrics
-             if isinstance(step := row.get("step"), int | float)
-             and isinstance(reward := row.get("eval/reward"), int | float)}  # fmt: skip
-    if found:
-        ends = sorted({min(found), max(found)})
-        parts = (f"{found[step]:.3f} {_when(step, num_steps)}" for step in ends)
-        yield f"held-out reward: {', '.join(parts)}"
+    """The lines about held-out rewards, the sum and each function: the first evaluation and the last."""
+    for name, metric in {"reward": "eval/reward", **_functions(metrics, "eval/rewards/")}.items():
+        if found := _column(metrics, metric):
+            ends = sorted({min(found), max(found)})
+            parts = (f"{found[step]:.3f} {_when(step, num_steps)}" for step in ends)
+            yield f"held-out {name}: {', '.join(parts)}"
+
+
+def _functions(metrics: Sequence[Metrics], prefix: str) -> dict[str, str]:
+    """The metric of each reward function by the function's name; empty where there is a single one."""
+    found = dict.fromkeys(key for row in metrics for key in row if key.startswith(prefix))
+    names = {key.removeprefix(prefix).removesuffix("/mean"): key for key in found if key.endswith("/mean")}
+    return names if len(names) > 1 else {}
+
+
+def _column(metrics: Sequence[Metrics], metric: str) -> dict[int, float]:
+    """The values of a metric by step, where it has one."""
+    return {int(step): float(value) for row in metrics
+            if isinstance(step := row.get("step"), int | float)
+            and isinstance(value := row.get(metric), int | float)}  # fmt: skip
 
 
 def _when(step: int, num_steps: int) -> str:

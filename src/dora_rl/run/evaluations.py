@@ -22,6 +22,8 @@ class _EvaluationRound(Struct, kw_only=True):
     num_missing: int
     rewards: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    values: list[dict[str, float | None]] = field(default_factory=list)
+    """The value of each reward function, by trajectory."""
 
 
 class EvaluationTracker:
@@ -66,6 +68,7 @@ class EvaluationTracker:
             case Ended(trajectory=key, tokens=tokens) if key in self._version_of:
                 self._rounds[self._version_of[key]].lengths.append(tokens)
             case Scored(trajectory=key, reward=reward) if key in self._version_of:
+                self._rounds[self._version_of[key]].values.append(told.values)
                 self._end(key, reward, told.at)
         for decision in decisions:
             match decision:
@@ -83,4 +86,4 @@ class EvaluationTracker:
             found.rewards.append(reward)
         if not found.num_missing:
             del self._rounds[version]
-            self._metrics.evaluated(version, at, found.rewards, found.lengths)
+            self._metrics.evaluated(version, at, found.rewards, found.lengths, found.values)

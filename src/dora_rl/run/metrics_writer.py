@@ -1,6 +1,6 @@
 """Metrics of a run: one line a step, of what the trainer measured and how asynchronous the run was."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -9,6 +9,7 @@ import msgspec
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Take
+from dora_rl.core.reward_means import mean_by_function
 from dora_rl.run.messages import StepPublished
 from dora_rl.run.rewards.judge import Judgement
 from dora_rl.store.durable import write_atomically
@@ -45,13 +46,8 @@ class MetricsWriter:
 
     def took(self, take: Take, groups: Sequence[FinishedGroup]) -> None:
         """Note the rewards and the staleness of a batch that was taken."""
-        named: dict[str, list[float]] = {}
-        for group in groups:
-            for member in group.members:
-                for name, value in member.values.items():
-                    if value is not None:
-                        named.setdefault(name, []).append(value)
-        values: Values = {f"rewards/{name}/mean": fmean(values) for name, values in named.items()}
+        means = mean_by_function(member.values for group in groups for member in group.members)
+        values: Values = {f"rewards/{name}/mean": mean for name, mean in means.items()}
         for staleness in range(max(take.staleness) + 1):
             values[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
         self._taken[take.batch] = values
@@ -83,7 +79,14 @@ class MetricsWriter:
         self.last = values
         self.write({"step": message.batch + 1, "at": at, **values}, step=message.batch + 1)
 
-    def evaluated(self, version: int, at: float, rewards: list[float], lengths: list[int]) -> None:
+    def evaluated(
+        self,
+        version: int,
+        at: float,
+        rewards: list[float],
+        lengths: list[int],
+        values_by_function: Sequence[Mapping[str, float | None]] = (),
+    ) -> None:
         """Write the line of a complete evaluation, unless it was written before a crash."""
         if version in self._evaluated:
             return
@@ -92,6 +95,10 @@ class MetricsWriter:
             "eval/reward": fmean(rewards) if rewards else None,
             "eval/mean_length": fmean(lengths) if lengths else None,
             "eval/prompts": float(len(lengths)),
+            **{
+                f"eval/rewards/{name}/mean": mean
+                for name, mean in mean_by_function(values_by_function).items()
+            },
         }
         self.write({"step": version, "at": at, **values}, step=version)
 

@@ -1,5 +1,7 @@
 """What is known of a run from its events alone: each train step, each evaluation, the state of the moment."""
 
+from msgspec import field
+
 from dora_rl.core.record import Record
 
 
@@ -31,6 +33,8 @@ class StepFacts(Record, frozen=True):
     staleness_mean: float
     staleness_max: int
     num_trajectories: int
+    values: dict[str, float] = field(default_factory=dict)
+    """Mean value of each reward function over the batch, without its weight, by name."""
 
 
 class EvaluationFacts(Record, frozen=True):
@@ -39,6 +43,8 @@ class EvaluationFacts(Record, frozen=True):
     version: int
     num_scored: int
     reward: float
+    values: dict[str, float] = field(default_factory=dict)
+    """Mean value of each reward function, by name."""
 
 
 class FailureFacts(Record, frozen=True):

@@ -16,6 +16,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
+from dora_rl.core.reward_means import mean_by_function
 from dora_rl.observe.live.event_facts import EvaluationFacts, FailureFacts, FaultFacts, RunState, StepFacts
 from dora_rl.observe.timeline import Tracker
 
@@ -30,6 +31,7 @@ class _Member(Struct, kw_only=True):
     tokens: int = 0
     is_truncated: bool = False
     reward: float | None = None
+    values: dict[str, float | None] = field(default_factory=dict)
 
 
 class _Group(Struct, kw_only=True):
@@ -45,6 +47,7 @@ class _Evaluation(Struct, kw_only=True):
     num_asked: int = 0
     num_ended: int = 0
     rewards: list[float] = field(default_factory=list)
+    values: list[dict[str, float | None]] = field(default_factory=list)
 
 
 class Follower:
@@ -146,9 +149,9 @@ class Follower:
         for failure in event.failures:
             self._failed(failure)
         if event.trajectory in self._version_of:
-            self._evaluation_ended(event.trajectory, event.reward)
+            self._evaluation_ended(event.trajectory, event.reward, event.values)
         elif (member := self._member(event.trajectory)) is not None:
-            member.reward = event.reward
+            member.reward, member.values = event.reward, event.values
 
     def _failed(self, failure: told.RewardFault) -> None:
         key = (failure.function, failure.reason)
@@ -182,10 +185,13 @@ class Follower:
     def _asked(self, event: told.EvaluationAsked) -> None:
         self._evaluations[self._version] = _Evaluation(num_asked=len(event.prompts))
 
-    def _evaluation_ended(self, trajectory: int, reward: float | None) -> None:
+    def _evaluation_ended(
+        self, trajectory: int, reward: float | None, values: dict[str, float | None] | None = None
+    ) -> None:
         version = self._version_of.pop(trajectory)
         found = self._evaluations.setdefault(version, _Evaluation())
         found.num_ended += 1
+        found.values.append(values or {})
         if reward is not None:
             found.rewards.append(reward)
         if found.num_ended == found.num_asked and found.rewards:
@@ -268,8 +274,14 @@ class Follower:
             staleness_mean=fmean(take.staleness),
             staleness_max=max(take.staleness),
             num_trajectories=sum(len(group.members) for group in groups),
+            values=mean_by_function(member.values for member in members),
         )
 
 
 def _evaluation_facts(version: int, found: _Evaluation) -> EvaluationFacts:
-    return EvaluationFacts(version=version, num_scored=len(found.rewards), reward=fmean(found.rewards))
+    return EvaluationFacts(
+        version=version,
+        num_scored=len(found.rewards),
+        reward=fmean(found.rewards),
+        values=mean_by_function(found.values),
+    )

@@ -7,16 +7,16 @@ escaped. IPython is imported when it is used, and is there then: a notebook aske
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import Any
 
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.visible_text import as_html
 from dora_rl.observe.live.dead_run_warnings import num_compared
 from dora_rl.observe.live.event_facts import EvaluationFacts, StepFacts
-from dora_rl.observe.live.step_words import duration, number
+from dora_rl.observe.live.step_words import curves_by_function, duration, number
 from dora_rl.observe.live.view import RunView, Watcher
 
 _EVERY_S = 0.5
@@ -55,11 +55,11 @@ def run_html(view: RunView) -> str:
     """The present state of a run as a fragment of HTML."""
     state, steps, evaluations = view.now()
     parts = [
-        f"<b>{escape(view.title)}</b> &nbsp; step {state.version} of {view.num_steps}, {duration(state.at)}",
+        f"<b>{as_html(view.title)}</b> &nbsp; step {state.version} of {view.num_steps}, {duration(state.at)}",
         curve_svg(steps, evaluations),
         _table(steps),
-        *(f'<div style="color:#b00">warning: {escape(text)}</div>' for text in view.warnings()),
-        *(f'<div style="color:#a60">{escape(text)}</div>' for text in view.remarks()),
+        *(f'<div style="color:#b00">warning: {as_html(text)}</div>' for text in view.warnings()),
+        *(f'<div style="color:#a60">{as_html(text)}</div>' for text in view.remarks()),
     ]
     return f'<div style="font-family:system-ui,sans-serif">{"".join(parts)}</div>'
 
@@ -84,6 +84,8 @@ def curve_svg(steps: Sequence[StepFacts], evaluations: Sequence[EvaluationFacts]
     caption = f"reward {points[0][1]:.3f} to {points[-1][1]:.3f}"
     if dots:
         caption += f"; held out {dots[0][1]:.3f} to {dots[-1][1]:.3f}"
+    for name, own in curves_by_function(steps).items():
+        caption += f"; {as_html(name)} {own[0][1]:.3f} to {own[-1][1]:.3f}"
     return (
         f'<div><svg width="{_WIDTH}" height="{_HEIGHT}" style="background:#fafafa">'
         f'<polyline points="{line}" fill="none" stroke="#0072B2" stroke-width="1.5"/>{circles}</svg>'

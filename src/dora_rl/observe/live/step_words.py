@@ -1,6 +1,6 @@
 """Facts as text: the line of a step, durations, shares. Knows no console and no run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
 from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts
@@ -17,7 +17,7 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bo
     facts, left = steps[-1], left_s(steps, num_steps)
     parts = [
         f"step {facts.step}/{num_steps}",
-        f"reward {number(facts.reward)}",
+        f"reward {number(facts.reward)}{_in_brackets(facts.values)}",
         f"tokens {facts.mean_tokens:.0f} (max {facts.max_tokens})",
         f"staleness {facts.staleness_mean:.2f} (max {facts.staleness_max})",
         f"{tokens_per_s(steps):,.0f} tokens/s",
@@ -35,7 +35,35 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bo
 def evaluation_line(facts: EvaluationFacts) -> str:
     """One evaluation in one line of text."""
     rows = "1 row" if facts.num_scored == 1 else f"{facts.num_scored:,} rows"
-    return f"held out: {facts.reward:.3f} {after_step(facts.version)}, over {rows}"
+    own = _in_brackets(facts.values)
+    return f"held out: {facts.reward:.3f}{own} {after_step(facts.version)}, over {rows}"
+
+
+def by_function(values: Mapping[str, float]) -> str:
+    """The values of several reward functions as text, `right 0.005, short 0.980`; empty for a single one."""
+    return ", ".join(f"{name} {number(value)}" for name, value in values.items()) if len(values) > 1 else ""
+
+
+def _in_brackets(values: Mapping[str, float]) -> str:
+    return f" ({text})" if (text := by_function(values)) else ""
+
+
+def curves_by_function(
+    points: Iterable[StepFacts | EvaluationFacts],
+) -> dict[str, list[tuple[int, float]]]:
+    """Version and mean value of each reward function, by name; empty where there is a single function."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for facts in points:
+        version = facts.step if isinstance(facts, StepFacts) else facts.version
+        for name, value in facts.values.items():
+            found.setdefault(name, []).append((version, value))
+    return found if len(found) > 1 else {}
+
+
+def first_and_last(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of the first tenth of some values, and of the last."""
+    tenth = max(1, len(values) // 10)
+    return mean(values[:tenth]), mean(values[-tenth:])
 
 
 def after_step(version: int) -> str:

@@ -8,9 +8,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dora_rl.core.visible_text import visible
 from dora_rl.observe.live.event_facts import StepFacts
 from dora_rl.observe.live.metrics_tail import Metrics
-from dora_rl.observe.pictures.look import BLUE, GREEN, GREY, ORANGE, PALE, PINK, RED, figure, plain
+from dora_rl.observe.live.step_words import curves_by_function
+from dora_rl.observe.pictures.look import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    VERSIONS,
+    figure,
+    plain,
+)
 from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
 from dora_rl.observe.report.run_facts import RunFacts
 
@@ -19,6 +32,9 @@ _CLOSE_UP = 8
 """Number of last steps whose timeline is also drawn by itself."""
 _FEW = 40
 """Number of steps up to which points of a curve are marked."""
+
+Points = list[tuple[int, float]]
+"""A curve: versions and values."""
 
 
 def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
@@ -37,9 +53,10 @@ def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 def _rewards(run: RunFacts) -> Figure:
-    fig = figure(9, 3.2)
-    axes = fig.subplots()
-    plain(axes, x="train step", y="reward")
+    functions = curves_by_function(run.steps)
+    fig = figure(12 if functions else 9, 3.2)
+    axes, *others = fig.subplots(1, 2 if functions else 1, squeeze=False)[0]
+    plain(axes, title="weighted sum" if functions else "", x="train step", y="reward")
     scored = [step for step in run.steps if step.reward is not None]
     at, means = [step.step for step in scored], [step.reward or 0.0 for step in scored]
     spread = [step.reward_std or 0.0 for step in scored]
@@ -52,7 +69,29 @@ def _rewards(run: RunFacts) -> Figure:
         axes.plot(versions, [each.reward for each in run.evaluations], color=ORANGE, marker="o", markersize=4,
                   label="held out")  # fmt: skip
     _finish(axes)
+    for own in others:
+        _functions(own, functions, curves_by_function(run.evaluations))
     return fig
+
+
+def _functions(axes: Axes, trained: dict[str, Points], held_out: dict[str, Points]) -> None:
+    """Each reward function by itself: training as a line, held-out rows as a dashed one."""
+    plain(axes, title="each function, without its weight", x="train step")
+    for number, (name, points) in enumerate(trained.items()):
+        colour = VERSIONS[number % len(VERSIONS)]
+        at, values = zip(*points, strict=True)
+        axes.plot(at, values, color=colour, marker=_marker(at), markersize=3, label=_label(name))
+        if name in held_out:
+            versions, rewards = zip(*held_out[name], strict=True)
+            axes.plot(versions, rewards, color=colour, linestyle="--", marker="o", markersize=4,
+                      label=_label(f"{name}, held out"))  # fmt: skip
+    _finish(axes)
+
+
+def _label(name: str) -> str:
+    """A name as the label of a curve: without formulas, and one that begins with _ is no hidden one."""
+    plain_name = visible(name).replace("$", r"\$")
+    return f" {plain_name}" if plain_name.startswith("_") else plain_name
 
 
 def _workings(run: RunFacts) -> Figure:

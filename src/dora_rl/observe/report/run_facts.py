@@ -7,6 +7,7 @@ from dora_rl.core.record import Record
 from dora_rl.observe.live.completions import CompletedGroup
 from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts, WarningFacts
 from dora_rl.observe.live.metrics_tail import Metrics
+from dora_rl.observe.live.step_words import first_and_last
 from dora_rl.observe.timeline import Timeline
 
 
@@ -73,10 +74,7 @@ class RunFacts(Record, frozen=True, gc=True):
     def mean_reward(self) -> tuple[float, float] | None:
         """Mean reward over the first tenth of the steps, and over the last; None without rewards."""
         rewards = [step.reward for step in self.steps if step.reward is not None]
-        if not rewards:
-            return None
-        tenth = max(1, len(rewards) // 10)
-        return fmean(rewards[:tenth]), fmean(rewards[-tenth:])
+        return first_and_last(rewards) if rewards else None
 
     @property
     def _trained_between(self) -> tuple[float, float]:

@@ -5,9 +5,16 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from dora_rl.observe.live.event_facts import EvaluationFacts, WarningFacts
+from dora_rl.observe.live.event_facts import WarningFacts
 from dora_rl.observe.live.screen import curve
-from dora_rl.observe.live.step_words import after_step, by_version, duration, left_s
+from dora_rl.observe.live.step_words import (
+    after_step,
+    by_version,
+    curves_by_function,
+    duration,
+    first_and_last,
+    left_s,
+)
 from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.result_words import bottleneck
 
@@ -25,8 +32,13 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         first, last = run.mean_reward
         rewards = [step.reward for step in run.steps if step.reward is not None]
         yield "reward", f"{first:.3f} at first, {last:.3f} at last  {curve(rewards)}"
+    for name, points in curves_by_function(run.steps).items():
+        first, last = first_and_last([value for _, value in points])
+        yield f"  {name}", f"{first:.3f} at first, {last:.3f} at last"
     if run.evaluations:
-        yield "held out", _held_out(run.evaluations)
+        yield "held out", _held_out([(each.version, each.reward) for each in run.evaluations])
+    for name, evaluated in curves_by_function(run.evaluations).items():
+        yield f"  {name}", _held_out(evaluated)
     if run.steps:
         yield from _step_lines(run)
         yield "bottleneck", bottleneck(run, is_on_cpus=run.is_on_cpus)
@@ -57,9 +69,9 @@ def warning_text(warning: WarningFacts) -> str:
     return f"{warning.now} (first {after_step(warning.step)})"
 
 
-def _held_out(evaluations: Sequence[EvaluationFacts]) -> str:
-    """The rewards of the first and the last evaluations, in words."""
-    parts = [f"{each.reward:.3f} (version {each.version})" for each in evaluations]
+def _held_out(rewards: Sequence[tuple[int, float]]) -> str:
+    """The rewards of the first and the last evaluations, by version, in words."""
+    parts = [f"{reward:.3f} (version {version})" for version, reward in rewards]
     if len(parts) > _SHOWN_EVALUATIONS:
         parts[1 : 1 - _SHOWN_EVALUATIONS] = ["…"]
     return ", ".join(parts)

@@ -91,7 +91,7 @@ class Judge:
                 judgement = Judgement(
                     trajectory=case.trajectory,
                     reward=sum(terms) if terms and not case.failures else None,
-                    values=case.values,
+                    values={name: case.values[name] for name in self._weights if name in case.values},
                     failures=tuple(case.failures),
                     metrics=tuple(case.metrics),
                 )

@@ -107,7 +107,9 @@ class RewardQueue:
                 RewardFault(function=failure.function, reason=failure.reason, detail=failure.summary)
                 for failure in judgement.failures
             )
-            received.inputs.append(Scored(at=at, trajectory=key, reward=reward, failures=faults))
+            received.inputs.append(
+                Scored(at=at, trajectory=key, reward=reward, failures=faults, values=judgement.values)
+            )
             attempt = self._attempts.pop(key)
             received.payloads.append(
                 Rewarded(trajectory=key, attempt=attempt, reward=reward, values=judgement.values)
