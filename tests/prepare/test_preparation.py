@@ -14,11 +14,12 @@ from dora_rl.core.recipe import Control, Patience, Recipe
 from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
-from dora_rl.launch.protocol import Launch, WorkerSpec
+from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.prepare import preparation, run_inputs
 from dora_rl.prepare.planner import RunPlanner
 from dora_rl.prepare.preparation import Preparation, Tell
-from dora_rl.run.open_run import open_new
+from dora_rl.run.live_run import run_live
+from dora_rl.run.open_run import open_run
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_layout import LiveLayout
 
@@ -43,6 +44,13 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
         assert not made.root.exists()
 
     return prepare
+
+
+class NoLaunch:
+    """Starts nothing."""
+
+    def start(self, worker: WorkerSpec, replies: Any) -> Handle:
+        raise DoraError("no worker starts here")
 
 
 def rows_of(tmp_path: Path, code: str) -> DataConfig:
@@ -73,8 +81,15 @@ def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
     target.mkdir()
     plan = planner.plan()
     planner.write_inputs(target)
-    open_new(plan.setup, target).close()
+    with pytest.raises(DoraError, match="no worker starts here"):
+        run_live(plan.setup, target, launch=NoLaunch())
     assert counted == [plan.num_rows, plan.num_held_out] == [64, 8]
+    again = open_run(Path(plan.setup.run_directory))
+    assert again.prompts == PromptTable.read(LiveLayout(root=target).prompts)
+    assert not again.past.is_resumed, (
+        "nothing has happened: it asks for its first evaluation as a new run does"
+    )
+    again.close()
 
 
 @pytest.mark.timeout(120)

@@ -10,10 +10,11 @@ from dora_rl.core.recipe.trainer_config import GapConfig, OptimizerConfig, Train
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine_factory import open_engine
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
+from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
 from dora_rl.trainer.export import export
 from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
-from dora_rl.trainer.trainer_factory import open_trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 
 LIMITS = Limits(num_blocks=200, block_size=8, max_running=32, step_tokens=128, max_positions=128)
 
@@ -29,7 +30,7 @@ def test_recorded_logprobs_are_the_trainers(
         optimizer=OptimizerConfig(learning_rate=1e-3),
         gap=GapConfig(max_mean=most),
     )
-    trainer = open_trainer(tmp_path / "model", config)
+    trainer = trainer_of(load_decoder(tmp_path / "model", dtype=torch.float32), config)
     engine = open_engine(tmp_path / "model", EngineConfig(limits=LIMITS, dtype=dtype))  # type: ignore[arg-type]
     for step in range(2):
         for member in range(8):
@@ -66,8 +67,8 @@ def test_recorded_logprobs_are_the_trainers(
 
 def test_a_trained_directory_opens_elsewhere(tmp_path: Path) -> None:
     save_tiny(tmp_path / "model")
-    trainer = open_trainer(
-        tmp_path / "model",
+    trainer = trainer_of(
+        load_decoder(tmp_path / "model", dtype=torch.float32),
         TrainerConfig(serving_dtype="float32", optimizer=OptimizerConfig(learning_rate=1e-2)),
     )
     members = tuple(

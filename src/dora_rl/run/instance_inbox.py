@@ -4,8 +4,6 @@ A word about a request that the instance no longer has is dropped here, and nowh
 """
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core import inputs as told
@@ -16,8 +14,6 @@ from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PlacedRequest, RequestMoves, RequestTable
 from dora_rl.run.worker_deaths import end_if_final
 from dora_rl.store.journal_records import Completed, Progress
-
-_Handler = Callable[[InstanceProcess, Any, float, Received], None]
 
 
 class InstanceInbox:
@@ -32,30 +28,56 @@ class InstanceInbox:
         self._moves = moves
         self._has_store = False
         """Whether the newest version is in the store."""
-        self._handlers: dict[type, _Handler] = {
-            say.InstanceReady: self._ready,
-            say.Alive: self._alive,
-            say.VersionLoaded: self._loaded,
-            say.Report: self._reported,
-            say.RequestEnded: self._ended,
-            say.RequestRefused: self._refused,
-            say.RequestExported: self._exported,
-            say.RequestImported: self._imported,
-            say.DeviceLent: self._lent,
-            say.DeviceReturned: self._returned,
-        }
 
     def read(self, at: float) -> Received:
         """Everything the instances said, and then who of them is gone: last words come before a death."""
-        received = Received()
-        for process in self._instances.processes.values():
-            for message in process.handle.receive():
-                process.heard_at = time.monotonic()
-                if isinstance(message, say.Broken):
+        received, newest = Received(), self._plane.window.newest
+        processes = self._instances.processes.values()
+        for process, message in [(each, word) for each in processes for word in each.handle.receive()]:
+            process.heard_at = time.monotonic()
+            has_joined = process.phase is InstancePhase.JOINED
+            match message:
+                case say.Broken():
                     end_if_final(message)
                     process.last_words = message.message
-                else:
-                    self._handlers[type(message)](process, message, at, received)
+                case say.InstanceReady():
+                    process.spec = message.spec
+                    if self._has_store:
+                        self.serve_store()
+                case say.VersionLoaded(version=version) if has_joined:
+                    received.inputs.append(told.Loaded(at=at, instance=process.number, version=version))
+                case say.VersionLoaded(version=version) if version != newest:
+                    # Published meanwhile; and the one it has may be retired before control hears of it.
+                    process.handle.send(say.LoadVersion(version=newest, drop=(version,)))
+                case say.VersionLoaded(version=version):
+                    assert process.spec is not None, f"{process.name} loaded a version before it was ready"
+                    process.enter(InstancePhase.JOINED)
+                    received.inputs.append(
+                        told.InstanceJoined(
+                            at=at, instance=process.number, spec=process.spec, version=version
+                        )
+                    )
+                case say.Alive():
+                    if has_joined:
+                        received.inputs.append(self._load_report(process, at))
+                case say.Report():
+                    self._reported(process, message, at, received)
+                case say.RequestEnded():
+                    self._ended(process, message, at, received)
+                case say.RequestRefused():
+                    self._refused(process, message, at, received)
+                case say.RequestExported():
+                    if (placed := self._grow(process, message.drawn, received)) is not None:
+                        received += self._moves.left(placed, message.kv_bytes, at)
+                case say.RequestImported():
+                    if (placed := self._requests.find(message.request, process.number)) is not None:
+                        received.inputs += self._moves.arrived(placed, at)
+                case say.DeviceLent():
+                    received.inputs.append(told.Lent(at=at, instance=process.number))
+                case say.DeviceReturned():
+                    received.inputs.append(told.Returned(at=at, instance=process.number))
+                case _:
+                    raise AssertionError(f"nobody reads {message}")
         for lost in self._instances.replace_lost():
             self._moves.forget_instance(lost.number)
             if lost.was_joined:
@@ -71,33 +93,6 @@ class InstanceInbox:
             if process.phase is InstancePhase.STARTING and process.spec is not None:
                 process.enter(InstancePhase.LOADING)
                 process.handle.send(say.LoadVersion(version=self._plane.window.newest))
-
-    def _ready(
-        self, process: InstanceProcess, message: say.InstanceReady, at: float, received: Received
-    ) -> None:
-        process.spec = message.spec
-        if self._has_store:
-            self.serve_store()
-
-    def _loaded(
-        self, process: InstanceProcess, message: say.VersionLoaded, at: float, received: Received
-    ) -> None:
-        number, version, newest = process.number, message.version, self._plane.window.newest
-        if process.phase is InstancePhase.JOINED:
-            received.inputs.append(told.Loaded(at=at, instance=number, version=version))
-            return
-        assert process.spec is not None, f"{process.name} loaded a version before it was ready"
-        if version != newest:
-            # Published meanwhile; and the one it has may be retired before control hears of it.
-            process.handle.send(say.LoadVersion(version=newest, drop=(version,)))
-            return
-        process.enter(InstancePhase.JOINED)
-        joined = told.InstanceJoined(at=at, instance=number, spec=process.spec, version=version)
-        received.inputs.append(joined)
-
-    def _alive(self, process: InstanceProcess, message: say.Alive, at: float, received: Received) -> None:
-        if process.phase is InstancePhase.JOINED:
-            received.inputs.append(self._load_report(process, at))
 
     def _reported(self, process: InstanceProcess, message: say.Report, at: float, received: Received) -> None:
         process.report = message
@@ -123,14 +118,6 @@ class InstanceInbox:
             # Before it decoded anything it knows no better than anyone else.
             step_s=report.step_s or self._plane.estimates.step_s,
         )
-
-    def _lent(self, process: InstanceProcess, message: say.DeviceLent, at: float, received: Received) -> None:
-        received.inputs.append(told.Lent(at=at, instance=process.number))
-
-    def _returned(
-        self, process: InstanceProcess, message: say.DeviceReturned, at: float, received: Received
-    ) -> None:
-        received.inputs.append(told.Returned(at=at, instance=process.number))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -197,17 +184,3 @@ class InstanceInbox:
             received.inputs.append(told.MoveFailed(at=at, trajectory=key, reason=reason))
         else:
             received.inputs.append(told.Refused(at=at, trajectory=key, reason=reason))
-
-    def _exported(
-        self, process: InstanceProcess, message: say.RequestExported, at: float, received: Received
-    ) -> None:
-        placed = self._grow(process, message.drawn, received)
-        if placed is not None:
-            received += self._moves.left(placed, message.kv_bytes, at)
-
-    def _imported(
-        self, process: InstanceProcess, message: say.RequestImported, at: float, received: Received
-    ) -> None:
-        placed = self._requests.find(message.request, process.number)
-        if placed is not None:
-            received.inputs += self._moves.arrived(placed, at)

@@ -1,5 +1,9 @@
-"""A live run from its beginning, or from where it was cut short, to its end."""
+"""A live run from its beginning, or from where it was cut short, to its end.
 
+A new run is one that was cut short before anything happened: it is written down, and then gone on with.
+"""
+
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +16,14 @@ from dora_rl.core.named import Objects
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
-from dora_rl.run.open_run import OpenRun, open_again, open_new
+from dora_rl.run.open_run import OpenRun, open_run
 from dora_rl.run.orchestrator import Orchestrator
+from dora_rl.run.prompt_table import PromptTable, check_lengths
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.run_setup import RunSetup
+from dora_rl.run.run_setup import RunSetup, write_setup
 from dora_rl.run.run_summary import RunSummary
 from dora_rl.store.durable import full_disk_named
+from dora_rl.store.run_directory import RunDirectory
 
 __all__ = ["Watcher", "resume_live", "run_live"]
 
@@ -41,8 +47,22 @@ def run_live(
     the run could not go on, with the reason; what is durable can be resumed. Another thread may ask for the
     end through `interrupts`.
     """
-    with resumable(Path(setup.run_directory), objects):
-        return _run(open_new(setup, inputs), launch, watchers, objects, interrupts)
+    root, made = Path(setup.run_directory), LiveLayout(root=inputs)
+
+    def fill(partial: Path) -> None:
+        """Write what a run is opened from, beside its journal."""
+        layout = LiveLayout(root=partial)
+        shutil.copyfile(made.prompts, layout.prompts)
+        shutil.copyfile(made.tokenizer, layout.tokenizer)
+        if made.initial_model.exists():
+            shutil.copytree(made.initial_model, layout.initial_model)
+        write_setup(setup, layout.setup)
+
+    with full_disk_named(root):
+        # Nothing is left behind if the set-up does not fit.
+        check_lengths(PromptTable.read(made.prompts), setup)
+        RunDirectory.create(root, setup.recipe, fill).close()
+    return resume_live(root, watchers, launch=launch, objects=objects, interrupts=interrupts)
 
 
 def resume_live(
@@ -59,10 +79,22 @@ def resume_live(
     `tell` hears where it goes on.
     """
     with resumable(run_directory, objects):
-        opened = open_again(run_directory)
+        opened = open_run(run_directory)
         done, steps = opened.journal.newest_version, opened.setup.recipe.steps
         tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {steps}")
-        return _run(opened, launch, watchers, objects, interrupts)
+        try:
+            orchestrator = Orchestrator(
+                opened, launch, tuple(watchers), objects=objects, interrupts=interrupts
+            )
+            with orchestrator.interrupts.heeded():
+                orchestrator.run()
+                orchestrator.stop()
+            summary = _summary(opened, orchestrator)
+            if summary.is_complete:
+                opened.directory.finish(msgspec.to_builtins(summary))
+            return summary
+        finally:
+            opened.close()
 
 
 @contextmanager
@@ -82,26 +114,6 @@ def resumable(root: Path, objects: Objects | None = None) -> Iterator[None]:
             go_on = f"`{again}` goes on"
             error.hint = f"{error.hint}; then {go_on}" if error.hint else go_on
         raise
-
-
-def _run(
-    opened: OpenRun,
-    launch: Launch,
-    watchers: Sequence[Watcher],
-    objects: Objects | None,
-    interrupts: Interrupts | None,
-) -> RunSummary:
-    try:
-        orchestrator = Orchestrator(opened, launch, tuple(watchers), objects=objects, interrupts=interrupts)
-        with orchestrator.interrupts.heeded():
-            orchestrator.run()
-            orchestrator.stop()
-        summary = _summary(opened, orchestrator)
-        if summary.is_complete:
-            opened.directory.finish(msgspec.to_builtins(summary))
-        return summary
-    finally:
-        opened.close()
 
 
 def _summary(opened: OpenRun, orchestrator: Orchestrator) -> RunSummary:

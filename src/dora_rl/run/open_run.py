@@ -1,6 +1,5 @@
-"""Opening a run: its directory, journal, prompts and control plane, made new or as they were."""
+"""Opening a run: its directory, journal, prompts and control plane, as they were when it was left."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +15,9 @@ from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
 from dora_rl.run.prompt_feed import PromptFeed
-from dora_rl.run.prompt_table import PromptTable, check_lengths
+from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.run_setup import RunSetup, read_setup, write_setup
+from dora_rl.run.run_setup import RunSetup, read_setup
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
@@ -38,6 +37,7 @@ class ResumePoint(Struct, kw_only=True):
     handed: list[Hand] = field(default_factory=list)
     retired: list[int] = field(default_factory=list)
     is_resumed: bool = False
+    """Whether anything happened before; nothing did in a new run."""
 
 
 class OpenRun(Struct, kw_only=True):
@@ -58,65 +58,41 @@ class OpenRun(Struct, kw_only=True):
         self.closing.close()
 
 
-def open_new(setup: RunSetup, inputs: Path) -> OpenRun:
-    """Open a new run out of what was prepared for it; nothing is left behind if the set-up does not fit."""
-    root, made = Path(setup.run_directory), LiveLayout(root=inputs)
-    check_lengths(PromptTable.read(made.prompts), setup)
-
-    def fill(partial: Path) -> None:
-        """Write what a live run is resumed from, beside its journal."""
-        layout = LiveLayout(root=partial)
-        for source, target in ((made.prompts, layout.prompts), (made.tokenizer, layout.tokenizer)):
-            shutil.copyfile(source, target)
-        if made.initial_model.exists():
-            shutil.copytree(made.initial_model, layout.initial_model)
-        write_setup(setup, layout.setup)
-
+def open_run(root: Path) -> OpenRun:
+    """Open a run where it stands, new or cut short: its event log reconciled, its control plane as it was."""
     with ExitStack() as closing:
-        directory = closing.enter_context(RunDirectory.create(root, setup.recipe, fill))
-        return _opened(setup, directory, closing, ResumePoint())
+        directory = closing.enter_context(RunDirectory.resume(root))
+        layout = LiveLayout(root=root)
+        setup, journal = read_setup(layout.setup), closing.enter_context(Journal.open(layout.journal))
+        # With its paths as they are now: the run directory may have been moved.
+        model = str(layout.initial_model) if layout.initial_model.exists() else setup.model_directory
+        setup = msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
+        reconcile(layout.events, journal)
+        log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
+        closing.enter_context(log)
+        prompts = PromptTable.read(layout.prompts)
+        plane, feed = make_plane(setup), PromptFeed(setup, prompts)
 
-
-def open_again(run_directory: Path) -> OpenRun:
-    """Open a run that was cut short: its event log reconciled, its control plane as it was."""
-    with ExitStack() as closing:
-        directory = closing.enter_context(RunDirectory.resume(run_directory))
-        setup = read_setup(LiveLayout(root=run_directory).setup)
-        return _opened(setup, directory, closing, ResumePoint(is_resumed=True))
-
-
-def _opened(setup: RunSetup, directory: RunDirectory, closing: ExitStack, past: ResumePoint) -> OpenRun:
-    layout = LiveLayout(root=directory.layout.root)
-    # With its paths as they are now: the run directory may have been moved.
-    model = str(layout.initial_model) if layout.initial_model.exists() else setup.model_directory
-    setup = msgspec.structs.replace(setup, run_directory=str(layout.root), model_directory=model)
-    journal = closing.enter_context(Journal.open(layout.journal))
-    reconcile(layout.events, journal)
-    log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
-    closing.enter_context(log)
-    prompts = PromptTable.read(layout.prompts)
-    plane = make_plane(setup)
-    feed = PromptFeed(setup, prompts)
-
-    # Brought to where they were, by telling them the journal again.
-    difference = replay(plane, _remembered(journal, past, feed)).difference
-    if difference is not None:
-        raise DoraError(
-            f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
-            hint="resume with the version of dora-rl that the run was started with",
+        # Brought to where they were, by telling them the journal again.
+        past = ResumePoint(is_resumed=journal.num_inputs > 0)
+        difference = replay(plane, _remembered(journal, past, feed)).difference
+        if difference is not None:
+            raise DoraError(
+                f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
+                hint="resume with the version of dora-rl that the run was started with",
+            )
+        return OpenRun(
+            setup=setup,
+            layout=layout,
+            directory=directory,
+            journal=journal,
+            log=log,
+            prompts=prompts,
+            plane=plane,
+            feed=feed,
+            past=past,
+            closing=closing.pop_all(),
         )
-    return OpenRun(
-        setup=setup,
-        layout=layout,
-        directory=directory,
-        journal=journal,
-        log=log,
-        prompts=prompts,
-        plane=plane,
-        feed=feed,
-        past=past,
-        closing=closing.pop_all(),
-    )
 
 
 def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterator[Event]:

@@ -200,6 +200,7 @@ class TrainerProcess:
                     end_if_final(message)
                     self._last_words = message.message
                 case say.TrainerReady():
+                    self.is_ready = True
                     self._catch_up(message.version)
                     received.effects.append(ServeStore())
                 case say.StepTrained():
@@ -233,8 +234,7 @@ class TrainerProcess:
         self._since = time.monotonic()
 
     def _catch_up(self, version: int) -> None:
-        """Send every batch that was taken after the version the trainer holds."""
-        self.is_ready = True
+        """Send every batch that was taken after the version the trainer holds; none where it is the first."""
         for retired in self._retired:
             self.handle.send(say.RetireVersion(version=retired))
         for batch in self._journal.batches_after(version):

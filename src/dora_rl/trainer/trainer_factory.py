@@ -1,14 +1,12 @@
 """A trainer from a model: where its weights go, how they are stored, what else it needs."""
 
 from copy import deepcopy
-from pathlib import Path
 
 import torch
 
 from dora_rl.core.named import Objects
 from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.load import load_decoder
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.policy import Policy
@@ -16,20 +14,6 @@ from dora_rl.trainer.ranks import Alone, Ranks
 from dora_rl.trainer.sharded import ShardedWeights
 from dora_rl.trainer.trained_weights import FullWeights, Weights
 from dora_rl.trainer.trainer import Trainer
-
-
-def open_trainer(
-    directory: Path,
-    config: TrainerConfig,
-    *,
-    device: torch.device | str = "cpu",
-    ranks: Ranks | None = None,
-    max_response_tokens: int | None = None,
-    objects: Objects | None = None,
-) -> Trainer:
-    """Open a trainer of the model in a Hugging Face directory; with several ranks, this rank's part."""
-    decoder = load_decoder(directory, device=device, dtype=torch.float32)
-    return trainer_of(decoder, config, ranks=ranks, max_response_tokens=max_response_tokens, objects=objects)
 
 
 def trainer_of(
@@ -40,7 +24,7 @@ def trainer_of(
     max_response_tokens: int | None = None,
     objects: Objects | None = None,
 ) -> Trainer:
-    """Make a trainer of a float32 decoder, which it owns from now on."""
+    """Make a trainer of a float32 decoder, which it owns from now on; of several ranks, this one's part."""
     ranks = ranks or Alone()
     serving = getattr(torch, config.serving_dtype)
     reference = _reference(decoder, config, serving)

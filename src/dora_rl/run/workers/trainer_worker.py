@@ -15,6 +15,7 @@ import torch
 
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
+from dora_rl.model.load import load_decoder
 from dora_rl.run import messages as say
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
@@ -28,7 +29,7 @@ from dora_rl.run.workers.followers import Followers
 from dora_rl.run.workers.rendezvous import join
 from dora_rl.trainer.protocol import Metrics, PolicyTrainer
 from dora_rl.trainer.train_batch import TrainGroup
-from dora_rl.trainer.trainer_factory import open_trainer
+from dora_rl.trainer.trainer_factory import trainer_of
 from dora_rl.weights.protocol import VersionStore
 
 
@@ -185,10 +186,10 @@ def open_rank(begin: say.Begin) -> RankSteps:
     layout = LiveLayout(root=Path(setup.run_directory))
     torch.set_num_threads(setup.devices.trainer_threads)
     ranks = join(setup.devices, rank, rendezvous=layout.rendezvous, timeout_s=setup.recipe.patience.step_s)
-    trainer = open_trainer(
-        Path(setup.model_directory),
+    device = setup.devices.rank_device(rank)
+    trainer = trainer_of(
+        load_decoder(Path(setup.model_directory), device=device, dtype=torch.float32),
         setup.trainer,
-        device=setup.devices.rank_device(rank),
         ranks=ranks,
         max_response_tokens=setup.max_new_tokens,
         objects=begin.objects,
