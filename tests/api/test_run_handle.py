@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from dora_rl import Interrupted, Run
-from dora_rl.api.entry_points import _done
+from dora_rl.api.entry_points import _interrupts_told
 from dora_rl.api.work import Callbacks, CallersWatcher
 from dora_rl.core.inputs import Tick
 from dora_rl.launch.waiting import Interrupts, terminations_interrupt
@@ -17,13 +17,10 @@ from dora_rl.run.run_layout import LiveLayout
 
 
 class FakeWork:
-    """A run whose work is a function."""
+    """A run that can be interrupted."""
 
-    def __init__(self, run, work):
-        self.run, self.interrupts, self._work = run, Interrupts(), work
-
-    def __call__(self):
-        return self._work()
+    def __init__(self, run):
+        self.run, self.interrupts = run, Interrupts()
 
 
 def test_a_callback_that_stops_the_run_at_every_step_stops_it_in_order(tmp_path):
@@ -63,8 +60,8 @@ def test_an_interrupt_that_the_run_did_not_heed_says_how_to_go_on_if_there_is_a_
             LiveLayout(root=tmp_path).setup.touch()
         signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(KeyboardInterrupt) as caught:
-        _done(FakeWork(Run(tmp_path), work))
+    with pytest.raises(KeyboardInterrupt) as caught, _interrupts_told(FakeWork(Run(tmp_path))):
+        work()
     assert isinstance(caught.value, Interrupted) == has_begun
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 

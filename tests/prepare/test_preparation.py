@@ -15,8 +15,7 @@ from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
-from dora_rl.prepare import preparation, run_inputs
-from dora_rl.prepare.planner import RunPlanner
+from dora_rl.prepare import planner, preparation
 from dora_rl.prepare.preparation import Preparation, Tell
 from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import open_run
@@ -69,18 +68,18 @@ def test_rows_are_read_once_for_the_plan_and_the_run(
 def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
     make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, tokenize_rows = list[int](), run_inputs.tokenize_rows
+    counted, tokenize_rows = list[int](), planner.tokenize_rows
 
     def counting(rows: Any, *others: Any) -> Any:
         counted.append(len(rows))
         return tokenize_rows(rows, *others)
 
-    monkeypatch.setattr(run_inputs, "tokenize_rows", counting)
+    monkeypatch.setattr(planner, "tokenize_rows", counting)
     recipe = make_setup(warm_start=WarmStart(steps=1)).recipe
-    planner, target = RunPlanner(recipe, str(tmp_path / "run")), tmp_path / "inputs"
+    planning, target = planner.RunPlanner(recipe, str(tmp_path / "run")), tmp_path / "inputs"
     target.mkdir()
-    plan = planner.plan()
-    planner.write_inputs(target)
+    plan = planning.plan()
+    planning.write_inputs(target)
     with pytest.raises(DoraError, match="no worker starts here"):
         run_live(plan.setup, target, launch=NoLaunch())
     assert counted == [plan.num_rows, plan.num_held_out] == [64, 8]

@@ -13,10 +13,11 @@ from dora_rl.core.struct_loader import build
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
 from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.tokenized_prompts import tokenize_rows
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
-from dora_rl.model.tokenizer import load_tokenizer
-from dora_rl.prepare.run_inputs import tokenize_data
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
+from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.weights.store import Store
@@ -105,7 +106,12 @@ def staged(setup: RunSetup) -> Path:
     directory, layout = Path(setup.model_directory), LiveLayout(root=Path(f"{setup.run_directory}-inputs"))
     layout.root.mkdir(exist_ok=True)
     tokenizer = load_tokenizer(directory)
-    tokenize_data(load_data(setup.data), setup.data, tokenizer, directory).write(layout.prompts)
+    data = load_data(setup.data)
+    PromptTable(
+        train=tokenize_rows(data.train, tokenizer, setup.data).prompts,
+        held_out=tokenize_rows(data.held_out, tokenizer, setup.data).prompts if data.held_out else (),
+        stop_tokens=tuple(sorted(load_eos_ids(directory))),
+    ).write(layout.prompts)
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
     return layout.root
 

@@ -6,8 +6,8 @@
 """
 
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,10 @@ def train(
     """
     asked, callbacks = Asked(recipe, settings, name), Callbacks(on_step, on_evaluation, on_plan)
     with run_directory(asked.recipe, asked.name) as directory:
-        return _done(NewRun(Run(directory), asked, Teller(progress), launch, callbacks))
+        work = NewRun(Run(directory), asked, Teller(progress), launch, callbacks)
+        with _interrupts_told(work):
+            work.run.summary = work()
+        return work.run
 
 
 def start(
@@ -117,7 +120,10 @@ def resume(
     objects = objects_named(given)
     objects.check_complete(LiveLayout(root=found.directory).read_recipe())
     callbacks = Callbacks(on_step, on_evaluation, None)
-    return _done(ResumedRun(Run(found.directory), objects, Teller(progress), launch, callbacks))
+    work = ResumedRun(Run(found.directory), objects, Teller(progress), launch, callbacks)
+    with _interrupts_told(work):
+        work.run.summary = work()
+    return work.run
 
 
 def dry_run(
@@ -140,20 +146,21 @@ def dry_run(
             return work.plan()
 
 
-def _done(work: Work) -> Run:
-    """Do the work in the caller's thread, who gets every signal."""
+@contextmanager
+def _interrupts_told(work: Work) -> Iterator[None]:
+    """Raise Interrupted where the work ends before the run does, so that the caller knows how to go on."""
     run = work.run
     with closing(work.interrupts), terminations_interrupt():
         try:
-            run.summary = work()
+            yield
         except KeyboardInterrupt:
             # It came before the run heeded interrupts itself, or after: whatever there is is durable.
             if not LiveLayout(root=run.directory).setup.exists():
                 raise
             raise Interrupted(run) from None
+    assert run.summary is not None, "the work is done"
     if not run.summary.is_complete:
         raise Interrupted(run)
-    return run
 
 
 def _started(work: Work) -> Run:
@@ -162,7 +169,8 @@ def _started(work: Work) -> Run:
 
     def do() -> None:
         try:
-            _done(work)
+            with _interrupts_told(work):
+                run.summary = work()
         except BaseException as error:
             run.error = error
         finally:

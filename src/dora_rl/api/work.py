@@ -135,12 +135,26 @@ class NewRun(Work):
         super().__init__(run, asked.objects, teller, launch, callbacks)
         self._asked = asked
         self._claim = claim
+        self._recipe = asked.recipe
+        if unused := unused_cluster_keys(asked.recipe.cluster):
+            teller.say(f"warning: {unused}")
+        if self._is_in_process:
+            # One thread: functions that cannot be sent are seldom made to be called by several at once.
+            self._recipe = replace(asked.recipe, scoring=replace(asked.recipe.scoring, processes=1))
 
     def __call__(self) -> RunSummary:
         with ExitStack() as ending:
             if self._claim is not None:
                 ending.push(self._claim)
-            preparation = ending.enter_context(self._preparation(ending))
+            given = ending.enter_context(given_in_files(self._asked, self._sent))
+            preparation = Preparation(
+                self._recipe,
+                str(self.run.directory),
+                launch=self._launch,
+                given=given,
+                interrupts=self.interrupts,
+            )
+            ending.enter_context(preparation)
             plan = preparation.plan(self._teller.say)
             self._announce(plan)
             title = f"{self._asked.recipe.model}, {self._asked.name}"
@@ -156,31 +170,14 @@ class NewRun(Work):
 
     def plan(self) -> RunPlan:
         """Plan the run without starting it; leaves nothing behind."""
-        with ExitStack() as ending:
-            return ending.enter_context(self._preparation(ending)).plan(self._teller.say)
-
-    def _preparation(self, ending: ExitStack) -> Preparation:
-        """The preparation of the run; what the caller has in memory lies in files until `ending` closes."""
-        recipe, asked = self._asked.recipe, self._asked
-        if unused := unused_cluster_keys(recipe.cluster):
-            self._teller.say(f"warning: {unused}")
-        if self._is_in_process:
-            # One thread: functions that cannot be sent are seldom made to be called by several at once.
-            recipe = replace(recipe, scoring=replace(recipe.scoring, processes=1))
-        place = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="dora-given-")))
-        if asked.model is not None:
-            asked.model.save(place / "model")
-        files = {name: place / f"{number}.msgpack" for number, name in enumerate(asked.tables)}
-        for name, rows in asked.tables.items():
-            write_table(rows, files[name])
-        given = Given(
-            objects=self._sent,
-            tables={name: str(path) for name, path in files.items()},
-            model=str(place / "model") if asked.model is not None else None,
-        )
-        return Preparation(
-            recipe, str(self.run.directory), launch=self._launch, given=given, interrupts=self.interrupts
-        )
+        directory = str(self.run.directory)
+        with (
+            given_in_files(self._asked, self._sent) as given,
+            Preparation(
+                self._recipe, directory, launch=self._launch, given=given, interrupts=self.interrupts
+            ) as preparation,
+        ):
+            return preparation.plan(self._teller.say)
 
     def _announce(self, plan: RunPlan) -> None:
         if plan.disk_bytes > plan.free_disk_bytes:
@@ -263,6 +260,20 @@ def _tail(layout: LiveLayout) -> MetricsTail:
     # What a resumed run wrote before is known.
     metrics.read()
     return metrics
+
+
+@contextmanager
+def given_in_files(asked: Asked, objects: dict[str, bytes]) -> Iterator[Given]:
+    """What the caller has in memory, made readable for another process: rows and a model lie in files."""
+    with tempfile.TemporaryDirectory(prefix="dora-given-") as directory:
+        place, tables = Path(directory), dict[str, str]()
+        if asked.model is not None:
+            asked.model.save(place / "model")
+        for number, (name, rows) in enumerate(asked.tables.items()):
+            write_table(rows, place / f"{number}.msgpack")
+            tables[name] = str(place / f"{number}.msgpack")
+        model = str(place / "model") if asked.model is not None else None
+        yield Given(objects=objects, tables=tables, model=model)
 
 
 def write_table(rows: Iterable[Any], path: Path) -> None:

@@ -7,7 +7,7 @@
 
 preparation       what is seen of it from outside   worker          the process that does it
 messages          what the two say                  run_plan        what comes of it, as a record
-planner           the whole of a plan, warm start   run_inputs      rows tokenized, functions tried out
+planner           the whole of a plan, warm start   function_checks rewards and losses tried out
 completion        the recipe, nothing left out      model_directory what is trained, as a directory
 device_placement  who runs where                    run_memory      who needs how much, and if there is room
 trainer_memory    what the trainer needs            disk            what will be written

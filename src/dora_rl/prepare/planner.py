@@ -18,14 +18,15 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.envs.data.sources import load_data
-from dora_rl.envs.tokenized_prompts import TokenizedPrompt
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt, tokenize_rows
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import load_decoder
 from dora_rl.model.save import save_decoder
-from dora_rl.model.tokenizer import load_tokenizer, save_tokenizer
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 from dora_rl.prepare.completion import completed, placed
 from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.disk import disk_entries
+from dora_rl.prepare.function_checks import check_functions
 from dora_rl.prepare.machine import (
     Gpu,
     free_disk_bytes,
@@ -36,11 +37,10 @@ from dora_rl.prepare.machine import (
 )
 from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.prepare.model_directory import model_directory
-from dora_rl.prepare.run_inputs import check_functions, tokenize_data
 from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
-from dora_rl.run.prompt_table import check_lengths
+from dora_rl.run.prompt_table import PromptTable, check_lengths
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.trainer.supervised import warm_started
@@ -91,7 +91,17 @@ class RunPlanner:
         report(Doing(what="tokenizing the rows"))
         tokenizer = load_tokenizer(self._directory)
         self._tokenizer: str = tokenizer.backend_tokenizer.to_str()
-        self._prompts = tokenize_data(data, recipe.data, tokenizer, self._directory)
+        train = tokenize_rows(data.train, tokenizer, recipe.data)
+        # Apart: held-out rows that are all too long are an error as well.
+        held_out = tokenize_rows(data.held_out, tokenizer, recipe.data) if data.held_out else None
+        self._prompts = PromptTable(
+            train=train.prompts,
+            held_out=held_out.prompts if held_out else (),
+            # Those that end a completion of this model.
+            stop_tokens=tuple(sorted(load_eos_ids(self._directory))),
+            num_overlong=train.num_overlong,
+            num_overlong_held_out=held_out.num_overlong if held_out else 0,
+        )
         report(Doing(what="working out who runs where"))
         self._recipe = completed(judged, data.task, self._prompts)
 

@@ -1,22 +1,14 @@
-"""Rows and rewards, looked at before anything starts: a misspelt column is an error now, not hours later."""
-
-from pathlib import Path
-from typing import Any
+"""The user's functions, tried out before anything starts: a misspelt column is an error now, not hours later."""
 
 from dora_rl.algorithms.custom import load_advantage, load_loss
 from dora_rl.core.named import OBJECT, Objects, import_command, import_place
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
-from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.envs.data.rows import Row
-from dora_rl.envs.data.sources import Data
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.reward_messages import Needs
-from dora_rl.envs.tokenized_prompts import tokenize_rows
-from dora_rl.model.tokenizer import load_eos_ids
 from dora_rl.prepare.messages import Doing, Report
-from dora_rl.run.prompt_table import PromptTable
 
 
 def check_functions(recipe: Recipe, rows: list[Row], report: Report, objects: Objects) -> None:
@@ -38,20 +30,6 @@ def check_functions(recipe: Recipe, rows: list[Row], report: Report, objects: Ob
     if isinstance(advantage, CustomAdvantageConfig):
         report(_importing(advantage.function, limit_s))
         load_advantage(advantage, objects)
-
-
-def tokenize_data(data: Data, config: DataConfig, tokenizer: Any, model: Path) -> PromptTable:
-    """Tokenize the rows, and find the tokens that end a completion of the model."""
-    train = tokenize_rows(data.train, tokenizer, config)
-    # Apart: held-out rows that are all too long are an error as well.
-    held_out = tokenize_rows(data.held_out, tokenizer, config) if data.held_out else None
-    return PromptTable(
-        train=train.prompts,
-        held_out=held_out.prompts if held_out else (),
-        stop_tokens=tuple(sorted(load_eos_ids(model))),
-        num_overlong=train.num_overlong,
-        num_overlong_held_out=held_out.num_overlong if held_out else 0,
-    )
 
 
 def _importing(name: str, limit_s: float) -> Doing:
