@@ -20,12 +20,9 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import OBJECT
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.aliases import translated
-from dora_rl.core.recipe.resolution import anchored, recipe_of, recipe_tree, with_values
+from dora_rl.core.recipe.resolution import Base, anchored, resolve_recipe
 from dora_rl.core.struct_loader import Tree, to_dict
 from dora_rl.envs.tasks.task import Task
-
-Base = str | Path | Recipe | Mapping[str, Any] | None
-"""What a call starts from: a recipe's name or file, a Recipe, a tree, or the defaults."""
 
 _RENAMED = {
     "reward_funcs": "rewards",
@@ -68,7 +65,6 @@ class Asked:
             # Whole already: there is nothing to lay over it.
             self.recipe = anchored(base, Path())
             return
-        tree, directory, source = tree_of(base)
         tokenizer, weights = settings.pop("tokenizer", None), settings.pop("reward_weights", None)
         values = self._objects_named(settings, weights)
         if isinstance(model := settings.get("model"), str | Path) or model is None:
@@ -80,7 +76,7 @@ class Asked:
         else:
             self.model = LoadedModel(model, tokenizer)
             values["model"] = f"{OBJECT}model"
-        self.recipe = anchored(recipe_of(with_values(tree, values), source), directory)
+        self.recipe = resolve_recipe(base, values=values)
 
     def _objects_named(self, settings: Mapping[str, Any], weights: Sequence[float] | None) -> Tree:
         """The settings as plain values, with the name of each object in its place."""
@@ -175,18 +171,6 @@ class Asked:
         if callable(given) and not isinstance(given, msgspec.Struct):
             return {"kind": "custom", "function": self.objects.add(given, kind=kind)}
         return _plain(given)
-
-
-def tree_of(base: Base) -> tuple[Tree, Path, str]:
-    """The recipe a call starts from as a tree, the directory its paths start from, its name in errors."""
-    match base:
-        case Recipe():
-            return to_dict(base), Path(), "recipe"
-        case Mapping():
-            return dict(base), Path(), "recipe"
-        case None:
-            return {}, Path(), "the arguments"
-    return recipe_tree(str(base))
 
 
 def _name(base: Base) -> str:

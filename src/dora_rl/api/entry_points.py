@@ -11,12 +11,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dora_rl.api.arguments import Asked, Base
+from dora_rl.api.arguments import Asked
 from dora_rl.api.directory import run_directory
 from dora_rl.api.objects import objects_named
 from dora_rl.api.progress import Progress, Teller
 from dora_rl.api.run_handle import Interrupted, Run
 from dora_rl.api.work import Callbacks, NewRun, ResumedRun, Work
+from dora_rl.core.recipe.resolution import Base
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import terminations_interrupt

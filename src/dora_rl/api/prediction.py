@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dora_rl.api.arguments import Base, tree_of
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.aliases import translated
+from dora_rl.core.recipe.resolution import Base
+from dora_rl.core.struct_loader import to_dict
 from dora_rl.sim.plan.refine import ClusterPlan, make_plan
 from dora_rl.sim.simulated_run import Result
 from dora_rl.sim.simulated_run import simulate as _simulate
@@ -46,6 +47,7 @@ def _resolved(base: Base, preset: str | None, settings: Mapping[str, Any]) -> Re
     for name, value in settings.items():
         found = translated(name, value, settings)
         values |= {name: value} if found is None else found
-    file = Path(base) if isinstance(base, str | Path) else None
-    tree = None if file is not None else tree_of(base)[0]
-    return resolve(preset=preset, file=file, tree=tree, values=values)
+    if isinstance(base, str | Path):
+        return resolve(preset=preset, file=Path(base), values=values)
+    tree = to_dict(base) if isinstance(base, Recipe) else dict(base or {})
+    return resolve(preset=preset, tree=tree, values=values)

@@ -1,4 +1,4 @@
-"""The user's functions, tried out before anything starts: a misspelt column is an error now, not hours later."""
+"""The user's functions, tried out before anything starts: a misspelt column is an error now, not later."""
 
 from dora_rl.algorithms.custom import load_advantage, load_loss
 from dora_rl.core.named import OBJECT, Objects, import_command, import_place

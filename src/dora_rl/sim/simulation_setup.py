@@ -12,8 +12,8 @@ from typing import Any
 
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import Control, Recipe
-from dora_rl.core.recipe.resolution import laid_over, recipe_of, with_preset_keys, with_values
+from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.resolution import laid_over, recipe_of, with_preset_keys
 from dora_rl.core.record import Record
 from dora_rl.core.struct_loader import Tree, load_yaml, split_assignment
 from dora_rl.costs.gpu_memory import check_memory
@@ -171,10 +171,12 @@ def resolve(
     base = find_preset(preset) if preset else _NO_PRESET
     given = with_preset_keys(load_yaml(file) if file else tree or {})
     changes = dict(map(split_assignment, assignments)) | dict(values or {})
-    schedule = _schedule(with_values(laid_over(base.tree, given), changes))
-    whole = laid_over(laid_over(base.tree, base.by_schedule.get(schedule, {})), given)
     source = str(file) if file else f"preset {preset}" if preset else "recipe"
-    return recipe_of(with_values(whole, changes), source)
+    recipe = recipe_of(laid_over(base.tree, given), changes, source)
+    usual = base.by_schedule.get(recipe.control.schedule)
+    if usual is None:
+        return recipe
+    return recipe_of(laid_over(laid_over(base.tree, usual), given), changes, source)
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -182,10 +184,3 @@ def complete(recipe: Recipe) -> Recipe:
     decided = decide(recipe)
     check_memory(decided, num_versions=make_schedule(decided.control, decided.batch).max_staleness + 1)
     return decided
-
-
-def _schedule(tree: Tree) -> str:
-    """The schedule that a tree names; whether it exists is checked when the recipe is built."""
-    control = tree.get("control")
-    name = control.get("schedule") if isinstance(control, dict) else None
-    return str(name or Control().schedule)

@@ -26,6 +26,9 @@ from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
 from dora_rl.core.struct_loader import Tree, assigned, build, load_yaml, split_assignment, to_dict
 
+Base = str | Path | Recipe | Mapping[str, Any] | None
+"""What a recipe starts from: a recipe's name or file, a Recipe, a tree, or the defaults."""
+
 _DIRECTORY = Path(str(files("dora_rl"))) / "recipes"
 _SUFFIXES = (".yaml", ".yml")
 _PRESET_KEYS = ("preset", "algorithm.preset")
@@ -38,40 +41,33 @@ _LETTERS = {
 """Recipe keys that the documentation calls by a letter, by that letter."""
 
 
-def resolve_recipe(name: str | None, assignments: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file or shipped under a name, with overrides applied; for None the defaults."""
+def resolve_recipe(
+    base: Base, assignments: Sequence[str] = (), values: Mapping[str, Any] | None = None
+) -> Recipe:
+    """The recipe in a file or shipped under a name, or the one given, and what differs from it.
+
+    What differs are assignments `key=value` of a user, or values by key; for None they are the whole.
+    """
     for assignment in assignments:
         letter = assignment.partition("=")[0]
         if letter in _LETTERS:
             raise ConfigError(f"unknown key '{letter}'", hint=f"did you mean '{_LETTERS[letter]}'?")
-    tree, directory, source = ({}, Path(), "recipe") if name is None else recipe_tree(name)
-    values = dict(split_assignment(text) for text in assignments)
-    recipe = recipe_of(with_values(tree, values), f"{source}{' with --set' if values else ''}")
-    return anchored(recipe, directory)
-
-
-def recipe_tree(name: str) -> tuple[Tree, Path, str]:
-    """The tree of a recipe, the directory its paths start from, and its name in errors.
-
-    A user names it by its path, or by the name of a shipped one.
-    """
-    path, shipped = Path(name), shipped_recipes()
-    if not path.is_file():
-        if name not in shipped:
-            raise _no_recipe(name, list(shipped))
-        path = shipped[name]
-    return load_yaml(path), path.parent, str(path)
-
-
-def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
-    """A copy of the tree with keys set, by any unambiguous end of their paths; the last preset wins."""
-    others = {key: value for key, value in values.items() if key not in _PRESET_KEYS}
-    with _hints_for_trl_names(others):
-        changed = assigned(with_preset_keys(tree), others, Recipe)
-    for key in _PRESET_KEYS:
-        if key in values:
-            changed["algorithm"] = _as_mapping(changed.get("algorithm", {})) | {"preset": values[key]}
-    return changed
+    directory, source = Path(), "recipe" if base is not None or values is None else "the arguments"
+    match base:
+        case Recipe():
+            tree = to_dict(base)
+        case str() | Path():
+            path, shipped = Path(base), shipped_recipes()
+            if not path.is_file():
+                if str(base) not in shipped:
+                    raise _no_recipe(str(base), list(shipped))
+                path = shipped[str(base)]
+            tree, directory, source = load_yaml(path), path.parent, str(path)
+        case _:
+            tree = dict(base or {})
+    source = f"{source} with --set" if assignments else source
+    changes = dict(map(split_assignment, assignments)) | dict(values or {})
+    return anchored(recipe_of(tree, changes, source), directory)
 
 
 def with_preset_keys(tree: Tree) -> Tree:
@@ -79,7 +75,9 @@ def with_preset_keys(tree: Tree) -> Tree:
 
     Overrides can then add to them.
     """
-    algorithm = _as_mapping(tree.get("algorithm"))
+    algorithm = tree.get("algorithm")
+    if isinstance(algorithm, str):
+        algorithm = {"preset": algorithm}
     if not isinstance(algorithm, dict):
         return tree
     named = {key: algorithm[key] for key in ("loss", "advantage") if isinstance(algorithm.get(key), str)}
@@ -91,13 +89,19 @@ def with_preset_keys(tree: Tree) -> Tree:
     return tree | {"algorithm": algorithm | sections}
 
 
-def recipe_of(tree: Tree, source: str) -> Recipe:
+def recipe_of(tree: Tree, values: Mapping[str, Any], source: str) -> Recipe:
     """The recipe that a tree describes, its presets written out and its short forms filled in.
 
-    `source` names the tree in errors.
+    `values` are set in it first, by any unambiguous end of their paths. `source` names the tree in errors.
     """
-    tree = with_preset_keys(tree)
-    algorithm = tree.get("algorithm")
+    others = {key: value for key, value in values.items() if key not in _PRESET_KEYS}
+    with _hints_for_trl_names(others):
+        # Before, so that values can add to them, and after, as a value may be such a name.
+        tree = with_preset_keys(assigned(with_preset_keys(tree), others, Recipe))
+    algorithm = tree.get("algorithm") or {}
+    for key in _PRESET_KEYS:
+        if key in values:
+            algorithm = algorithm | {"preset": values[key]}
     if isinstance(algorithm, dict) and "preset" in algorithm:
         own = {key: value for key, value in algorithm.items() if key != "preset"}
         tree = tree | {"algorithm": laid_over(to_dict(preset(str(algorithm["preset"]))), own)}
@@ -149,10 +153,6 @@ def laid_over(base: Tree, top: Tree) -> Tree:
         if isinstance(base[key], dict) and isinstance(top[key], dict):
             laid[key] = laid_over(base[key], top[key])
     return laid
-
-
-def _as_mapping(algorithm: Any) -> Any:
-    return {"preset": algorithm} if isinstance(algorithm, str) else algorithm
 
 
 def _total_updates(tree: Tree) -> int | None:
