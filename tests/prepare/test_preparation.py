@@ -18,7 +18,7 @@ from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.prepare import planner, preparation
 from dora_rl.prepare.preparation import Preparation, Tell
 from dora_rl.run.live_run import run_live
-from dora_rl.run.open_run import open_run
+from dora_rl.run.open_run import OpenRun
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_layout import LiveLayout
 
@@ -83,7 +83,7 @@ def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
     with pytest.raises(DoraError, match="no worker starts here"):
         run_live(plan.setup, target, launch=NoLaunch())
     assert counted == [plan.num_rows, plan.num_held_out] == [64, 8]
-    again = open_run(Path(plan.setup.run_directory))
+    again = OpenRun(Path(plan.setup.run_directory))
     assert again.prompts == PromptTable.read(LiveLayout(root=target).prompts)
     assert not again.past.is_resumed, (
         "nothing has happened: it asks for its first evaluation as a new run does"

@@ -7,10 +7,10 @@ or a worker that dies, is an error that names the piece. Torch-free.
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.recipe import Recipe
@@ -24,8 +24,6 @@ from dora_rl.store.errors import DiskFull
 
 Tell = Callable[[str], None]
 """A function that is told sentences for whoever waits."""
-
-T = TypeVar("T")
 
 _LOOK_EVERY_S = 0.2
 _TELL_EVERY_S = 10.0
@@ -76,82 +74,63 @@ class Preparation:
         spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
         self._worker = self._launch.start(spec, PrepareWord)
         self._worker.send(PlanRun(recipe=self._recipe, run_directory=self._run_directory, given=self._given))
-        return _Waiting(self._worker, self._recipe, tell, self._interrupts).until(Planned).plan
+        return next(word.plan for word in self._words(tell) if isinstance(word, Planned))
 
     def finish(self, tell: Tell = lambda text: None) -> Path:
         """Do the warm start if there is one; returns the directory of what the planned run begins with."""
         assert self._worker is not None, "a run is planned first"
         self._worker.send(WriteInputs(directory=self._staging.name))
-        _Waiting(self._worker, self._recipe, tell, self._interrupts).until(InputsWritten)
+        next(word for word in self._words(tell) if isinstance(word, InputsWritten))
         # What it has of the machine is the run's.
         self._worker.send(Stop())
         self._worker.end(within_s=_STOP_S)
         return Path(self._staging.name)
 
-
-class _Waiting:
-    """Waits for the preparing worker, from a command to its answer."""
-
-    def __init__(
-        self, worker: Handle, recipe: Recipe, tell: Tell, interrupts: Interrupts | None = None
-    ) -> None:
-        self._worker = worker
-        self._interrupts = interrupts
-        self._silence_s = recipe.control.silence_s
-        self._tell = tell
+    def _words(self, tell: Tell) -> Iterator[PrepareWord]:
+        """What the worker says as it works; raises the error that came instead, or that it takes too long."""
+        worker, silence_s = self._worker, self._recipe.control.silence_s
+        assert worker is not None, "it was started"
         # Before its first word it imports torch.
-        self._doing = Doing(what="starting", limit=("patience.start_s", recipe.patience.start_s))
-        self._has_spoken = False
-        self._heard_at = self._since = self._told_at = time.monotonic()
-        self._told: str | None = None
-
-    def until(self, answer: type[T]) -> T:
-        """Wait for the answer; raises the error that came instead."""
+        doing = Doing(what="starting", limit=("patience.start_s", self._recipe.patience.start_s))
+        has_spoken, told = False, ""
+        heard_at = since = told_at = time.monotonic()
         while True:
-            wait_for([self._worker], [], _LOOK_EVERY_S)
+            wait_for([worker], [], _LOOK_EVERY_S)
             if self._interrupts is not None and self._interrupts.count:
                 raise KeyboardInterrupt
-            for word in self._worker.receive():
-                if isinstance(word, answer):
-                    return word
-                self._hear(word)
-            if not self._worker.is_alive:
-                raise self._gone()
-            self._check_time()
+            for word in worker.receive():
+                heard_at, has_spoken = time.monotonic(), True
+                if isinstance(word, Broken):
+                    raise _error(word)
+                if isinstance(word, Doing):
+                    told_at = told_at if word.what == doing.what else heard_at
+                    doing, since = word, heard_at
+                yield word
+            if not worker.is_alive:
+                raise _gone(worker.end(within_s=1.0), doing)
+            now = time.monotonic()
+            if doing.limit is not None and now - since > doing.limit[1]:
+                raise _too_long(doing, *doing.limit)
+            if has_spoken and now - heard_at > silence_s:
+                raise DoraError(
+                    "the process that prepares the run gave no sign of life for "
+                    f"control.silence_s = {silence_s:g} s while {doing}"
+                )
+            if now - told_at > _TELL_EVERY_S and told != str(doing):
+                told_at, told = now, str(doing)
+                tell(f"{doing} ...")
 
-    def _hear(self, word: Any) -> None:
-        self._heard_at, self._has_spoken = time.monotonic(), True
-        if isinstance(word, Broken):
-            raise _error(word)
-        if isinstance(word, Doing):
-            if word.what != self._doing.what:
-                self._told_at = self._heard_at
-            self._doing, self._since = word, self._heard_at
 
-    def _check_time(self) -> None:
-        now, doing = time.monotonic(), self._doing
-        if doing.limit is not None and now - self._since > doing.limit[1]:
-            raise _too_long(doing, *doing.limit)
-        if self._has_spoken and now - self._heard_at > self._silence_s:
-            raise DoraError(
-                "the process that prepares the run gave no sign of life for "
-                f"control.silence_s = {self._silence_s:g} s while {doing}"
-            )
-        if now - self._told_at > _TELL_EVERY_S and self._told != str(doing):
-            self._told_at, self._told = now, str(doing)
-            self._tell(f"{doing} ...")
-
-    def _gone(self) -> DoraError:
-        """The error for a preparing worker that is gone, with what the user can do."""
-        how = self._worker.end(within_s=1.0)
-        killed = how.removeprefix("killed by ")
-        said = f"was {how}" if killed != how else how.replace("exited with", "ended with exit code")
-        message = f"the process that prepares the run {said} while {self._doing}"
-        if killed == "SIGKILL":
-            return DoraError(message, hint=_MEMORY)
-        if self._doing.hint is not None:
-            return UserError(message, hint=self._doing.hint)
-        return DoraError(message, hint="what it said is above; `dora doctor` says what this machine lacks")
+def _gone(how: str, doing: Doing) -> DoraError:
+    """The error for a preparing worker that is gone, with what the user can do."""
+    killed = how.removeprefix("killed by ")
+    said = f"was {how}" if killed != how else how.replace("exited with", "ended with exit code")
+    message = f"the process that prepares the run {said} while {doing}"
+    if killed == "SIGKILL":
+        return DoraError(message, hint=_MEMORY)
+    if doing.hint is not None:
+        return UserError(message, hint=doing.hint)
+    return DoraError(message, hint="what it said is above; `dora doctor` says what this machine lacks")
 
 
 def _error(word: Broken) -> DoraError:

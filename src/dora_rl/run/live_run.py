@@ -16,7 +16,7 @@ from dora_rl.core.named import Objects
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
-from dora_rl.run.open_run import OpenRun, open_run
+from dora_rl.run.open_run import OpenRun
 from dora_rl.run.orchestrator import Orchestrator
 from dora_rl.run.prompt_table import PromptTable, check_lengths
 from dora_rl.run.run_layout import LiveLayout
@@ -79,7 +79,7 @@ def resume_live(
     `tell` hears where it goes on.
     """
     with resumable(run_directory, objects):
-        opened = open_run(run_directory)
+        opened = OpenRun(run_directory)
         done, steps = opened.journal.newest_version, opened.setup.recipe.steps
         tell(f"goes on {f'after step {done}' if done else 'before the first step'} of {steps}")
         try:

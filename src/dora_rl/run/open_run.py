@@ -40,59 +40,38 @@ class ResumePoint(Struct, kw_only=True):
     """Whether anything happened before; nothing did in a new run."""
 
 
-class OpenRun(Struct, kw_only=True):
+class OpenRun:
     """A run whose directory, journal, log, prompts and control plane are open: ready to go on."""
 
-    setup: RunSetup
-    layout: LiveLayout
-    directory: RunDirectory
-    journal: Journal
-    log: HistoryWriter
-    prompts: PromptTable
-    plane: ControlPlane
-    feed: PromptFeed
-    past: ResumePoint
-    closing: ExitStack
+    def __init__(self, root: Path) -> None:
+        """Open a run where it stands, new or cut short: its event log reconciled, its plane as it was."""
+        with ExitStack() as closing:
+            self.directory = closing.enter_context(RunDirectory.resume(root))
+            self.layout = layout = LiveLayout(root=root)
+            setup = read_setup(layout.setup)
+            # With its paths as they are now: the run directory may have been moved.
+            model = str(layout.initial_model) if layout.initial_model.exists() else setup.model_directory
+            self.setup = msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
+            self.journal = journal = closing.enter_context(Journal.open(layout.journal))
+            reconcile(layout.events, journal)
+            self.log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
+            closing.enter_context(self.log)
+            self.prompts = PromptTable.read(layout.prompts)
+            self.plane = make_plane(self.setup)
+            self.feed = PromptFeed(self.setup, self.prompts)
+
+            # Brought to where they were, by telling them the journal again.
+            self.past = ResumePoint(is_resumed=journal.num_inputs > 0)
+            difference = replay(self.plane, _remembered(journal, self.past, self.feed)).difference
+            if difference is not None:
+                raise DoraError(
+                    f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
+                    hint="resume with the version of dora-rl that the run was started with",
+                )
+            self.closing = closing.pop_all()
 
     def close(self) -> None:
         self.closing.close()
-
-
-def open_run(root: Path) -> OpenRun:
-    """Open a run where it stands, new or cut short: its event log reconciled, its control plane as it was."""
-    with ExitStack() as closing:
-        directory = closing.enter_context(RunDirectory.resume(root))
-        layout = LiveLayout(root=root)
-        setup, journal = read_setup(layout.setup), closing.enter_context(Journal.open(layout.journal))
-        # With its paths as they are now: the run directory may have been moved.
-        model = str(layout.initial_model) if layout.initial_model.exists() else setup.model_directory
-        setup = msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
-        reconcile(layout.events, journal)
-        log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
-        closing.enter_context(log)
-        prompts = PromptTable.read(layout.prompts)
-        plane, feed = make_plane(setup), PromptFeed(setup, prompts)
-
-        # Brought to where they were, by telling them the journal again.
-        past = ResumePoint(is_resumed=journal.num_inputs > 0)
-        difference = replay(plane, _remembered(journal, past, feed)).difference
-        if difference is not None:
-            raise DoraError(
-                f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
-                hint="resume with the version of dora-rl that the run was started with",
-            )
-        return OpenRun(
-            setup=setup,
-            layout=layout,
-            directory=directory,
-            journal=journal,
-            log=log,
-            prompts=prompts,
-            plane=plane,
-            feed=feed,
-            past=past,
-            closing=closing.pop_all(),
-        )
 
 
 def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterator[Event]:
