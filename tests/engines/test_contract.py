@@ -17,7 +17,6 @@ from dora_rl.engines.kinds import load_kind
 from dora_rl.engines.protocol import Engine, EngineOpening
 from dora_rl.engines.requests import Event, Failed, Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.load import load_decoder
-from dora_rl.run.workers.stored_versions import StoredVersions
 from dora_rl.weights.store import Store
 
 SCRIPTED = f"{Path(__file__).with_name('scripted.py')}:SCRIPTED"
@@ -46,7 +45,7 @@ def open_engine(request: pytest.FixtureRequest, directories: list[Path], store: 
     opening = EngineOpening(
         config=EngineConfig(limits=limits, max_versions=KINDS[request.param]),
         model=directories[0],
-        versions=StoredVersions(store),
+        versions=Store(store),
         stop_tokens=(2,),
     )
 

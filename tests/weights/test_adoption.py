@@ -12,7 +12,7 @@ from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder, tiny_config
-from dora_rl.weights.protocol import Resident, VersionStore
+from dora_rl.weights.protocol import VersionStore
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import Tensors
 
@@ -72,8 +72,8 @@ def drawn(engine: NativeEngine, version: int) -> list[tuple[tuple[int, ...], tup
 
 
 def adopt(engine: NativeEngine, store: VersionStore, version: int, base: int) -> None:
-    resident = Resident(version=base, tensors=dict(engine.decoder(base).named_parameters()))
-    engine.adopt_version(version, base, store.fetch_delta(version, resident))
+    tensors = dict(engine.decoder(base).named_parameters())
+    engine.adopt_version(version, base, store.fetch_delta(version, base, tensors))
 
 
 @pytest.mark.parametrize("is_step_by_step", [True, False])

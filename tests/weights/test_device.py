@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from dora_rl.weights.difference import encode_all
-from dora_rl.weights.protocol import Resident
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import strips_in
 
@@ -38,7 +37,7 @@ def test_versions_go_from_device_to_device(tmp_path: Path) -> None:
         for number, tensors in enumerate(versions):
             store.publish(number, {name: each.cuda() for name, each in tensors.items()})
         base = {name: each.cuda() for name, each in versions[1].items()}
-        delta = store.fetch_delta(4, Resident(version=1, tensors=base))
+        delta = store.fetch_delta(4, 1, base)
         for name, change in delta.items():
             base[name].view(-1).index_copy_(0, change.indices_N, change.values_N)
         for found in (base, store.fetch(4, "cuda")):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dora_rl.weights.errors import UnknownVersion, VersionConflict
-from dora_rl.weights.protocol import Resident, VersionStore
+from dora_rl.weights.protocol import VersionStore
 from dora_rl.weights.store import Store
 
 from .versions import history, same_bits
@@ -22,7 +22,7 @@ def test_what_is_published_can_be_fetched_whole_or_as_a_delta(store: VersionStor
         store.publish(number, tensors)
     assert all(same_bits(store.fetch(number), tensors) for number, tensors in enumerate(versions))
     base = {name: tensor.clone() for name, tensor in versions[1].items()}
-    delta = store.fetch_delta(3, Resident(version=1, tensors=base))
+    delta = store.fetch_delta(3, 1, base)
     assert same_bits(base, versions[1])
     for name, change in delta.items():
         base[name].view(-1).index_copy_(0, change.indices_N, change.values_N)

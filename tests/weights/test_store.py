@@ -17,7 +17,6 @@ from dora_rl.weights.errors import (
     WeightsError,
     WrongBase,
 )
-from dora_rl.weights.protocol import Resident
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import strips_in
 
@@ -69,7 +68,7 @@ def test_every_version_comes_back_bit_for_bit(
 
 def test_a_delta_spans_several_versions(tmp_path: Path) -> None:
     store, versions = published(tmp_path, 6, every=3)
-    delta = store.fetch_delta(5, Resident(version=1, tensors=versions[1]))
+    delta = store.fetch_delta(5, 1, versions[1])
     tensors = {name: tensor.clone() for name, tensor in versions[1].items()}
     for name, change in delta.items():
         tensors[name].view(-1)[change.indices_N] = change.values_N
@@ -98,7 +97,7 @@ def test_the_newest_deltas_stay_whoever_is_retired(tmp_path: Path) -> None:
     }
     assert store.versions == (6,)
     tensors = {name: tensor.clone() for name, tensor in versions[2].items()}
-    for name, change in store.fetch_delta(6, Resident(version=2, tensors=tensors)).items():
+    for name, change in store.fetch_delta(6, 2, tensors).items():
         tensors[name].view(-1)[change.indices_N] = change.values_N
     assert same_bits(tensors, versions[6])
 
@@ -110,23 +109,23 @@ def test_a_delta_spans_versions_that_are_gone(tmp_path: Path) -> None:
         store.retire(retired)
     assert "v00000002.delta" not in names(tmp_path)
     tensors = {name: tensor.clone() for name, tensor in versions[1].items()}
-    for name, change in store.fetch_delta(6, Resident(version=1, tensors=tensors)).items():
+    for name, change in store.fetch_delta(6, 1, tensors).items():
         tensors[name].view(-1)[change.indices_N] = change.values_N
     assert same_bits(tensors, versions[6])
     with pytest.raises(WrongBase, match="other tensors"):
-        store.fetch_delta(6, Resident(version=1, tensors={"x": torch.zeros(4)}))
+        store.fetch_delta(6, 1, {"x": torch.zeros(4)})
 
 
 def test_a_delta_is_refused_by_weights_it_was_not_made_against(tmp_path: Path) -> None:
     store, versions = published(tmp_path, 3)
     with pytest.raises(WrongBase, match=r"v00000002\.delta"):
-        store.fetch_delta(2, Resident(version=1, tensors=versions[0]))
+        store.fetch_delta(2, 1, versions[0])
     with pytest.raises(WrongBase, match="another shape"):
-        store.fetch_delta(2, Resident(version=1, tensors=versions[1] | {"norm.weight": torch.zeros(4)}))
+        store.fetch_delta(2, 1, versions[1] | {"norm.weight": torch.zeros(4)})
     with pytest.raises(WrongBase, match="another set"):
-        store.fetch_delta(2, Resident(version=1, tensors={"x": torch.zeros(4)}))
+        store.fetch_delta(2, 1, {"x": torch.zeros(4)})
     with pytest.raises(WrongBase, match="not newer"):
-        store.fetch_delta(1, Resident(version=1, tensors=versions[1]))
+        store.fetch_delta(1, 1, versions[1])
 
 
 def test_a_delta_is_small(tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_retiring_keeps_what_others_need_and_nothing_else(
     assert min(int(name[1:9]) for name in names(directory)) >= first
     for earlier, later in pairwise(live):
         if later == earlier + 1:
-            store.fetch_delta(later, Resident(version=earlier, tensors=versions[earlier]))
+            store.fetch_delta(later, earlier, versions[earlier])
 
 
 def test_a_reader_whose_chain_is_replaced_while_it_reads_looks_again(tmp_path: Path) -> None:
@@ -285,7 +284,7 @@ def test_strips_of_several_dtypes_and_sizes_come_back(
             assert same_bits(store.fetch(number), tensors)
         for older, newer in ((0, 1), (0, 3), (1, 3)):
             base = {name: tensor.clone() for name, tensor in versions[older].items()}
-            delta = store.fetch_delta(newer, Resident(version=older, tensors=base))
+            delta = store.fetch_delta(newer, older, base)
             assert "f" not in delta
             for name, change in delta.items():
                 base[name].index_copy_(0, change.indices_N, change.values_N)

@@ -27,7 +27,6 @@ from dora_rl.weights.atomic_files import Files
 from dora_rl.weights.bits import patterns
 from dora_rl.weights.chain import AnchorPolicy
 from dora_rl.weights.difference import encode_all
-from dora_rl.weights.protocol import Resident
 from dora_rl.weights.shelf import Shelf
 from dora_rl.weights.store import Store
 from dora_rl.weights.strips import Tensors, strips_in
@@ -194,7 +193,7 @@ class _VersionCourse:
         )
 
     def _adopt(self, version: int) -> None:
-        delta = self._store.fetch_delta(version, Resident(version=version - 1, tensors=self._resident))
+        delta = self._store.fetch_delta(version, version - 1, self._resident)
         for name, change in delta.items():
             self._resident[name].view(-1).index_copy_(0, change.indices_N, change.values_N)
 

@@ -28,7 +28,6 @@ from dora_rl.core.recipe.algorithm import (
     AdvantageConfig,
     AggregationConfig,
     AlgorithmConfig,
-    AnyAdvantageConfig,
     CustomAdvantageConfig,
     GaeConfig,
 )
@@ -106,8 +105,18 @@ def prepared(
     known = [members[i] for i in ranked], [scores[i] for i in ranked]
     rewards_N = _rewards(*known, algorithm, max_response_tokens)
     group_N = torch.tensor([places[i] for i in ranked], dtype=torch.int64)
-    is_trained_N = torch.tensor([reasons[i] is None for i in ranked], dtype=torch.bool)
-    advantages = _advantages(*known, rewards_N, group_N, is_trained_N, own_advantage or algorithm.advantage)
+    advantage = own_advantage or algorithm.advantage
+    if isinstance(advantage, GaeConfig):
+        is_trained_N = torch.tensor([reasons[i] is None for i in ranked], dtype=torch.bool)
+        advantages = _critic_advantages(*known, rewards_N, is_trained_N, advantage)
+    else:
+        assert not isinstance(advantage, CustomAdvantageConfig), "its function is loaded"
+        counts = [each.num_policy_tokens for each in known[0]]
+        if isinstance(advantage, AdvantageConfig):
+            advantages_N = outcome_advantages(rewards_N, group_N, advantage)
+        else:
+            advantages_N = advantage(rewards_N, group_N, torch.tensor(counts))
+        advantages = [(own.expand(count), None) for own, count in zip(advantages_N, counts, strict=True)]
 
     examples = []
     for i, (advantages_P, returns_P) in zip(ranked, advantages, strict=True):
@@ -158,23 +167,15 @@ def _rewards(
     return rewards_less_kl(rewards_N, kl_T, _owners(trajectories), coefficient=kl.coefficient)
 
 
-def _advantages(
+def _critic_advantages(
     trajectories: Sequence[TrainTrajectory],
     scores: Sequence[TokenScores],
     rewards_N: Tensor,
-    group_N: Tensor,
     is_trained_N: Tensor,
-    config: AnyAdvantageConfig | UserAdvantage,
+    config: GaeConfig,
 ) -> list[tuple[Tensor, Tensor | None]]:
-    """The advantage of every policy token of each trajectory, and its return where there is a critic."""
+    """The advantage and the return of every policy token of each trajectory, by the critic's values."""
     counts = [each.num_policy_tokens for each in trajectories]
-    assert not isinstance(config, CustomAdvantageConfig), "its function is loaded"
-    if not isinstance(config, GaeConfig):
-        if isinstance(config, AdvantageConfig):
-            advantages_N = outcome_advantages(rewards_N, group_N, config)
-        else:
-            advantages_N = config(rewards_N, group_N, torch.tensor(counts))
-        return [(own.expand(count), None) for own, count in zip(advantages_N, counts, strict=True)]
     trajectory_T = _owners(trajectories)
     values_T = torch.cat([torch.zeros(0), *(_needed(own.values_P) for own in scores)])
     rewards_T = rewards_at_ends(rewards_N.float(), trajectory_T)

@@ -24,7 +24,18 @@ class Objective:
     def loss(self, tokens: PolicyTokens, logprobs_P: Tensor, entropy_P: Tensor, meters: LossMeters) -> Tensor:
         """The loss summed over tokens of whole trajectories, by their relative weights."""
         algorithm = self._algorithm
-        seen = self._seen_by_loss(tokens, logprobs_P)
+        proximal_P = tokens.proximal_P
+        if proximal_P is None and self._proximal_is_current:
+            proximal_P = logprobs_P.detach()
+        first = tokens.trajectory_P[:1]
+        seen = LossTokens(
+            logprobs_T=logprobs_P,
+            behaviour_logprobs_T=tokens.behaviour_P,
+            advantages_T=tokens.advantages_P,
+            trajectory_T=tokens.trajectory_P - first if len(first) else tokens.trajectory_P,
+            num_trajectories=max(1, len(logprobs_P)),
+            proximal_logprobs_T=proximal_P,
+        )
         if algorithm.correction is None or tokens.recomputed_P is None:
             terms = self._loss.function(seen)
         else:
@@ -46,17 +57,3 @@ class Objective:
         )
         meters.add(tokens, {"loss": loss_P * tokens.weights_P})
         return (loss_P * tokens.weights_P).sum()
-
-    def _seen_by_loss(self, tokens: PolicyTokens, logprobs_P: Tensor) -> LossTokens:
-        proximal_P = tokens.proximal_P
-        if proximal_P is None and self._proximal_is_current:
-            proximal_P = logprobs_P.detach()
-        first = tokens.trajectory_P[:1]
-        return LossTokens(
-            logprobs_T=logprobs_P,
-            behaviour_logprobs_T=tokens.behaviour_P,
-            advantages_T=tokens.advantages_P,
-            trajectory_T=tokens.trajectory_P - first if len(first) else tokens.trajectory_P,
-            num_trajectories=max(1, len(logprobs_P)),
-            proximal_logprobs_T=proximal_P,
-        )

@@ -137,7 +137,21 @@ class Trainer:
             for reason, count in ready.masked.items():
                 self._report.masked[reason] = self._report.masked.get(reason, 0) + count
             for first, last, is_last in parts:
-                self._advance([each for each in ready.examples if first <= each.place < last], is_last)
+                examples = [each for each in ready.examples if first <= each.place < last]
+                self._pending += examples
+                self._counts = BatchCounts(
+                    num_tokens=self._counts.num_tokens + sum(len(each.weights_P) for each in examples),
+                    num_trajectories=self._counts.num_trajectories + len(examples),
+                )
+                self._run(self._pending if is_last else self._full())
+                if is_last:
+                    # The mini-batch is complete: update the weights.
+                    scale = batch_scale(self.config.algorithm.aggregation, self._counts)
+                    totals = self._meters.totals(self.ranks)
+                    self._check_loss(totals)
+                    update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
+                    self._report.add(totals, update, scale, self._counts)
+                    self._begin_mini_batch()
 
     def finish_step(self) -> Metrics:
         """End the step: the next version is what the weights are now."""
@@ -215,25 +229,6 @@ class Trainer:
         self._meters = LossMeters(self._device, of_loss=self._loss.metrics)
         self._pending: list[Example] = []
         self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
-
-    def _advance(self, examples: Sequence[Example], is_last: bool) -> None:
-        """Take examples into the mini-batch and run what is full; with its last part, update the weights."""
-        self._pending += examples
-        self._counts = BatchCounts(
-            num_tokens=self._counts.num_tokens + sum(len(each.weights_P) for each in examples),
-            num_trajectories=self._counts.num_trajectories + len(examples),
-        )
-        if not is_last:
-            self._run(self._full())
-            return
-
-        self._run(self._pending)
-        scale = batch_scale(self.config.algorithm.aggregation, self._counts)
-        totals = self._meters.totals(self.ranks)
-        self._check_loss(totals)
-        update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
-        self._report.add(totals, update, scale, self._counts)
-        self._begin_mini_batch()
 
     def _full(self) -> list[Example]:
         """Take off pending examples, in order, that fill a micro-batch of every rank."""

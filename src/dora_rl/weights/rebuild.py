@@ -1,4 +1,4 @@
-"""Versions out of files: an anchor led on by deltas, or deltas composed for whoever holds a base.
+"""Versions out of files: an anchor led on by deltas, and the steps of a delta for whoever holds its base.
 
 Each delta names the identity of the version it was made against, so a file of another lineage is found out,
 and carries a sum over the values it expects, so weights of another lineage are too.
@@ -9,13 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dora_rl.model.delta import Delta
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import File
 from dora_rl.weights.container import TensorEntry, VersionHeader
 from dora_rl.weights.difference import StripSteps, changes_of
 from dora_rl.weights.errors import WrongBase
-from dora_rl.weights.protocol import Resident
 from dora_rl.weights.shelf import Shelf
 from dora_rl.weights.strips import Tensors
 
@@ -26,7 +24,7 @@ def rebuilt(shelf: Shelf, chain: Sequence[File], device: str) -> dict[str, Tenso
     previous, tensors = shelf.read_anchor(anchor)
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     for _, version in deltas:
-        header, steps = _read(shelf, version, tensors, previous)
+        header, steps = read_steps(shelf, version, tensors, previous)
         # One strip at a time: what is made on the way takes several times its bytes.
         for strip, own in zip(header.strips, steps, strict=True):
             try:
@@ -39,22 +37,7 @@ def rebuilt(shelf: Shelf, chain: Sequence[File], device: str) -> dict[str, Tenso
     return tensors
 
 
-def delta_onto(shelf: Shelf, version: int, base: Resident) -> Delta:
-    """One delta from a base to a version, through all between them."""
-    if version <= base.version:
-        raise WrongBase(f"version {version} is not newer than version {base.version}, which is resident")
-    read: list[tuple[VersionHeader, list[StripSteps]]] = []
-    for each in range(base.version + 1, version + 1):
-        read.append(_read(shelf, each, base.tensors, read[-1][0] if read else None))
-    (first, *_), steps = zip(*read, strict=True)
-    try:
-        return changes_of(first.strips, list(zip(*steps, strict=True)), base.tensors)
-    except WrongBase as error:
-        path = shelf.path("delta", first.version)
-        raise WrongBase(f"{path}: {error.message}", hint="load the whole version instead") from error
-
-
-def _read(
+def read_steps(
     shelf: Shelf, version: int, onto: Tensors, previous: VersionHeader | None
 ) -> tuple[VersionHeader, list[StripSteps]]:
     """The steps of one delta for these tensors, on their device."""

@@ -18,10 +18,10 @@ from dora_rl.model.delta import Delta
 from dora_rl.weights.atomic_files import Files, is_temporary
 from dora_rl.weights.bits import DTYPES, patterns
 from dora_rl.weights.chain import AnchorPolicy, Inventory
-from dora_rl.weights.difference import changes_between, encode_all
-from dora_rl.weights.errors import MissingFile, UnknownVersion, VersionConflict, WeightsError
-from dora_rl.weights.protocol import Resident
-from dora_rl.weights.rebuild import delta_onto, rebuilt
+from dora_rl.weights.container import VersionHeader
+from dora_rl.weights.difference import StripSteps, changes_between, changes_of, encode_all
+from dora_rl.weights.errors import MissingFile, UnknownVersion, VersionConflict, WeightsError, WrongBase
+from dora_rl.weights.rebuild import read_steps, rebuilt
 from dora_rl.weights.shelf import Shelf
 from dora_rl.weights.store_lock import Lock
 from dora_rl.weights.strips import Strip, Tensors, strips_in
@@ -57,7 +57,10 @@ class _Newest:
 
 
 class Store:
-    """A directory of versions; what is fetched belongs to the caller. Implements VersionStore."""
+    """A directory of versions; what is fetched belongs to the caller.
+
+    Implements VersionStore, and for engines VersionReader.
+    """
 
     def __init__(
         self, directory: Path, *, policy: AnchorPolicy | None = None, files: Files | None = None
@@ -67,6 +70,11 @@ class Store:
         self._shelf = Shelf(directory)
         self._lock = Lock(directory, mode=self._files.mode)
         self._newest: _Newest | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the version files."""
+        return self._shelf.directory
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -109,13 +117,23 @@ class Store:
 
         return self._retried(version, read)
 
-    def fetch_delta(self, version: int, base: Resident) -> Delta:
-        """The delta that turns the base into a newer version, on the device of the base."""
+    def fetch_delta(self, version: int, base: int, tensors: Tensors) -> Delta:
+        """The delta that turns the tensors of version `base` into a newer version, on their device."""
 
         def read(inventory: Inventory) -> Delta:
-            if inventory.spans(base.version, version):
-                return delta_onto(self._shelf, version, base)
-            return changes_between(base.tensors, rebuilt(self._shelf, inventory.chain(version), "cpu"))
+            if not inventory.spans(base, version):
+                return changes_between(tensors, rebuilt(self._shelf, inventory.chain(version), "cpu"))
+            if version <= base:
+                raise WrongBase(f"version {version} is not newer than version {base}, which is resident")
+            between: list[tuple[VersionHeader, list[StripSteps]]] = []
+            for each in range(base + 1, version + 1):
+                between.append(read_steps(self._shelf, each, tensors, between[-1][0] if between else None))
+            (first, *_), steps = zip(*between, strict=True)
+            try:
+                return changes_of(first.strips, list(zip(*steps, strict=True)), tensors)
+            except WrongBase as error:
+                path = self._shelf.path("delta", first.version)
+                raise WrongBase(f"{path}: {error.message}", hint="load the whole version instead") from error
 
         return self._retried(version, read)
 

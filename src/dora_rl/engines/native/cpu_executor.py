@@ -83,33 +83,93 @@ class CpuExecutor:
         is_small = draw_rows(self._vocab_size) >= self._tables.filler_slot
         return is_small and self._num_workers == 1 and not self._is_batch_invariant
 
-    def launch_together(self, plans: Sequence[Plan]) -> list[Done]:
-        """Carry out a step of each version, in one pass."""
-        if len(plans) == 1:
-            return [self.launch(plans[0])]
-        for plan in plans:
-            self._get_ready(plan)
-        return [Done(sampled=sampled) for sampled in self._run_together(plans)]
-
     def launch(self, plan: Plan) -> Done:
         """Carry out a plan; the step is over when this returns."""
-        self._get_ready(plan)
-        if plan.version is None:
-            return Done(sampled=_NOTHING)
-        version = self._versions[plan.version]
-        if self._num_workers == 1:
-            return Done(sampled=self._run(version, plan.rows))
-        parts = split_rows(plan.rows, self._num_workers)
-        return Done(sampled=_joined(self._workers.map(lambda rows: self._run(version, rows), parts)))
+        return self.launch_together([plan])[0]
 
-    def _get_ready(self, plan: Plan) -> None:
-        for _, moves in groupby(plan.moves, type):
-            alike = list(moves)
-            self._cache.copy([(each.source, each.target) for each in alike if isinstance(each, CopyBlock)])
-            for move in alike:
-                self._move(move)
-        self._tables.update(plan.tables)
-        self._sampler.enter(plan.entrants)
+    def launch_together(self, plans: Sequence[Plan]) -> list[Done]:
+        """Carry out a step of each version, in one pass; they are over when this returns."""
+        for plan in plans:
+            for _, moves in groupby(plan.moves, type):
+                self._move(list(moves))
+            self._tables.update(plan.tables)
+            self._sampler.enter(plan.entrants)
+        versions = [plan.version for plan in plans if plan.version is not None]
+        if not versions:
+            return [Done(sampled=_NOTHING) for _ in plans]
+        if len(plans) > 1 or self._num_workers == 1:
+            sampled = self._run(versions, [plan.rows for plan in plans])
+        else:
+            parts = split_rows(plans[0].rows, self._num_workers)
+            sampled = _joined(self._workers.map(lambda rows: self._run(versions, [rows]), parts))
+
+        ends = accumulate(sum(row.is_sampled for row in plan.rows) for plan in plans)
+        return [
+            Done(
+                sampled=Sampled(
+                    tokens=sampled.tokens[first:end],
+                    logprobs=sampled.logprobs[first:end],
+                    cut_logprobs=sampled.cut_logprobs[first:end],
+                )
+            )
+            for first, end in pairwise([0, *ends])
+        ]
+
+    @torch.inference_mode()
+    def _run(self, versions: Sequence[int], runs: Sequence[Sequence[PlannedRow]]) -> Sampled:
+        """Run one pass over the rows of each version, and one draw for all of them."""
+        rows = [row for run in runs for row in run]
+        served: Prepared | Joint = self._versions[versions[0]]
+        if len(versions) > 1:
+            assert self._joint is not None, "no version is resident"
+            served = self._joint
+            served.turn.set(versions, [sum(row.num_tokens for row in run) for run in runs])
+        if self._is_batch_invariant:
+            tiles = tiled_passes(rows, self._last_drawn, self._tables)
+            hidden_TH = torch.cat([self._forward(served, tile) for tile in tiles])
+        else:
+            whole = whole_pass(rows, self._last_drawn, self._tables, self._short_tokens)
+            hidden_TH = self._forward(served, whole)
+
+        lasts, slots, positions = sampled_rows(rows)
+        if not lasts:
+            return _NOTHING
+        if isinstance(served, Joint):
+            served.turn.set(versions, [sum(row.is_sampled for row in run) for run in runs])
+        num_drawn, tile_rows = len(lasts), draw_rows(self._vocab_size)
+        hidden_RH = hidden_TH[torch.tensor(lasts)]
+        slots_R, positions_R = torch.tensor(slots), torch.tensor(positions)
+        if self._is_batch_invariant:
+            # Always the same number of rows at a time.
+            tile_rows, filler = TILE_ROWS, (0, -num_drawn % TILE_ROWS)
+            hidden_RH = functional.pad(hidden_RH, (0, 0, *filler))
+            slots_R = functional.pad(slots_R, filler, value=self._tables.filler_slot)
+            positions_R = functional.pad(positions_R, filler)
+        parts = zip(*(each.split(tile_rows) for each in (hidden_RH, slots_R, positions_R)), strict=True)
+        tiles_drawn = [self._sampler.draw(served.logits(hidden), *where) for hidden, *where in parts]
+        drawn = Drawn(*(torch.cat(column)[:num_drawn] for column in zip(*tiles_drawn, strict=True)))
+        self._last_drawn[slots_R[:num_drawn]] = drawn.tokens_R
+        tokens, logprobs, cut_logprobs = (tuple(column.tolist()) for column in drawn)
+        return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
+
+    def _forward(self, version: Prepared | Joint, step: Pass) -> Tensor:
+        attention = PagedAttention(self._cache, step.cells_T, step.spans, step.bundles)
+        hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention)
+        return hidden_TH
+
+    def _move(self, moves: Sequence[Move]) -> None:
+        """Carry out moves of one kind: copies all at once."""
+        self._cache.copy([(each.source, each.target) for each in moves if isinstance(each, CopyBlock)])
+        for move in moves:
+            match move:
+                case ParkBlocks():
+                    self._parked[move.ticket] = self._cache.read(move.blocks, move.num_tokens)
+                case UnparkBlocks():
+                    self._cache.write(move.blocks, self._parked.pop(move.ticket))
+                case DiscardBlocks():
+                    del self._parked[move.ticket]
+
+    # --- KV and versions ------------------------------------------------------------------------
 
     def read_kv(self, blocks: Sequence[int], num_tokens: int) -> Tensor:
         """A copy of the KV of a sequence's first tokens."""
@@ -158,81 +218,6 @@ class CpuExecutor:
                     "batch_invariant cannot be kept here: products depend on a row's place in its tile",
                     hint="turn batch_invariant off, or try another number of threads",
                 )
-
-    def _move(self, move: Move) -> None:
-        match move:
-            case ParkBlocks():
-                self._parked[move.ticket] = self._cache.read(move.blocks, move.num_tokens)
-            case UnparkBlocks():
-                self._cache.write(move.blocks, self._parked.pop(move.ticket))
-            case DiscardBlocks():
-                del self._parked[move.ticket]
-
-    @torch.inference_mode()
-    def _run_together(self, plans: Sequence[Plan]) -> list[Sampled]:
-        """Run one pass over the rows of all plans, and one draw for all of them."""
-        assert self._joint is not None, "no version is resident"
-        versions = [plan.version for plan in plans if plan.version is not None]
-        rows = tuple(row for plan in plans for row in plan.rows)
-        self._joint.turn.set(versions, [plan.num_tokens for plan in plans])
-        hidden_TH = self._forward(self._joint, self._whole(rows))
-        num_drawn = [sum(row.is_sampled for row in plan.rows) for plan in plans]
-        self._joint.turn.set(versions, num_drawn)
-        return _parted(self._drawn(self._joint, hidden_TH, rows), num_drawn)
-
-    @torch.inference_mode()
-    def _run(self, version: Prepared, rows: tuple[PlannedRow, ...]) -> Sampled:
-        if self._is_batch_invariant:
-            passes = tiled_passes(rows, self._last_drawn, self._tables)
-            hidden_TH = torch.cat([self._forward(version, each) for each in passes])
-        else:
-            hidden_TH = self._forward(version, self._whole(rows))
-        return self._drawn(version, hidden_TH, rows)
-
-    def _drawn(self, version: Prepared | Joint, hidden_TH: Tensor, rows: tuple[PlannedRow, ...]) -> Sampled:
-        lasts, slots, positions = sampled_rows(rows)
-        if not lasts:
-            return _NOTHING
-        slots_R = torch.tensor(slots)
-        drawn = self._draw(version, hidden_TH[torch.tensor(lasts)], slots_R, torch.tensor(positions))
-        self._last_drawn[slots_R] = drawn.tokens_R
-        tokens, logprobs, cut_logprobs = (tuple(column.tolist()) for column in drawn)
-        return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
-
-    def _whole(self, rows: tuple[PlannedRow, ...]) -> Pass:
-        return whole_pass(rows, self._last_drawn, self._tables, self._short_tokens)
-
-    def _forward(self, version: Prepared | Joint, step: Pass) -> Tensor:
-        attention = PagedAttention(self._cache, step.cells_T, step.spans, step.bundles)
-        hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention)
-        return hidden_TH
-
-    def _draw(
-        self, version: Prepared | Joint, hidden_RH: Tensor, slots_R: Tensor, positions_R: Tensor
-    ) -> Drawn:
-        """Draw the tokens of a few rows at a time; in batch-invariant mode always the same number."""
-        num_rows = len(hidden_RH)
-        tile = draw_rows(self._vocab_size)
-        if self._is_batch_invariant:
-            tile, filler = TILE_ROWS, (0, -num_rows % TILE_ROWS)
-            hidden_RH = functional.pad(hidden_RH, (0, 0, *filler))
-            slots_R = functional.pad(slots_R, filler, value=self._tables.filler_slot)
-            positions_R = functional.pad(positions_R, filler)
-        parts = zip(hidden_RH.split(tile), slots_R.split(tile), positions_R.split(tile), strict=True)
-        drawn = [self._sampler.draw(version.logits(hidden), *where) for hidden, *where in parts]
-        return Drawn(*(torch.cat(column)[:num_rows] for column in zip(*drawn, strict=True)))
-
-
-def _parted(sampled: Sampled, counts: Sequence[int]) -> list[Sampled]:
-    ends = list(accumulate(counts))
-    return [
-        Sampled(
-            tokens=sampled.tokens[first:end],
-            logprobs=sampled.logprobs[first:end],
-            cut_logprobs=sampled.cut_logprobs[first:end],
-        )
-        for first, end in pairwise([0, *ends])
-    ]
 
 
 def draw_rows(vocab_size: int) -> int:

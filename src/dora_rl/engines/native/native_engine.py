@@ -14,7 +14,7 @@ from pathlib import Path
 from dora_rl.core.errors import DoraError
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.decode_clock import DecodeClock
-from dora_rl.engines.errors import RequestError, VersionError
+from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.cpu_executor import CPU
 from dora_rl.engines.native.engine_memory import check_support, checked_ledger
@@ -53,9 +53,11 @@ class NativeEngine:
             version_bytes=backend.version_bytes(model, config),
         )
         self._device = backend.make_device(model, config)
-        self._versions = ServedVersions(model, config, self.ledger, device=self._device, backend=backend)
-        self._intake = Intake(model, config, self._versions, stops)
         self._scheduler = Scheduler(config.limits, stops)
+        self._versions = ServedVersions(
+            model, config, self.ledger, device=self._device, backend=backend, scheduler=self._scheduler
+        )
+        self._intake = Intake(model, config, self._versions, stops)
         self._under_way: deque[tuple[Plan, Launched]] = deque()
         self._events: list[Event] = []
         self._clock = DecodeClock()
@@ -216,7 +218,8 @@ class NativeEngine:
             delta = load.delta.result() if load.delta is not None else None
             self._drop_resident([old for old in drop if old != base])
             if base is not None and delta is not None:
-                self.adopt_version(version, base, delta, keeps_base=base not in drop)
+                self._settle()
+                self._versions.adopt(version, base, delta, keeps_base=base not in drop)
             else:
                 self._drop_resident(drop)
                 self.load_version(version, self._source.fetch(version, self._source_device))
@@ -237,18 +240,12 @@ class NativeEngine:
         With `keeps_base` the other stays resident in any case.
         """
         self._settle()
-        in_place = not (keeps_base or self._scheduler.uses_version(base))
-        self._versions.adopt(version, base, delta, in_place=in_place)
-        if in_place:
-            self._scheduler.residency.drop_version(base)
+        self._versions.adopt(version, base, delta, keeps_base=keeps_base)
 
     def drop_version(self, version: int) -> None:
         """Free a version; refused while a request uses it."""
         self._settle()
-        if self._scheduler.uses_version(version):
-            raise VersionError(f"version {version} is in use", hint="wait for its requests, or move them")
         self._versions.drop(version)
-        self._scheduler.residency.drop_version(version)
 
     # --- transfer -------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from dora_rl.engines.memory_ledger import MemoryLedger
 from dora_rl.engines.native.backend import Backend, Device
 from dora_rl.engines.native.deltas import changed, check_delta, inverse
 from dora_rl.engines.native.engine_memory import serving_dtype
+from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta
@@ -55,6 +56,7 @@ class ServedVersions(Mapping[int, Decoder]):
         *,
         device: Device,
         backend: Backend,
+        scheduler: Scheduler,
     ) -> None:
         self._config = model
         self._max_versions = config.max_versions
@@ -63,6 +65,7 @@ class ServedVersions(Mapping[int, Decoder]):
         self._version_bytes = backend.version_bytes(model, config)
         self._torch_device = backend.torch_device
         self._device = device
+        self._scheduler = scheduler
         self._decoders: dict[int, Decoder] = {}
 
     def __getitem__(self, version: int) -> Decoder:
@@ -83,12 +86,12 @@ class ServedVersions(Mapping[int, Decoder]):
             ),
         )
 
-    def adopt(self, version: int, base: int, delta: Delta, *, in_place: bool) -> None:
-        """Make a version resident as a change to another, which is gone afterwards if `in_place`."""
+    def adopt(self, version: int, base: int, delta: Delta, *, keeps_base: bool) -> None:
+        """Make a version resident as a change to another, in place if nothing uses that one any more."""
         self._check_known(base)
         decoder = self._decoders[base]
         check_delta(delta, decoder)
-        if not in_place:
+        if keeps_base or self._scheduler.uses_version(base):
             self._admit(version, lambda: changed(self._device.copied(decoder), delta))
             return
 
@@ -103,12 +106,16 @@ class ServedVersions(Mapping[int, Decoder]):
             raise VersionError(f"version {version} cannot be served: {error}") from error
         self._ledger.rename("device", _name(base), _name(version))
         self._decoders[version] = self._decoders.pop(base)
+        self._scheduler.residency.drop_version(base)
 
     def drop(self, version: int) -> None:
-        """Free a version and its memory."""
+        """Free a version, its memory and the prompts computed with it; refused while a request uses it."""
+        if self._scheduler.uses_version(version):
+            raise VersionError(f"version {version} is in use", hint="wait for its requests, or move them")
         self._check_known(version)
         del self._decoders[version]
         self._device.forget(version)
+        self._scheduler.residency.drop_version(version)
         self._ledger.release("device", _name(version))
 
     def _admit(self, version: int, make: Callable[[], Decoder]) -> None:

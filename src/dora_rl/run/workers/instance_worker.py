@@ -8,9 +8,7 @@ which version, not what is moved.
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -22,7 +20,6 @@ from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.run import messages as say
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.workers.stored_versions import StoredVersions
 
 _PRESSURE = 0.97
 """Share of the KV cache in use at which an instance reports pressure."""
@@ -42,21 +39,10 @@ class InstanceWorker:
         self._began_loading_at = 0.0
         self._is_paused = False
         self._reported_at = 0.0
-        self._obey: dict[type, Callable[[Any], None]] = {
-            say.StartRequest: self._generate,
-            say.AbortRequest: self._abort,
-            say.LoadVersion: self._load,
-            say.DropVersion: self._drop,
-            say.ExportRequest: self._export,
-            say.ImportRequest: self._import,
-            say.InterruptAll: self._interrupt,
-            say.LendDevice: self._pause,
-            say.ReturnDevice: self._go_on,
-        }
 
     def run(self) -> None:
         """Obey commands and run engine steps until told to stop."""
-        is_idle = False
+        engine, is_idle = self._engine, False
         while True:
             command = self._channel.receive(_IDLE_S if is_idle else 0.0)
             while command is not None:
@@ -64,27 +50,46 @@ class InstanceWorker:
                     return
                 if self._loading is not None and not _goes_beside(command, self._loading):
                     self._finish_loading()
-                self._obey[type(command)](command)
+                match command:
+                    case say.StartRequest(request=request):
+                        self._told[request.id] = 0
+                        engine.submit(request)
+                    case say.AbortRequest(request=id):
+                        if self._told.pop(id, None) is not None:
+                            engine.abort(id)
+                    case say.LoadVersion(version=version, drop=drop):
+                        self._began_loading_at = time.monotonic()
+                        self._loading = engine.begin_version(version, drop)
+                    case say.DropVersion(version=version):
+                        if version in engine.load().versions:
+                            engine.drop_version(version)
+                    case say.ExportRequest():
+                        self._export(command)
+                    case say.ImportRequest():
+                        self._import(command)
+                    case say.InterruptAll(version=version):
+                        self._interrupt(version)
+                    case say.LendDevice():
+                        self._is_paused = True
+                        self._channel.send(say.DeviceLent())
+                    case say.ReturnDevice():
+                        self._is_paused = False
+                        self._channel.send(say.DeviceReturned())
+                    case _:
+                        raise AssertionError(f"{command} is no command to an instance")
                 command = self._channel.receive(0.0)
-            is_idle = self._is_paused or not self._engine.step()
+
+            is_idle = self._is_paused or not engine.step()
             if is_idle:
-                self._engine.rest()
+                engine.rest()
             if self._loading is not None and (is_idle or self._loading.is_read):
                 self._finish_loading()
-            for event in self._engine.finished():
+            for event in engine.finished():
                 self._ended(event)
             if time.monotonic() - self._reported_at >= self._setup.recipe.engine.report_every_s:
                 self._report()
 
     # --- requests -------------------------------------------------------------------------------
-
-    def _generate(self, command: say.StartRequest) -> None:
-        self._told[command.request.id] = 0
-        self._engine.submit(command.request)
-
-    def _abort(self, command: say.AbortRequest) -> None:
-        if self._told.pop(command.request, None) is not None:
-            self._engine.abort(command.request)
 
     def _ended(self, event: Event) -> None:
         """Send the end of a request; one that was aborted comes this way too, and nothing is sent of it."""
@@ -152,10 +157,6 @@ class InstanceWorker:
 
     # --- versions -------------------------------------------------------------------------------
 
-    def _load(self, command: say.LoadVersion) -> None:
-        self._began_loading_at = time.monotonic()
-        self._loading = self._engine.begin_version(command.version, command.drop)
-
     def _finish_loading(self) -> None:
         loading, self._loading = self._loading, None
         assert loading is not None, "no version is on its way"
@@ -165,11 +166,7 @@ class InstanceWorker:
         self._engine.rest()
         self._channel.send(say.VersionLoaded(version=loading.version, load_s=load_s))
 
-    def _drop(self, command: say.DropVersion) -> None:
-        if command.version in self._engine.load().versions:
-            self._engine.drop_version(command.version)
-
-    def _interrupt(self, command: say.InterruptAll) -> None:
+    def _interrupt(self, version: int) -> None:
         """Take every request out with its tokens, and start it again under the other version."""
         for event in self._engine.finished():
             self._ended(event)
@@ -177,30 +174,18 @@ class InstanceWorker:
         left = [self._taken_out(id) for id in self._told]
         self._engine.finished()  # Their ends are no news.
         resident = self._engine.load().versions
-        self._load(
-            say.LoadVersion(version=command.version, drop=tuple(v for v in resident if v != command.version))
-        )
+        self._began_loading_at = time.monotonic()
+        self._loading = self._engine.begin_version(version, tuple(old for old in resident if old != version))
         self._finish_loading()
         for request in left:
-            self._generate(
-                say.StartRequest(request=msgspec.structs.replace(request, version=command.version))
-            )
+            self._told[request.id] = 0
+            self._engine.submit(msgspec.structs.replace(request, version=version))
 
     def _taken_out(self, id: int) -> Request:
         drawn, request = self._engine.drawn(id), self._engine.request(id)
         assert drawn is not None, f"request {id} ended and was not told"
         self._engine.abort(id)
         return continued(request, drawn.tokens)
-
-    # --- devices --------------------------------------------------------------------------------
-
-    def _pause(self, command: say.LendDevice) -> None:
-        self._is_paused = True
-        self._channel.send(say.DeviceLent())
-
-    def _go_on(self, command: say.ReturnDevice) -> None:
-        self._is_paused = False
-        self._channel.send(say.DeviceReturned())
 
 
 def _goes_beside(command: object, loading: VersionLoad) -> bool:
@@ -228,15 +213,16 @@ def main(address: str) -> None:
     setup, devices = begin.setup, begin.setup.devices
     with telling_why(channel):
         with channel.kept_alive(setup.recipe.patience.start_s):
+            # It takes seconds to import, in which the version to be loaded could be retired: before ready.
+            from dora_rl.weights.store import Store
+
             tokenizer = LiveLayout(root=Path(setup.run_directory)).tokenizer
-            versions = StoredVersions(Path(begin.store))
-            versions.open()
             # No version is resident yet.
             engine = load_kind(setup.recipe.engine.kind).open(
                 EngineOpening(
                     config=setup.engine,
                     model=Path(setup.model_directory),
-                    versions=versions,
+                    versions=Store(Path(begin.store)),
                     device=devices.instance_home(begin.number),
                     num_threads=devices.instance_threads,
                     stop_tokens=begin.stop_tokens,

@@ -6,10 +6,9 @@ rank 0 publishes, writes files and speaks.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ from dora_rl.run.workers.checkpoints import (
 )
 from dora_rl.run.workers.followers import Followers
 from dora_rl.run.workers.rendezvous import join
-from dora_rl.trainer.protocol import Metrics, PolicyTrainer
+from dora_rl.trainer.protocol import PolicyTrainer
 from dora_rl.trainer.train_batch import TrainGroup
 from dora_rl.trainer.trainer_factory import trainer_of
 from dora_rl.weights.protocol import VersionStore
@@ -40,34 +39,30 @@ class RankSteps:
         self._setup = setup
         self.trainer = trainer
         self._layout = LiveLayout(root=Path(setup.run_directory))
+        self._batch: int | None = None
+        """The batch of the last step that was begun; None where that was abandoned."""
         self._added: set[int] = set()
-        """Ids of groups taken in for the step in progress."""
-        self._busy_s = 0.0
+        """Ids of the groups taken in for that step."""
+        self.busy_s = 0.0
+        """Seconds that taking them in took."""
 
     def add(self, batch: int, groups: Sequence[TrainGroup]) -> None:
         """Take in groups of a step; once it has all of them its updates are made, or queued on the device."""
         began = time.monotonic()
         assert batch == self.trainer.version, f"batch {batch} for a trainer of {self.trainer.version}"
-        if not self._added:
+        if batch != self._batch:
             self.trainer.begin_step(self._setup.recipe.batch.groups)
+            self._batch, self._added, self.busy_s = batch, set(), 0.0
         missing = [group for group in groups if group.id not in self._added]
         self._added |= {group.id for group in missing}
         self.trainer.add(missing)
-        self._busy_s += time.monotonic() - began
+        self.busy_s += time.monotonic() - began
 
     def abandon(self) -> None:
         """Undo what was taken in since the last step, as if its first group had not come."""
-        if self._added:
+        if self._batch == self.trainer.version:
             self.trainer.abandon_step()
-        self._added, self._busy_s = set(), 0.0
-
-    def finish(self) -> tuple[Metrics, float]:
-        """End the step; returns its metrics and the seconds it took in all."""
-        began = time.monotonic()
-        metrics = self.trainer.finish_step()
-        train_s = time.monotonic() - began + self._busy_s
-        self._added, self._busy_s = set(), 0.0
-        return metrics, train_s
+            self._batch = None
 
     def take_checkpoint(self) -> PendingCheckpoint | None:
         """Take a checkpoint of the last version, for rank 0 to write."""
@@ -87,13 +82,6 @@ class TrainerWorker:
         self._followers = followers
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._writing: Future[None] = self._writer.submit(steps.trainer.prepare_checkpoints)
-        self._obey: dict[type, Callable[[Any], None]] = {
-            say.HandGroup: lambda command: steps.add(command.batch, [command.group]),
-            say.AbandonStep: lambda command: steps.abandon(),
-            say.TrainStep: self._train,
-            say.WriteCheckpoint: self._checkpoint,
-            say.RetireVersion: self._retire,
-        }
 
     def run(self) -> None:
         """Obey commands until told to stop."""
@@ -104,41 +92,52 @@ class TrainerWorker:
                     self._writing.result()
                 # Not before it is this one's turn: nobody waits in a collective while rank 0 publishes.
                 self._followers.tell(command)
-                self._obey[type(command)](command)
+                match command:
+                    case say.HandGroup(batch=batch, group=group):
+                        self._steps.add(batch, [group])
+                    case say.AbandonStep():
+                        self._steps.abandon()
+                    case say.TrainStep():
+                        self._train(command)
+                    case say.WriteCheckpoint():
+                        self._checkpoint()
+                    case say.RetireVersion(version=version):
+                        if version in self._store.versions[:-1]:
+                            self._store.retire(version)
+                    case _:
+                        raise AssertionError(f"{command} is no command to the trainer")
 
     def _train(self, command: say.TrainStep) -> None:
-        self._steps.add(command.batch, command.groups)
-        if command.is_replay:
-            self._steps.finish()
-            self._channel.send(say.StepReplayed(batch=command.batch, num_different=self._publish()))
-            return
-        self._channel.send(say.StepTrained(batch=command.batch))
-        metrics, train_s = self._steps.finish()
+        """Train a step and make its version durable; one that was published before is final, and compared."""
+        steps, store, batch = self._steps, self._store, command.batch
+        steps.add(batch, command.groups)
+        if not command.is_replay:
+            self._channel.send(say.StepTrained(batch=batch))
         began = time.monotonic()
-        self._publish()
+        metrics = steps.trainer.finish_step()
+        trained = time.monotonic()
+
+        version, tensors = steps.trainer.version, steps.trainer.served_tensors()
+        num_different = None
+        if version > max(store.versions, default=-1):
+            store.publish(version, tensors)
+        elif version in store.versions:  # Else it is retired, and nobody can compare any more.
+            published = store.fetch(version, str(next(iter(tensors.values())).device))
+            num_different = sum(int((published[name] != own).sum()) for name, own in tensors.items())
+
+        if command.is_replay:
+            self._channel.send(say.StepReplayed(batch=batch, num_different=num_different))
+            return
         self._channel.send(
             say.StepPublished(
-                batch=command.batch,
-                train_s=train_s,
-                publish_s=time.monotonic() - began,
+                batch=batch,
+                train_s=trained - began + steps.busy_s,
+                publish_s=time.monotonic() - trained,
                 metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
             )
         )
 
-    def _publish(self) -> int | None:
-        """Make the new version durable; one published before is final, and values that differ are counted."""
-        version, tensors = self._steps.trainer.version, self._steps.trainer.served_tensors()
-        newest = max(self._store.versions, default=-1)
-        if version > newest:
-            self._store.publish(version, tensors)
-            return None
-        if version not in self._store.versions:
-            return None  # Retired: nobody can compare any more.
-        device = next(iter(tensors.values())).device
-        published = self._store.fetch(version, str(device))
-        return sum(int((published[name] != own).sum()) for name, own in tensors.items())
-
-    def _checkpoint(self, command: say.WriteCheckpoint) -> None:
+    def _checkpoint(self) -> None:
         pending = self._steps.take_checkpoint()
         assert pending is not None, "rank 0 writes"
         if pending.is_apart:
@@ -154,10 +153,6 @@ class TrainerWorker:
             directory = write_checkpoint(pending, model=model, kept_states=kept_states)
             channel.send(say.CheckpointWritten(version=pending.version, directory=str(directory)))
 
-    def _retire(self, command: say.RetireVersion) -> None:
-        if command.version in self._store.versions[:-1]:
-            self._store.retire(command.version)
-
 
 def follow(channel: Channel, begin: say.Begin) -> None:
     """Be another rank: obey the same commands until told to stop, and let rank 0 speak."""
@@ -172,7 +167,7 @@ def follow(channel: Channel, begin: say.Begin) -> None:
                 steps.abandon()
             case say.TrainStep():
                 steps.add(command.batch, command.groups)
-                steps.finish()
+                steps.trainer.finish_step()
                 steps.trainer.served_tensors()
             case say.WriteCheckpoint():
                 steps.take_checkpoint()

@@ -9,7 +9,6 @@ from bisect import insort
 from operator import attrgetter
 
 from dora_rl.engines.config import Limits
-from dora_rl.engines.native.scheduling.prefixes import PrefixKey
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.step_plan import PlannedRow
@@ -75,26 +74,18 @@ class ScheduledSequences:
         for sequence in list(self.waiting):
             if not self._residency.has_slot:
                 return
-            if self._awaits_prefix(sequence, being_computed):
-                continue
+            key = sequence.prefix_key
+            awaits_others = key is not None and not sequence.num_computed and key in being_computed
+            if awaits_others and not self._residency.has_prefix(sequence):
+                continue  # Another member of its group is computing their prompt right now.
             if sequence.num_drawing or not self._make_room(sequence):
                 return
-            self._enter(sequence)
+            self.waiting.remove(sequence)
+            self._residency.enter(sequence)
+            for queue in (self.running, self._by_version.setdefault(sequence.request.version, [])):
+                insort(queue, sequence, key=_PRIORITY)
             if sequence.is_computing_prefix:
-                being_computed.add(sequence.prefix_key)
-
-    def _awaits_prefix(self, sequence: Sequence, being_computed: set[PrefixKey | None]) -> bool:
-        """Whether another member of the sequence's group is computing their prompt right now."""
-        is_wanting = sequence.prefix_key is not None and not sequence.num_computed
-        return (
-            is_wanting and sequence.prefix_key in being_computed and not self._residency.has_prefix(sequence)
-        )
-
-    def _enter(self, sequence: Sequence) -> None:
-        self.waiting.remove(sequence)
-        self._residency.enter(sequence)
-        for queue in (self.running, self._by_version.setdefault(sequence.request.version, [])):
-            insort(queue, sequence, key=_PRIORITY)
+                being_computed.add(key)
 
     def _stop(self, sequence: Sequence) -> None:
         version = sequence.request.version
@@ -127,8 +118,22 @@ class ScheduledSequences:
 
     def rows(self, version: int) -> list[PlannedRow]:
         """Rows of the next step of a version: decode first, then prefill in chunks, within its limit."""
-        sequences = list(self._by_version[version])
-        rows = self._decode_rows(sequences)
+        sequences, rows, block_size = list(self._by_version[version]), [], self._limits.block_size
+        # The host's hot loop: nothing but what each decoding sequence needs.
+        for sequence in sequences:
+            num_tokens, start = sequence.num_tokens, sequence.num_computed
+            if num_tokens - start != 1 or num_tokens >= sequence.max_tokens:
+                continue
+            if num_tokens > len(sequence.blocks) * block_size and not self._can_grow(sequence):
+                continue
+            tokens, slot = sequence.tokens, sequence.slot
+            assert slot is not None, "only a running sequence computes"
+            known = (tokens[start],) if start < len(tokens) else ()
+            rows.append(
+                PlannedRow(serial=sequence.serial, slot=slot, start=start, tokens=known, is_sampled=True)
+            )
+            sequence.num_computed, sequence.num_tokens = num_tokens, num_tokens + 1
+
         room = self._limits.step_tokens - len(rows)
         for sequence in [each for each in sequences if each.num_tokens - each.num_computed > 1]:
             # Those that still have their slot: one may have lost it to a decoding request.
@@ -150,24 +155,6 @@ class ScheduledSequences:
             # Its tokens count as computed, and the draw behind the last as under way.
             sequence.num_computed = end
             sequence.num_tokens += is_sampled
-        return rows
-
-    def _decode_rows(self, sequences: list[Sequence]) -> list[PlannedRow]:
-        """Rows of all decoding sequences. The host's hot loop: nothing but what each of them needs."""
-        rows, block_size = [], self._limits.block_size
-        for sequence in sequences:
-            num_tokens, start = sequence.num_tokens, sequence.num_computed
-            if num_tokens - start != 1 or num_tokens >= sequence.max_tokens:
-                continue
-            if num_tokens > len(sequence.blocks) * block_size and not self._can_grow(sequence):
-                continue
-            tokens, slot = sequence.tokens, sequence.slot
-            assert slot is not None, "only a running sequence computes"
-            known = (tokens[start],) if start < len(tokens) else ()
-            rows.append(
-                PlannedRow(serial=sequence.serial, slot=slot, start=start, tokens=known, is_sampled=True)
-            )
-            sequence.num_computed, sequence.num_tokens = num_tokens, num_tokens + 1
         return rows
 
     def _can_grow(self, sequence: Sequence) -> bool:

@@ -10,7 +10,7 @@ from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.scheduled_sequences import ScheduledSequences
 from dora_rl.engines.native.scheduling.sequence import Sequence
-from dora_rl.engines.native.scheduling.step_plan import Plan, PlannedRow, Sampled
+from dora_rl.engines.native.scheduling.step_plan import Plan, Sampled
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.scheduling.turns import Priority, VersionTurns
 from dora_rl.engines.protocol import EngineLoad
@@ -142,7 +142,13 @@ class Scheduler:
         while most_urgent := self._batch.most_urgent():
             version = self._turns.next_turn(most_urgent)
             if rows := self._batch.rows(version):
-                return self._sealed(version, tuple(rows))
+                plan = self.residency.seal(version, tuple(rows))
+                # Prompts come last; a decoding row is beyond its own.
+                for row in reversed(rows):
+                    if row.is_decoding:
+                        break
+                    self.residency.keep_prefix(self._by_serial[row.serial])
+                return plan
         return None
 
     @property
@@ -152,16 +158,7 @@ class Scheduler:
 
     def settle(self) -> Plan:
         """A plan without rows that carries out all pending moves."""
-        return self._sealed(None, ())
-
-    def _sealed(self, version: int | None, rows: tuple[PlannedRow, ...]) -> Plan:
-        plan = self.residency.seal(version, rows)
-        # Prompts come last; a decoding row is beyond its own.
-        for row in reversed(rows):
-            if row.is_decoding:
-                break
-            self.residency.keep_prefix(self._by_serial[row.serial])
-        return plan
+        return self.residency.seal(None, ())
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[Finished]:
         """Take in what a step drew; returns the turns that ended."""
