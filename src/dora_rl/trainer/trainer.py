@@ -124,6 +124,11 @@ class Trainer:
         self._report = StepReport(started_s=time.perf_counter())
         self._begin_mini_batch()
 
+    def _begin_mini_batch(self) -> None:
+        self._meters = LossMeters(self._device, of_loss=self._loss.metrics)
+        self._pending: list[Example] = []
+        self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
+
     def add(self, groups: Sequence[TrainGroup]) -> None:
         """Take in finished groups of the step, and run what can run before the others are there."""
         for together, parts in self._begun().accept(groups):
@@ -224,11 +229,6 @@ class Trainer:
         if self._step is None:
             raise StepError("no step has begun", hint="call begin_step first")
         return self._step
-
-    def _begin_mini_batch(self) -> None:
-        self._meters = LossMeters(self._device, of_loss=self._loss.metrics)
-        self._pending: list[Example] = []
-        self._counts = BatchCounts(num_tokens=0, num_trajectories=0)
 
     def _full(self) -> list[Example]:
         """Take off pending examples, in order, that fill a micro-batch of every rank."""
