@@ -8,7 +8,7 @@ import pytest
 
 from dora_rl import __version__
 from dora_rl.cli import main as cli
-from dora_rl.core.errors import ConfigError, DoraError
+from dora_rl.core.errors import ConfigError, DoraError, install_hint
 
 HELP_AND_LIST_MODULES = """
 import sys
@@ -67,8 +67,7 @@ def test_an_interrupt_exits_with_130() -> None:
         (
             ModuleNotFoundError("No module named 'torch'", name="torch"),
             2,
-            "error: this command needs torch, which is not installed\nhint: pip install 'dora-rl[train]', "
-            "or '.[train]' in a clone\n",
+            f"error: this command needs torch, which is not installed\nhint: {install_hint('train')}\n",
         ),
     ],
 )

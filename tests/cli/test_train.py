@@ -124,7 +124,11 @@ def test_a_mistake_is_a_sentence_and_a_hint(
 @pytest.mark.parametrize(
     ("code", "message", "hint"),
     [
-        ("import no_such_module", "line 3: ModuleNotFoundError", "pip install no_such_module"),
+        (
+            "import no_such_module",
+            "line 3: ModuleNotFoundError",
+            "install the package that has 'no_such_module', or mend",
+        ),
         ("def judge(:", "line 3: SyntaxError", "judge.py, line 3; `python "),
         ("1 / 0", "line 3: ZeroDivisionError", "judge.py, line 3; `python "),
         ("import sys; sys.exit(0)", "line 3: SystemExit: 0", "__main__"),
@@ -136,7 +140,7 @@ def test_a_reward_that_does_not_import_is_named_with_its_line(
     (project / "judge.py").write_text(f"import json\n\n{code}\n")
     called = dora("train", "recipe.yaml")
     check(called, f"judge.py, {message}", hint)
-    assert ("pip install" in called.err) == ("no_such_module" in code)
+    assert "pip install" not in called.err, "a module's name is not always that of its package"
 
 
 def test_a_model_without_a_tokenizer_is_said_to_have_none(dora: Dora, project: Path, model: Path) -> None:

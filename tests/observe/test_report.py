@@ -192,6 +192,10 @@ def test_completions_of_older_runs_count_from_0_and_are_read_as_counted_from_1(t
     assert read_completions(tmp_path / "none.jsonl") == []
 
 
+def spelled(ids: Sequence[int], *, with_special: bool = False) -> str:
+    return f"{'with' if with_special else 'without'} special: {tuple(ids)}"
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_completions_go_on_counting_as_the_file_does(tmp_path: Path, first: int) -> None:
     path = tmp_path / "completions.jsonl"
@@ -209,10 +213,14 @@ def test_completions_go_on_counting_as_the_file_does(tmp_path: Path, first: int)
             drawn = Progress(trajectory=i, attempt=0, start=0, tokens=(i,), version=0, logprobs=(0.0,))
             ended = Completed(trajectory=i, attempt=0, num_tokens=1)
             journal.append([], [drawn, ended, Rewarded(trajectory=i, attempt=0, reward=1.0)])
-    log = CompletionLog(path, journal=tmp_path / "journal", num_trajectories=4, decode=lambda: str)
+    log = CompletionLog(path, journal=tmp_path / "journal", num_trajectories=4, decode=lambda: spelled)
     log.watch(told.Tick(at=1.0), [do.Take(batch=1, groups=(0,), staleness=(1,))])
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [first, first + 1]
     assert [group.step for group in read_completions(path)] == [1, 2]
+    (group,) = log.of(2)
+    assert group.prompt == "with special: (7,)", "a mistake of the chat template shows in them"
+    assert group.completions[0].text == "without special: (0,)"
+    assert log.of(1) == ()
 
 
 def test_the_close_up_ends_with_the_last_step_and_not_with_what_came_after(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from typing import Literal, get_args
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.history import Event
+from dora_rl.core.history import Event, Watcher
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.visible_text import visible
 from dora_rl.observe.live.notebook import shown_in_notebook
-from dora_rl.observe.live.view import Watcher, shown
+from dora_rl.observe.live.view import shown
 from dora_rl.observe.terminal import say
 
 Progress = Literal["auto", "terminal", "notebook", "none"]
@@ -25,6 +26,8 @@ class Teller:
             raise ConfigError(
                 f"progress = {progress!r} is not known", hint=f"one of: {', '.join(get_args(Progress))}"
             )
+        self.doing: Callable[[str], None] = lambda text: None
+        """Shows what is done before the run's first event, where the run is shown, until that is over."""
         self._kind = ("notebook" if in_notebook() else "terminal") if progress == "auto" else progress
 
     def say(self, text: str) -> None:
@@ -46,11 +49,13 @@ class Teller:
             case "none":
                 yield []
             case "notebook":
-                with shown_in_notebook(title, recipe, past, rewards_log=rewards_log) as watch:
-                    yield [watch]
+                with shown_in_notebook(title, recipe, past, rewards_log=rewards_log) as output:
+                    self.doing = output.note
+                    yield [output.watch]
             case _:
-                with shown(title, recipe, past, rewards_log=rewards_log) as watch:
-                    yield [watch]
+                with shown(title, recipe, past, rewards_log=rewards_log) as view:
+                    self.doing = view.note
+                    yield [view.watch]
 
 
 def in_notebook() -> bool:
@@ -61,4 +66,4 @@ def in_notebook() -> bool:
 
 
 def _print_to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)

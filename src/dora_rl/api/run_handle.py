@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.visible_text import as_html
 from dora_rl.launch.waiting import Interrupts
 from dora_rl.observe.live.completions import CompletedGroup, read_completions
 from dora_rl.observe.live.metrics_tail import Metrics, MetricsTail
@@ -189,7 +190,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         if not self._layout.events.is_file():
-            return f"<code>{self!r}</code>".replace("<Run", "&lt;Run").replace(">", "&gt;")
+            return f"<code>{as_html(repr(self))}</code>"
         facts = read_run(self.directory)
-        name, state = self.directory.name, self.state
+        name, state = as_html(self.directory.name), self.state
         return f"<b>{name}</b>: {state}, {len(facts.steps)} steps{curve_svg(facts.steps, facts.evaluations)}"

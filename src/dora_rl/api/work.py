@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from rich.markup import escape
 
 from dora_rl.api.arguments import Asked
 from dora_rl.api.in_process import CallersRewards
@@ -84,7 +83,7 @@ class Work:
         self._is_in_process = bool(kept)
         for label, reason in kept.items():
             teller.say(
-                f"warning: {escape(label)} cannot be sent to another process ({escape(reason)}): rewards run "
+                f"warning: {label} cannot be sent to another process ({reason}): rewards run "
                 "in this one, where a call that hangs cannot be ended and one that crashes ends the run"
             )
         self.interrupts = Interrupts()
@@ -102,18 +101,24 @@ class Work:
             self._teller.say(
                 "TensorBoard is not installed: metrics go to metrics.jsonl alone (pip install tensorboard)"
             )
+        completions = CompletionLog(
+            layout.root / COMPLETIONS,
+            journal=layout.journal,
+            num_trajectories=recipe.run.log_completions,
+            decode=lambda: load_decode(layout.tokenizer),
+        )
         with (
             Trackers(
-                recipe.run.trackers, run=layout.root.name, recipe=recipe, metrics=_tail(layout)
+                recipe.run.trackers,
+                run=layout.root.name,
+                recipe=recipe,
+                metrics=MetricsTail(layout.metrics_log),
+                kept=layout.tracked,
+                completions=completions.of,
+                tell=self._teller.tell,
             ) as trackers,
             self._teller.shown(title, recipe, past, str(layout.rewards_log)) as shown,
         ):
-            completions = CompletionLog(
-                layout.root / COMPLETIONS,
-                journal=layout.journal,
-                num_trajectories=recipe.run.log_completions,
-                decode=lambda: load_decode(layout.tokenizer),
-            )
             callers = CallersWatcher(self.run, _tail(layout), self._callbacks, self.interrupts)
             yield [*shown, completions.watch, trackers.watch, callers.watch]
             callers.finish()
@@ -161,7 +166,7 @@ class NewRun(Work):
             watchers = ending.enter_context(self._watched(title, plan.setup.recipe, None))
             return run_live(
                 plan.setup,
-                preparation.finish(self._teller.tell),
+                preparation.finish(self._teller.doing),
                 watchers,
                 launch=self._launch,
                 objects=self._sent,
@@ -183,9 +188,9 @@ class NewRun(Work):
         if plan.disk_bytes > plan.free_disk_bytes:
             needed, free = in_units(plan.disk_bytes), in_units(plan.free_disk_bytes)
             self._teller.say(f"warning: the run may write up to {needed}, and {free} are free")
-        self._teller.say(escape(f"run directory: {self.run.directory}"))
+        self._teller.say(f"run directory: {self.run.directory}")
         for line in start_lines(plan):
-            self._teller.say(escape(line))
+            self._teller.say(line)
         self._callbacks.planned(plan)
 
 

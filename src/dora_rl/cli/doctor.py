@@ -76,18 +76,16 @@ def show(checks: Sequence[Check], *, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(checks)))
         return
-    from rich.markup import escape
+    from rich.text import Text
 
-    from dora_rl.observe.terminal import stdout
+    from dora_rl.core.visible_text import one_line
+    from dora_rl.observe.terminal import fact, stdout
 
     console, colours = stdout(), {"ok": "green", "note": "yellow", "missing": "red"}
     for check in checks:
-        state = f"[{colours[check.state]}]{check.state:<8}[/]"
-        console.print(f"{state}{check.name:<15}{check.text}", highlight=False, soft_wrap=True)
+        fact(console, check.state, f"{check.name:<15}{check.text}", width=8, style=colours[check.state])
         if check.hint:
-            # Brackets of an extra are no markup.
-            hint = escape(check.hint)
-            console.print(f"        [dim]hint: {hint}[/]", highlight=False, soft_wrap=True)
+            console.print(Text(f"        hint: {one_line(check.hint)}", style="dim"), soft_wrap=True)
     missing = [check.name for check in checks if check.state == "missing"]
     verdict = f"missing: {', '.join(missing)}" if missing else "ready to train: `dora train demo`"
     console.print(verdict, highlight=False)
@@ -101,7 +99,7 @@ def _python() -> Check:
 def _needed(name: str) -> Check:
     lowest, end = _NEEDED[name]
     wanted = f">={_dotted(lowest)}" + (f",<{_dotted(end)}" if end else "")
-    install = f"pip install '{name}{wanted}', or 'dora-rl[train]' (in a clone '.[train]') for all of them"
+    install = f"pip install '{name}{wanted}', or all of them: {install_hint('train')}"
     found = _installed(name)
     if found is None:
         return Check(name=name, state="missing", text="not installed", hint=install)

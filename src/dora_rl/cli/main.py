@@ -13,6 +13,7 @@ import typer
 from dora_rl import __version__
 from dora_rl.cli import bench, doctor, init, keys, model, plan, report, simulate, train
 from dora_rl.core.errors import DoraError, missing_package
+from dora_rl.core.visible_text import visible
 
 app = typer.Typer(
     name="dora",
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def _exit_with(error: DoraError) -> NoReturn:
-    typer.echo(f"error: {error.message}", err=True)
+    typer.echo(visible(f"error: {error.message}"), err=True)
     if error.hint:
-        typer.echo(f"hint: {error.hint}", err=True)
+        typer.echo(visible(f"hint: {error.hint}"), err=True)
     sys.exit(error.exit_code)

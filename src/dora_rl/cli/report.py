@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.visible_text import visible
 
 if TYPE_CHECKING:
     from dora_rl.observe.report.run_facts import RunFacts
@@ -39,7 +40,7 @@ def _report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
     if failure is not None:
         raise failure
     if not as_json:
-        typer.echo(f"wrote {page}")
+        typer.echo(visible(f"wrote {page}"))
 
 
 def _written(run: "RunFacts", path: Path) -> tuple[Path | None, UserError | None]:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.visible_text import visible
 
 if TYPE_CHECKING:
     from dora_rl.api.run_handle import Run
@@ -122,7 +123,7 @@ def _finish(run: "Run", began: float | None, *, as_json: bool) -> None:
     else:
         whole_s = None if began is None else monotonic() - began
         for line in summary_lines(run.summary, [*run.metrics, *run.evaluations], whole_s):
-            typer.echo(line)
+            typer.echo(visible(line))
     _report(run, as_json=as_json)
     if not run.summary.is_complete:
         raise typer.Exit(INTERRUPTED)
@@ -137,4 +138,4 @@ def _report(run: "Run", *, as_json: bool) -> None:
         say(f"warning: no report was written: {error.strerror}; `dora report {run.directory}` tries again")
         return
     if not as_json:
-        typer.echo(f"report: {page}")
+        typer.echo(visible(f"report: {page}"))

@@ -10,7 +10,11 @@ traceback.
 """
 
 import errno
+import json
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import ClassVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers with which the system reports a full disk or an exhausted quota."""
@@ -52,8 +56,24 @@ class ModelError(UserError):
 
 
 def install_hint(extra: str) -> str:
-    """The hint how to install an optional extra, from an index or from a clone."""
-    return f"pip install 'dora-rl[{extra}]', or '.[{extra}]' in a clone"
+    """The command that installs an optional extra, from where this installation came."""
+    return f"pip install {_source(extra)}"
+
+
+def _source(extra: str) -> str:
+    """What pip is given: the index's package, or the clone or archive that was installed (PEP 610)."""
+    try:
+        found = distribution("dora-rl").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return f"'.[{extra}]', in the clone"
+    origin = json.loads(found) if found else {}
+    url, directory = origin.get("url", ""), origin.get("dir_info")
+    if directory is not None:
+        path = url2pathname(urlsplit(url).path)
+        return f"-e '{path}[{extra}]'" if directory.get("editable") else f"'{path}[{extra}]'"
+    if vcs := origin.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return f"'dora-rl[{extra}] @ {url}'" if url else f"'dora-rl[{extra}]'"
 
 
 EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}

@@ -140,8 +140,8 @@ def _import_hint(name: str, error: Exception | SystemExit, where: str) -> str:
     shown = import_command(name)
     match error:
         case ModuleNotFoundError(name=str(missing)):
-            package = missing.partition(".")[0]
-            return f"pip install {package}, or mend {where}, if '{missing}' is no package but a file of yours"
+            # A module's name is not always that of its package: which to install is the user's to know.
+            return f"install the package that has '{missing}', or mend {where}, if it is a file of yours"
         case SyntaxError():
             return f"mend {where}; `{shown}` shows the place"
         case SystemExit():

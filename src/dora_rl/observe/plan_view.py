@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from dora_rl.core.visible_text import one_line
 from dora_rl.costs.gpu_memory import Memory
 from dora_rl.observe.result_words import bottleneck, count
 from dora_rl.observe.tables import table
@@ -20,7 +22,7 @@ def show(console: Console, plan: ClusterPlan) -> None:
     c = plan.recipe.cluster
     batch = plan.recipe.batch
     console.print(
-        f"[bold]{plan.recipe.model}[/] on {plan.parts * c.gpus:,} x {c.gpu}, "
+        f"[bold]{escape(one_line(plan.recipe.model))}[/] on {plan.parts * c.gpus:,} x {c.gpu}, "
         f"{plan.parts * batch.groups:,} groups of {batch.group_size} a step",
         highlight=False,
     )

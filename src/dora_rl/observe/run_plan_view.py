@@ -5,14 +5,17 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import yaml
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.struct_loader import to_dict
+from dora_rl.core.visible_text import visible
 from dora_rl.observe.live.metrics_tail import Metrics
 from dora_rl.observe.live.step_words import after_step, duration, first_and_last
 from dora_rl.observe.result_words import count, overlong
 from dora_rl.observe.tables import table
+from dora_rl.observe.terminal import fact
+from dora_rl.prepare.device_placement import ONLY_SIMULATED
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.run_setup import DeviceLayout
 from dora_rl.run.run_summary import RunSummary
@@ -22,9 +25,9 @@ _LABEL = 12
 
 def show_plan(console: Console, plan: RunPlan) -> None:
     """Print a run's plan: the resolved recipe, which process runs where, memory and disk."""
-    console.print(escape(_resolved(plan)), highlight=False, soft_wrap=True)
+    console.print(Text(visible(_resolved(plan))), soft_wrap=True)
     for label, text in _lines(plan):
-        console.print(f"[dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
+        fact(console, label, text, width=_LABEL)
     console.print(_ledger(plan))
 
 
@@ -137,11 +140,11 @@ def _when(step: int, num_steps: int) -> str:
 
 
 def _resolved(plan: RunPlan) -> str:
-    """The recipe as YAML, without what only the simulator reads."""
+    """The recipe as YAML, without what only simulator and planner read."""
     whole = to_dict(plan.setup.recipe)
-    return yaml.safe_dump(
-        {key: value for key, value in whole.items() if key not in ("task", "simulation")}, sort_keys=False
-    )
+    applied = {key: value for key, value in whole.items() if key not in ("task", "simulation")}
+    applied["cluster"] = {key: value for key, value in whole["cluster"].items() if key not in ONLY_SIMULATED}
+    return yaml.safe_dump(applied, sort_keys=False)
 
 
 def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from dora_rl.core.visible_text import one_line, visible
 
 _PIPED_WIDTH = 150
 """Columns of a table that is written to a pipe or a file: nothing there wraps."""
@@ -20,8 +23,13 @@ def stdout() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a remark that is no result, to stderr."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
+    """Print a remark that is no result, to stderr; nothing in it is markup, and nothing acts."""
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(visible(text))
+
+
+def fact(console: Console, label: str, text: str, *, width: int, style: str = "dim") -> None:
+    """Print a line of a summary: a label, and text that is shown as it is."""
+    console.print(Text.assemble((f"{one_line(label):<{width}}", style), visible(text)), soft_wrap=True)
 
 
 @contextmanager

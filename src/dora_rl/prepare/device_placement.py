@@ -13,7 +13,7 @@ from dora_rl.prepare.machine import Gpu
 from dora_rl.run.run_setup import DeviceLayout
 from dora_rl.sim.plan.gpu_divisions import Division, Machine, divisions
 
-_INSTEAD = {
+ONLY_SIMULATED = {
     "gpu": "devices.kind",
     "gpus": "devices.instances and devices.trainer_ranks",
     "gpus_per_node": None,
@@ -26,11 +26,11 @@ _INSTEAD = {
 
 def unused_cluster_keys(cluster: Cluster) -> str | None:
     """A warning about keys of `cluster` that were set and change nothing here; None where none was."""
-    asked = [key for key in _INSTEAD if getattr(cluster, key) != getattr(Cluster(), key)]
+    asked = [key for key in ONLY_SIMULATED if getattr(cluster, key) != getattr(Cluster(), key)]
     if not asked:
         return None
     names = ", ".join(f"cluster.{key}" for key in asked)
-    instead = dict.fromkeys(words for key in asked if (words := _INSTEAD[key]))
+    instead = dict.fromkeys(words for key in asked if (words := ONLY_SIMULATED[key]))
     where = f"; who runs where is set by {', '.join(instead)}" if instead else ""
     verb = "is" if len(asked) == 1 else "are"
     return f"{names} {verb} for `dora simulate` and `dora plan`, and not used by training{where}"

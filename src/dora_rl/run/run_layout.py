@@ -29,6 +29,11 @@ class LiveLayout(RunLayout, frozen=True):
         return self.root / "metrics.jsonl"
 
     @property
+    def tracked(self) -> Path:
+        """The file with what trackers were given, and the runs of theirs that this one goes on in."""
+        return self.root / "tracked.json"
+
+    @property
     def rewards_log(self) -> Path:
         """The log of what reward functions printed, and of how they failed."""
         return self.logs / "rewards.log"

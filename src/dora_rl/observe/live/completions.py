@@ -7,6 +7,7 @@ older run, counts from 0, and goes on so.
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -17,8 +18,15 @@ from dora_rl.core.record import Record
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import FinishedGroup
 
-Decode = Callable[[Sequence[int]], str]
-"""A function that turns token ids into text."""
+_KEPT_STEPS = 4
+"""Number of steps whose groups stay at hand after they were written: a batch is taken before its publish."""
+
+
+class Decode(Protocol):
+    """A function that turns token ids into text."""
+
+    def __call__(self, ids: Sequence[int], *, with_special: bool = False) -> str:
+        """The text of token ids, with or without special tokens."""
 
 
 class Completion(Record, frozen=True):
@@ -40,6 +48,7 @@ class CompletedGroup(Record, frozen=True):
     group: int
     version: int
     prompt: str
+    """The prompt as the model sees it, with its special tokens."""
     completions: tuple[Completion, ...]
 
 
@@ -56,6 +65,11 @@ class CompletionLog:
         self._make_decode = decode
         self._decode: Decode | None = None
         self._first_step = _first_step(path)
+        self._latest: dict[int, list[CompletedGroup]] = {}
+
+    def of(self, step: int) -> Sequence[CompletedGroup]:
+        """The groups written of a train step, as long as it is among the latest."""
+        return self._latest.get(step, ())
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         for decision in decisions:
@@ -64,7 +78,8 @@ class CompletionLog:
 
     def _write(self, take: Take) -> None:
         self._decode = self._decode or self._make_decode()
-        lines, room = [], self._num_trajectories
+        groups: list[CompletedGroup] = []
+        room = self._num_trajectories
         step = take.batch + self._first_step
         with Journal.open(self._journal) as journal:
             for number in take.groups:
@@ -72,9 +87,12 @@ class CompletionLog:
                     break
                 group = journal.group(number)
                 room -= len(group.members)
-                lines.append(msgspec.json.encode(_completed(step, group, self._decode)) + b"\n")
+                groups.append(_completed(step, group, self._decode))
         with self._path.open("ab") as file:
-            file.writelines(lines)
+            file.writelines(msgspec.json.encode(group) + b"\n" for group in groups)
+        self._latest[take.batch + 1] = groups
+        while len(self._latest) > _KEPT_STEPS:
+            del self._latest[min(self._latest)]
 
 
 def read_completions(path: Path) -> list[CompletedGroup]:
@@ -103,11 +121,15 @@ def _first_step(path: Path) -> int:
 
 
 def load_decode(tokenizer: Path) -> Decode:
-    """The function that decodes by a tokenizer.json, leaving special tokens out."""
+    """The function that decodes by a tokenizer.json."""
     from tokenizers import Tokenizer
 
     loaded = Tokenizer.from_file(str(tokenizer))
-    return lambda ids: str(loaded.decode(list(ids), skip_special_tokens=True))
+
+    def decode(ids: Sequence[int], *, with_special: bool = False) -> str:
+        return str(loaded.decode(list(ids), skip_special_tokens=not with_special))
+
+    return decode
 
 
 def _completed(step: int, group: FinishedGroup, decode: Decode) -> CompletedGroup:
@@ -115,7 +137,8 @@ def _completed(step: int, group: FinishedGroup, decode: Decode) -> CompletedGrou
         step=step,
         group=group.group,
         version=group.version,
-        prompt=decode(group.members[0].prompt) if group.members else "",
+        # As the model sees it: a mistake of the chat template shows in its special tokens.
+        prompt=decode(group.members[0].prompt, with_special=True) if group.members else "",
         completions=tuple(
             Completion(
                 text=decode(member.response.tokens),

@@ -24,6 +24,8 @@ class Warner:
         self._num_compared = num_compared
         self._first: dict[str, tuple[int, str]] = {}
         """Train step at which each warning was first given, and its text then, by kind."""
+        self._until: dict[str, int] = {}
+        """The first train step after which each warning held no longer, by kind."""
 
     def current(self, follower: Follower) -> list[str]:
         """All warnings that hold now."""
@@ -34,7 +36,13 @@ class Warner:
         """The warnings that hold now and were not given before."""
         holding = {_kind(text): text for text in self.current(follower)}
         new = {kind: text for kind, text in holding.items() if kind not in self._first}
-        self._first |= {kind: (len(follower.steps), text) for kind, text in new.items()}
+        done = len(follower.steps)
+        self._first |= {kind: (done, text) for kind, text in new.items()}
+        for kind in self._first:
+            if kind in holding:
+                self._until.pop(kind, None)
+            else:
+                self._until.setdefault(kind, done)
         return list(new.values())
 
     def all(self, follower: Follower) -> list[WarningFacts]:
@@ -42,7 +50,9 @@ class Warner:
         self.new(follower)
         holding = {_kind(text): text for text in self.current(follower)}
         return [
-            WarningFacts(step=step, text=text, now=holding.get(kind))
+            WarningFacts(
+                step=step, text=text, now=holding.get(kind), until=self._until.get(kind, len(follower.steps))
+            )
             for kind, (step, text) in self._first.items()
         ]
 

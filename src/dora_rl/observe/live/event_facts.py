@@ -79,6 +79,8 @@ class WarningFacts(Record, frozen=True):
     """The warning as it was first given."""
     now: str | None
     """The warning with the latest figures; None if it no longer holds."""
+    until: int
+    """Number of train steps done when it held no longer, or now if it still holds."""
 
 
 class RunState(Record, frozen=True):

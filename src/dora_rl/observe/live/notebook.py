@@ -17,7 +17,7 @@ from dora_rl.core.visible_text import as_html
 from dora_rl.observe.live.dead_run_warnings import num_compared
 from dora_rl.observe.live.event_facts import EvaluationFacts, StepFacts
 from dora_rl.observe.live.step_words import curves_by_function, duration, number
-from dora_rl.observe.live.view import RunView, Watcher
+from dora_rl.observe.live.view import RunView
 
 _EVERY_S = 0.5
 _SHOWN_STEPS = 5
@@ -25,30 +25,45 @@ _WIDTH, _HEIGHT = 560, 120
 _COLUMNS = ("step", "reward", "tokens", "staleness", "step time", "starved")
 
 
+class NotebookOutput:
+    """One output of a cell, drawn anew as the run goes; its `watch` is a watcher of the run."""
+
+    def __init__(self, view: RunView) -> None:
+        from IPython.display import HTML, display
+
+        self._view = view
+        self._html = HTML
+        self._output: Any = display(HTML(run_html(view)), display_id=True)  # type: ignore[no-untyped-call]
+        self._drawn_at = 0.0
+
+    def watch(self, event: Input, decisions: list[Decision]) -> None:
+        self._view.watch(event, decisions)
+        if time.monotonic() - self._drawn_at >= _EVERY_S:
+            self.draw()
+
+    def note(self, doing: str) -> None:
+        """Show what is done before the run's first event."""
+        self._view.note(doing)
+        self.draw()
+
+    def draw(self) -> None:
+        self._drawn_at = time.monotonic()
+        self._output.update(self._html(run_html(self._view)))  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def shown_in_notebook(
     title: str, recipe: Recipe, past: Iterable[Event] | None = None, *, rewards_log: str = "logs/rewards.log"
-) -> Iterator[Watcher]:
-    """A watcher that keeps one output of the current cell up to date until the block ends."""
-    from IPython.display import HTML, display
-
+) -> Iterator[NotebookOutput]:
+    """An output of the current cell that is kept up to date until the block ends."""
     view = RunView(title, recipe.steps, None, rewards_log, num_compared(recipe))
     if past is not None:
         view.recall(past)
-    output: Any = display(HTML(run_html(view)), display_id=True)  # type: ignore[no-untyped-call]
-    drawn_at = 0.0
-
-    def watch(event: Input, decisions: list[Decision]) -> None:
-        nonlocal drawn_at
-        view.watch(event, decisions)
-        if time.monotonic() - drawn_at >= _EVERY_S:
-            drawn_at = time.monotonic()
-            output.update(HTML(run_html(view)))  # type: ignore[no-untyped-call]
-
+    output = NotebookOutput(view)
     try:
-        yield watch
+        yield output
     finally:
-        output.update(HTML(run_html(view)))  # type: ignore[no-untyped-call]
+        output.draw()
 
 
 def run_html(view: RunView) -> str:
@@ -58,6 +73,7 @@ def run_html(view: RunView) -> str:
         f"<b>{as_html(view.title)}</b> &nbsp; step {state.version} of {view.num_steps}, {duration(state.at)}",
         curve_svg(steps, evaluations),
         _table(steps),
+        f"<div>{as_html(view.doing)}</div>" if view.doing else "",
         *(f'<div style="color:#b00">warning: {as_html(text)}</div>' for text in view.warnings()),
         *(f'<div style="color:#a60">{as_html(text)}</div>' for text in view.remarks()),
     ]

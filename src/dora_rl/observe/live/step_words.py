@@ -34,9 +34,13 @@ def step_line(steps: Sequence[StepFacts], *, num_steps: int, compares_groups: bo
 
 def evaluation_line(facts: EvaluationFacts) -> str:
     """One evaluation in one line of text."""
-    rows = "1 row" if facts.num_scored == 1 else f"{facts.num_scored:,} rows"
     own = _in_brackets(facts.values)
-    return f"held out: {facts.reward:.3f}{own} {after_step(facts.version)}, over {rows}"
+    return f"held out: {facts.reward:.3f}{own} {after_step(facts.version)}, over {rows_of(facts)}"
+
+
+def rows_of(facts: EvaluationFacts) -> str:
+    """Number of rows that an evaluation scored, in words."""
+    return "1 row" if facts.num_scored == 1 else f"{facts.num_scored:,} rows"
 
 
 def by_function(values: Mapping[str, float]) -> str:

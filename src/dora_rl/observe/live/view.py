@@ -19,12 +19,11 @@ from dora_rl.observe.live.dead_run_warnings import Warner, num_compared
 from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts
 from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
-from dora_rl.observe.live.screen import draw
+from dora_rl.observe.live.screen import RunScreen
 from dora_rl.observe.live.step_words import evaluation_line, step_line
+from dora_rl.observe.terminal import say
 
 _SHOWN_REMARKS = 3
-
-Watcher = Callable[[Input, list[Decision]], None]
 
 
 class RunView:
@@ -41,6 +40,8 @@ class RunView:
         self.title = title
         self.num_steps = num_steps
         self._tell = tell
+        self.doing: str | None = None
+        """What is done before the run's first event, such as a warm start; None once that has come."""
         self._rewards_log = rewards_log
         self._remarks: dict[str, str] = {}
         """The latest remark about each worker and each kind of failure."""
@@ -53,6 +54,7 @@ class RunView:
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         """Take in one input and its decisions; a watcher of the run."""
         with self._lock:
+            self.doing = None
             self._follower.watch(event, decisions)
             for remark in remarks(event, self._follower, self._rewards_log):
                 about = remark.partition(":")[0]
@@ -63,6 +65,12 @@ class RunView:
             if self._tell is not None:
                 self._tell_steps(self._tell)
                 self._tell_evaluations(self._tell)
+
+    def note(self, doing: str) -> None:
+        """Take note of what is done before the run's first event: on a screen it goes when it is over."""
+        self.doing = doing
+        if self._tell is not None:
+            self._tell(doing)
 
     def recall(self, past: Iterable[Event]) -> None:
         """Take in what happened before the run was resumed, without reporting any of it."""
@@ -89,14 +97,15 @@ class RunView:
 
     def __rich__(self) -> RenderableType:
         state, steps, evaluations = self.now()
-        return draw(
-            self.title,
-            state,
-            steps,
-            evaluations,
+        return RunScreen(
+            title=self.title,
+            state=state,
+            steps=steps,
+            evaluations=evaluations,
             num_steps=self.num_steps,
             warnings=self.warnings(),
             remarks=self.remarks(),
+            doing=self.doing,
         )
 
     def _tell_steps(self, tell: Callable[[str], None]) -> None:
@@ -120,16 +129,16 @@ class RunView:
 @contextmanager
 def shown(
     title: str, recipe: Recipe, past: Iterable[Event] | None = None, *, rewards_log: str = "logs/rewards.log"
-) -> Iterator[Watcher]:
-    """A watcher that shows the run on stderr until the block ends; `past` is what a resumed run has done."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    tell = None if console.is_terminal else console.print
+) -> Iterator[RunView]:
+    """A view that shows the run on stderr until the block ends; `past` is what a resumed run has done."""
+    console = Console(stderr=True)
+    tell = None if console.is_terminal else say
     view = RunView(title, recipe.steps, tell, rewards_log, num_compared(recipe))
     if past is not None:
         view.recall(past)
     if not console.is_terminal:
-        yield view.watch
+        yield view
         return
     # Lines may not wrap here: the height of the screen must be known to draw over it.
-    with Live(view, console=Console(stderr=True), refresh_per_second=4):
-        yield view.watch
+    with Live(view, console=console, refresh_per_second=4):
+        yield view

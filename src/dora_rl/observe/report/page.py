@@ -1,10 +1,10 @@
 """The report's page: one HTML file that needs no other and no network."""
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 
 from dora_rl.core.struct_loader import to_yaml
+from dora_rl.core.visible_text import as_html
 from dora_rl.observe.live.completions import CompletedGroup, Completion
 from dora_rl.observe.live.step_words import number
 from dora_rl.observe.report.plots import plots
@@ -44,17 +44,18 @@ def write_page(run: RunFacts, path: Path) -> Path:
 
 
 def _page(run: RunFacts) -> Iterator[str]:
-    name = escape(Path(run.directory).name)
+    name = as_html(Path(run.directory).name)
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
     yield f"<style>{_STYLE}</style></head><body><h1>{name}</h1>"
     for warning in run.warnings:
-        yield f'<div class="warning">{escape(warning_text(warning))}</div>'
+        if warning.now is not None:
+            yield f'<div class="warning">{as_html(warning_text(warning))}</div>'
     yield '<table class="facts">'
     for label, text in lines(run):
-        yield f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>"
+        yield f"<tr><td>{as_html(label)}</td><td>{as_html(text)}</td></tr>"
     yield "</table>"
     for title, svg in plots(run):
-        yield f"<h2>{escape(title)}</h2>{svg}"
+        yield f"<h2>{as_html(title)}</h2>{svg}"
     yield from _completions(run.completions)
     yield from _details("Last metrics", _last_metrics(run, is_evaluation=False))
     yield from _details("Last evaluation", _last_metrics(run, is_evaluation=True))
@@ -70,7 +71,7 @@ def _completions(groups: Sequence[CompletedGroup]) -> Iterator[str]:
     span = _span(groups)
     for group in shown:
         yield f'<div class="group"><div class="small">step {group.step}, version {group.version}</div>'
-        yield f'<div class="prompt">{escape(group.prompt[:_SHOWN_CHARACTERS])}</div><div class="members">'
+        yield f'<div class="prompt">{as_html(group.prompt[:_SHOWN_CHARACTERS])}</div><div class="members">'
         ordered = sorted(
             group.completions, key=lambda each: -(each.reward if each.reward is not None else -1e9)
         )
@@ -79,13 +80,13 @@ def _completions(groups: Sequence[CompletedGroup]) -> Iterator[str]:
 
 
 def _member(completion: Completion, span: tuple[float, float]) -> str:
-    values = ", ".join(f"{escape(name)} {number(value)}" for name, value in completion.values.items())
+    values = ", ".join(f"{as_html(name)} {number(value)}" for name, value in completion.values.items())
     cut = ", cut" if completion.is_truncated else ""
     return (
         f'<div class="member" style="border-top-color: {_colour(completion.reward, span)}">'
         f'<span class="reward">{number(completion.reward)}</span> '
         f'<span class="small">{values}; {completion.num_tokens} tokens{cut}</span>'
-        f"<pre>{escape(completion.text[:_SHOWN_CHARACTERS])}</pre></div>"
+        f"<pre>{as_html(completion.text[:_SHOWN_CHARACTERS])}</pre></div>"
     )
 
 
@@ -112,4 +113,4 @@ def _last_metrics(run: RunFacts, *, is_evaluation: bool) -> str:
 
 def _details(title: str, text: str) -> Iterator[str]:
     if text:
-        yield f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+        yield f"<details><summary>{as_html(title)}</summary><pre>{as_html(text)}</pre></details>"

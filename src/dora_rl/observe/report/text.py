@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from dora_rl.core.visible_text import one_line
 from dora_rl.observe.live.event_facts import WarningFacts
 from dora_rl.observe.live.screen import curve
 from dora_rl.observe.live.step_words import (
@@ -17,6 +18,7 @@ from dora_rl.observe.live.step_words import (
 )
 from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.result_words import bottleneck
+from dora_rl.observe.terminal import fact
 
 _LABEL = 15
 _SHOWN_EVALUATIONS = 6
@@ -47,25 +49,29 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
     yield from _trouble_lines(run)
     for text in run.overlong:
         yield "too long", text
+    for warning in run.warnings:
+        if warning.now is None:
+            yield "was warned", warning_text(warning)
     if run.condition != "finished":
         yield "active groups", by_version(run.state.active_by_version)
 
 
 def show(console: Console, run: RunFacts) -> None:
-    """Print a run's report, warnings last, and last of those the ones that still hold."""
-    console.print(f"[bold]{escape(run.directory)}[/]", highlight=False)
-    for label, text in lines(run):
-        console.print(f"  [dim]{label:<{_LABEL}}[/]{escape(text)}", highlight=False, soft_wrap=True)
-    for warning in sorted(run.warnings, key=lambda each: each.now is not None):
-        console.print(
-            f"  [red]{'warning':<{_LABEL}}[/]{escape(warning_text(warning))}", highlight=False, soft_wrap=True
-        )
+    """Print a run's report, last the warnings that still hold."""
+    console.print(Text(one_line(run.directory), style="bold"), soft_wrap=True)
+    said = list(lines(run))
+    width = max(_LABEL, *(len(one_line(label)) + 2 for label, _ in said))
+    for label, text in said:
+        fact(console, f"  {label}", text, width=width + 2)
+    for warning in run.warnings:
+        if warning.now is not None:
+            fact(console, "  warning", warning_text(warning), width=width + 2, style="red")
 
 
 def warning_text(warning: WarningFacts) -> str:
-    """A warning in words: with its latest figures if it still holds, else as it was given."""
+    """A warning in words: with its latest figures if it still holds, else as it was given and until when."""
     if warning.now is None:
-        return f"{after_step(warning.step)}: {warning.text}"
+        return f"{after_step(warning.step)}: {warning.text} (no longer {after_step(warning.until)})"
     return f"{warning.now} (first {after_step(warning.step)})"
 
 
@@ -88,8 +94,11 @@ def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
     yield "speed", f"{tokens / max(seconds, 1e-9):,.0f} tokens/s, {duration(seconds / len(run.steps))} a step"
     yield "responses", f"{mean:.0f} tokens in the last {len(recent)} steps, {cut:.0%} cut at the limit"
     yield "staleness", f"mean {staleness:.2f}, greatest {greatest} of {run.max_staleness} allowed"
-    idle = f"trainer {1 - run.trainer_idle_fraction:.0%}, instances {1 - run.instance_idle_fraction:.0%}"
-    yield "busy", f"{idle}; starved {duration(run.starved_s)}, window {duration(run.window_stall_s)}"
+    busy = f"trainer {1 - run.trainer_idle_fraction:.0%}, instances {1 - run.instance_idle_fraction:.0%}"
+    first, later = run.steps[0], run.steps[1:]
+    starved, window = sum(s.starved_s for s in later), sum(s.window_s for s in later)
+    waited = f"the trainer starved {duration(starved)} and stalled {duration(window)}"
+    yield "busy", f"{busy}; {waited}, all from the first batch on, which took {duration(first.starved_s)}"
 
 
 def _trouble_lines(run: RunFacts) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from dora_rl.core.errors import DoraError
 from dora_rl.core.inputs import RewardFault, Scored
 from dora_rl.core.named import Objects
 from dora_rl.core.recipe.data import ScoringConfig
+from dora_rl.core.visible_text import visible
 from dora_rl.envs.scoring.reward_messages import Item, RewardFailure
 from dora_rl.launch.protocol import Launch
 from dora_rl.run.metrics_writer import MetricsWriter
@@ -188,7 +189,8 @@ class RewardFailures:
 
     def _write(self, text: str) -> None:
         with self._log.open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+            # What a model wrote stands in tracebacks; whoever looks at the file with `tail` is shown it only.
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {visible(text)}")
 
     def _end(self, what: str) -> RewardsFailed:
         last = self._latest
