@@ -81,13 +81,15 @@ class WandbSession:
         self._is_callers = getattr(module, "run", None) is not None
         self._run = module.run if self._is_callers else module.init(**_wandb_arguments(opening))
         self.run_id = str(self._run.id)
-        self._run.define_metric("step")
-        self._run.define_metric("eval/step")
-        self._run.define_metric("*", step_metric="step")
-        self._run.define_metric("eval/*", step_metric="eval/step")
+        self._defined: set[str] = set()
 
     def log(self, values: dict[str, float], step: int) -> None:
-        self._run.log({**values, "eval/step" if is_evaluation(values) else "step": step})
+        axis = "eval/step" if is_evaluation(values) else "step"
+        # One by one: where several patterns fit a name, W&B does not say which of them counts.
+        for name in values.keys() - self._defined:
+            self._run.define_metric(name, step_metric=axis)
+        self._defined |= values.keys()
+        self._run.log({**values, axis: step})
 
     def show(self, groups: Sequence[CompletedGroup], step: int) -> None:
         columns, rows = completion_table(groups)
