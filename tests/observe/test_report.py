@@ -220,7 +220,8 @@ def test_completions_go_on_counting_as_the_file_does(tmp_path: Path, first: int)
     (group,) = log.of(2)
     assert group.prompt == "with special: (7,)", "a mistake of the chat template shows in them"
     assert group.completions[0].text == "without special: (0,)"
-    assert log.of(1) == ()
+    assert [group.prompt for group in log.of(1)] == ["what is <b>?"], "written before the run was resumed"
+    assert list(log.of(3)) == []
 
 
 def test_the_close_up_ends_with_the_last_step_and_not_with_what_came_after(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ class FakeTrackio(ModuleType):
 
     def init(self, *, project: str, name: str, resume: str, config: dict[str, Any]) -> Any:
         self.begun.append({"project": project, "name": name, "resume": resume})
-        return SimpleNamespace(name=name, log=self.log, finish=self.finish)
+        print("* created a run")
+        return SimpleNamespace(name=name, log=self.log)
 
     def log(self, values: dict[str, Any], *, step: int) -> None:
         self.logged.append((step, values))
@@ -196,7 +197,7 @@ def test_wandb_gets_evaluations_under_a_step_of_their_own_and_goes_on_in_its_run
 
 
 def test_trackio_gets_rows_at_their_steps_and_goes_on_in_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trackio = fake(monkeypatch, FakeTrackio())
     monkeypatch.setenv("TRACKIO_PROJECT", "mine")
@@ -207,6 +208,7 @@ def test_trackio_gets_rows_at_their_steps_and_goes_on_in_its_run(
     assert [step for step, row in trackio.logged if "eval/reward" in row] == [0, 2, 4]
     assert [step for step, row in trackio.logged if "completions" in row] == [1, 2, 3, 4]
     assert trackio.is_over
+    assert capsys.readouterr().out == "", "stdout is for the result of the run"
 
 
 def test_mlflow_gets_rows_parameters_and_tables_and_goes_on_in_its_run(

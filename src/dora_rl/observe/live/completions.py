@@ -68,8 +68,10 @@ class CompletionLog:
         self._latest: dict[int, list[CompletedGroup]] = {}
 
     def of(self, step: int) -> Sequence[CompletedGroup]:
-        """The groups written of a train step, as long as it is among the latest."""
-        return self._latest.get(step, ())
+        """The groups written of a train step, which a run that was resumed may have written before."""
+        if step in self._latest or not self._num_trajectories:
+            return self._latest.get(step, ())
+        return [group for group in read_completions(self._path) if group.step == step]
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
         for decision in decisions:

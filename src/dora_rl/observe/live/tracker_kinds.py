@@ -129,7 +129,8 @@ class TrackioSession:
         self._run.log({"completions": self._trackio.Table(columns=columns, data=rows)}, step=step)
 
     def close(self) -> None:
-        self._run.finish()
+        # The module's own: after the run's it would be finished once more when Python ends.
+        self._trackio.finish()
 
 
 class MlflowSession:

@@ -8,8 +8,9 @@ What trackers have been given is kept in the run's directory: a resumed run goes
 were written and not passed on when it was killed are passed on then.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -78,7 +79,8 @@ class Trackers(AbstractContextManager["Trackers"]):
         for name in names:
             if name in TRACKER_KINDS:
                 opening = Opening(name=run, recipe=plain, run_id=self._tracked.runs.get(name))
-                self._opened[name] = open_tracker(name, opening)
+                with _stdout_kept_free(name):
+                    self._opened[name] = open_tracker(name, opening)
                 self._tracked.runs[name] = self._opened[name].run_id
             elif is_place(name):
                 self._opened[name] = OwnTracker(name, run, plain)
@@ -136,7 +138,8 @@ class Trackers(AbstractContextManager["Trackers"]):
         """Do something with every tracker; what a built-in one raises is said once and ends no run."""
         for name, tracker in self._opened.items():
             try:
-                do(tracker)
+                with _stdout_kept_free(name):
+                    do(tracker)
             except UserError:
                 raise
             except Exception as error:  # a server that is gone, a disk that is full: whatever it meets
@@ -173,6 +176,11 @@ class OwnTracker:
 
     def close(self) -> None:
         getattr(self._log, "close", lambda: None)()
+
+
+def _stdout_kept_free(name: str) -> AbstractContextManager[Any]:
+    """What a built-in tracker prints goes to stderr: stdout is for the run's result."""
+    return redirect_stdout(sys.stderr) if name in TRACKER_KINDS else nullcontext()
 
 
 def _split(row: Metrics) -> tuple[dict[str, float], int]:
