@@ -254,6 +254,7 @@ def test_a_dry_run_shows_recipe_devices_processes_memory_and_disk(dora: Dora, pr
         "GiB free",
     ):
         assert word in called.out, word
+    assert "H800" not in called.out, "what only the simulator reads does not apply"
     assert not (project / "runs").exists()
 
 

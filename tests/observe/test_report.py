@@ -20,6 +20,7 @@ from dora_rl.core.struct_loader import build
 from dora_rl.observe.live.completions import CompletionLog, read_completions
 from dora_rl.observe.live.event_facts import EvaluationFacts
 from dora_rl.observe.live.metrics_tail import MetricsTail
+from dora_rl.observe.live.step_words import duration
 from dora_rl.observe.report.page import write_page
 from dora_rl.observe.report.plots import plots
 from dora_rl.observe.report.run_reader import read_run
@@ -160,6 +161,25 @@ def test_a_warning_that_was_given_stays_in_the_report(tmp_path: Path) -> None:
     assert [(each.step, each.now) for each in facts.warnings] == [(3, None)]
     page = write_page(facts, root / "report.html").read_text()
     assert "after step 3: in the last 3 steps the rewards of every group were all equal" in page
+    assert "(no longer after step 4)" in page
+    assert '<div class="warning">' not in page, "what no longer holds does not open the report"
+
+
+def test_a_warning_that_holds_opens_the_report(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([1.0] * 4, []):
+            log.watch(event, decisions)
+    page = write_page(read_run(tmp_path), tmp_path / "report.html").read_text()
+    assert page.index('<div class="warning">in the last 4 steps') < page.index('<table class="facts">')
+
+
+def test_shares_and_waits_are_of_the_same_stretch_of_time(run: tuple[Path, Result]) -> None:
+    root, _ = run
+    facts = read_run(root)
+    first = facts.steps[0].starved_s
+    said = dict(lines(facts))["busy"]
+    assert "from the first batch on; starved " in said
+    assert f"(and {duration(first)} before it)" in said
 
 
 def rewarded_steps(

@@ -5,8 +5,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from dora_rl.core import inputs as told
 from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts
 from dora_rl.observe.live.screen import RunScreen, curve
+from dora_rl.observe.live.view import RunView
 
 SIZES = [(60, 24), (80, 24), (100, 30), (140, 50)]
 HEADERS = ("step", "reward", "no variance", "tokens", "cut", "staleness", "tokens/s", "step time", "starved",
@@ -100,3 +102,20 @@ def test_functions_share_a_scale_so_that_a_flat_one_is_flat() -> None:
     assert curve([0.005, 0.006]) == "▁█"
     lines = drawn(screen(), 80, 40)
     assert any("right_letters" in line and "▁▁▁▁▁▁" in line and "0.005 to 0.005" in line for line in lines)
+
+
+def test_what_is_done_before_the_run_goes_when_it_is_over() -> None:
+    view = RunView("a run", 4, None)
+    view.note("warm start 146/400 ...")
+    console = Console(file=StringIO(), width=80, height=24)
+    console.print(view)
+    view.watch(told.Tick(at=0.0), [])
+    again = Console(file=StringIO(), width=80, height=24)
+    again.print(view)
+    assert isinstance(console.file, StringIO)
+    assert isinstance(again.file, StringIO)
+    assert "warm start 146/400" in console.file.getvalue()
+    assert "warm start" not in again.file.getvalue()
+    said: list[str] = []
+    RunView("a run", 4, said.append).note("warm start 146/400 ...")
+    assert said == ["warm start 146/400 ..."], "in a file it is a line"

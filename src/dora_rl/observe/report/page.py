@@ -22,10 +22,10 @@ h1 { font-size: 1.5em; }
 h2 { font-size: 1.15em; margin-top: 2em; }
 svg { max-width: 100%; height: auto; }
 table.facts td { padding: 0.1em 1.2em 0.1em 0; vertical-align: top; }
-table.facts td:first-child { color: #8c8c8c; }
+table.facts td:first-child { color: #8c8c8c; white-space: pre; }
 .warning { border-left: 4px solid #D55E00; background: #fdf3ee; padding: 0.5em 1em; margin: 0.5em 0; }
 .group { margin: 1em 0 2em; }
-.prompt { background: #f4f4f4; padding: 0.5em 1em; white-space: pre-wrap; }
+.prompt { background: #f4f4f4; padding: 0.5em 1em; white-space: pre-wrap; overflow-wrap: anywhere; }
 .members { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: 0.7em;
   margin-top: 0.7em; }
 .member { border: 1px solid #e4e4e4; border-top: 4px solid; padding: 0.4em 0.8em; overflow: auto;

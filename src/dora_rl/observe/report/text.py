@@ -95,10 +95,10 @@ def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
     yield "responses", f"{mean:.0f} tokens in the last {len(recent)} steps, {cut:.0%} cut at the limit"
     yield "staleness", f"mean {staleness:.2f}, greatest {greatest} of {run.max_staleness} allowed"
     busy = f"trainer {1 - run.trainer_idle_fraction:.0%}, instances {1 - run.instance_idle_fraction:.0%}"
-    first, later = run.steps[0], run.steps[1:]
-    starved, window = sum(s.starved_s for s in later), sum(s.window_s for s in later)
-    waited = f"the trainer starved {duration(starved)} and stalled {duration(window)}"
-    yield "busy", f"{busy}; {waited}, all from the first batch on, which took {duration(first.starved_s)}"
+    # Shares and waits are of the same stretch of time: the wait for the first batch stands by itself.
+    before = run.steps[0].starved_s
+    starved = f"starved {duration(run.starved_s - before)} (and {duration(before)} before it)"
+    yield "busy", f"{busy} from the first batch on; {starved}, window {duration(run.window_stall_s)}"
 
 
 def _trouble_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
