@@ -16,6 +16,8 @@ _MASTER_AND_MOMENTS = 12
 # Measured on runs of 500 to 67,000 trajectories, and rounded up.
 _EVENT_BYTES = 640
 """Bytes of a trajectory in the event log (start, end and score); 480 to 500 measured where none moves."""
+_VALUE_BYTES = 48
+"""Bytes of one reward function's value beside its name; 25 to 45 measured."""
 _JOURNAL_BYTES = 640
 """Bytes of a trajectory that stay in the journal; 410 to 480 measured."""
 _TOKEN_BYTES = 12
@@ -55,9 +57,10 @@ def disk_entries(
     num_trajectories = _trajectories(recipe)
     steps_kept = min(recipe.steps, recipe.checkpoints.every) + recipe.control.max_staleness + 1
     num_tokens = steps_kept * recipe.batch.trajectories * sequence_tokens
-    journal = num_trajectories * _JOURNAL_BYTES + num_tokens * _TOKEN_BYTES + _JOURNAL_LOG_BYTES
+    values = num_trajectories * max(1, len(recipe.rewards)) * _VALUE_BYTES
+    journal = num_trajectories * _JOURNAL_BYTES + values + num_tokens * _TOKEN_BYTES + _JOURNAL_LOG_BYTES
     yield _estimate("journal", journal)
-    yield _estimate("event log", num_trajectories * _EVENT_BYTES)
+    yield _estimate("event log", num_trajectories * _EVENT_BYTES + values)
     yield _estimate("records", _records(recipe, sequence_tokens, num_rows))
 
 

@@ -120,9 +120,12 @@ class Trackers(AbstractContextManager["Trackers"]):
         rows = [_split(row) for row in self._metrics.read()]
         for values, step in rows:
             if self._note(values, step):
-                self._each(lambda tracker, values=values, step=step: tracker.log(values, step))
+                self._log(values, step)
         if rows:
             self._keep()
+
+    def _log(self, values: dict[str, float], step: int) -> None:
+        self._each(lambda tracker: tracker.log(values, step))
 
     def _note(self, values: dict[str, float], step: int) -> bool:
         """Note that a row is passed on; False if it was before."""
