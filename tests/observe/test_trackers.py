@@ -301,6 +301,19 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_the_run(
     assert error.value.hint == "pip install wandb"
 
 
+def test_a_tracker_without_an_account_is_an_error_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**arguments: Any) -> None:
+        raise PermissionError("no API key configured")
+
+    wandb = fake(monkeypatch, FakeWandb())
+    wandb.init = refuse
+    with pytest.raises(UserError, match="cannot be opened: PermissionError: no API key configured") as error:
+        trackers(tmp_path, "wandb")
+    assert "WANDB_MODE=offline" in str(error.value.hint)
+
+
 def test_a_tracker_of_the_users_own_gets_every_row_and_is_closed(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "class Lines:\n"

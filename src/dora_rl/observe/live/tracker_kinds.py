@@ -26,6 +26,14 @@ _MLFLOW_PARAMETERS = 100
 """Number of parameters MLflow takes in one call."""
 
 
+_OPENED_WITH = {
+    "wandb": "`wandb login`, or WANDB_MODE=offline, and `wandb sync` later",
+    "trackio": "see TRACKIO_PROJECT, TRACKIO_SPACE_ID and TRACKIO_DIR",
+    "mlflow": "see MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME",
+}
+"""What to look at where a tracker cannot be opened."""
+
+
 class TrackerSession(Protocol):
     """An open run of a tracker."""
 
@@ -65,12 +73,18 @@ def open_tracker(kind: str, opening: Opening) -> TrackerSession:
             if is_missing
             else f"`python -c 'import {kind}'` shows the whole error",
         ) from error
-    return TRACKER_KINDS[kind](module, opening)
+    try:
+        return TRACKER_KINDS[kind](module, opening)
+    except Exception as error:  # whatever the package raises: no account, no server, no such run
+        raise UserError(
+            f"run.trackers names {kind}, which cannot be opened: {type(error).__name__}: {error}",
+            hint=_OPENED_WITH[kind],
+        ) from error
 
 
 def is_evaluation(values: Mapping[str, float]) -> bool:
     """Whether a row of metrics is that of an evaluation, which has other values than a train step's."""
-    return any(name.startswith("eval/") for name in values)
+    return "eval/prompts" in values
 
 
 class WandbSession:
