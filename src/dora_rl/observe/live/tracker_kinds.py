@@ -202,16 +202,16 @@ def _unless_set(variable: str, **argument: Any) -> dict[str, Any]:
 
 def completion_table(groups: Sequence[CompletedGroup]) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of a table of completions, bounded in rows and in characters."""
-    names = dict.fromkeys(name for group in groups for each in group.completions for name in each.values)
-    columns = ["step", "group", "version", "prompt", "completion", "reward"]
+    shown = [(group, each) for group in groups for each in group.completions][:_MOST_ROWS]
+    names = dict.fromkeys(name for _, each in shown for name in each.values)
     rows = [
         [group.step, group.group, group.version, _cell(group.prompt), _cell(each.text), each.reward]
         + [each.values.get(name) for name in names]
         + [each.num_tokens, each.is_truncated]
-        for group in groups
-        for each in group.completions
+        for group, each in shown
     ]
-    return [*columns, *(f"rewards/{name}" for name in names), "tokens", "cut"], rows[:_MOST_ROWS]
+    columns = ["step", "group", "version", "prompt", "completion", "reward"]
+    return [*columns, *(f"rewards/{name}" for name in names), "tokens", "cut"], rows
 
 
 def _cell(text: str) -> str:
