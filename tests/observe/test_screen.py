@@ -115,6 +115,7 @@ def test_what_is_done_before_the_run_goes_when_it_is_over() -> None:
     assert isinstance(console.file, StringIO)
     assert isinstance(again.file, StringIO)
     assert "warm start 146/400" in console.file.getvalue()
+    assert "staleness" not in console.file.getvalue(), "no header over no steps"
     assert "warm start" not in again.file.getvalue()
     said: list[str] = []
     RunView("a run", 4, said.append).note("warm start 146/400 ...")

@@ -86,7 +86,7 @@ class RunScreen(Record, frozen=True, gc=True):
             if room >= _FEWEST_STEPS:
                 break
         yield top
-        if room > 0:
+        if room > 0 and self.steps:
             yield self._table(console, options, min(room, _SHOWN_STEPS))
         yield bottom
 
