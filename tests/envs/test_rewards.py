@@ -1,5 +1,6 @@
 """The built-in rewards, against what their definitions say."""
 
+import time
 from fractions import Fraction
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.envs.rewards.accuracy import accuracy_reward
+from dora_rl.envs.rewards.costly_answers import is_costly
 from dora_rl.envs.rewards.formats import format_reward, think_format_reward
 from dora_rl.envs.rewards.length_penalty import overlong_penalty
 from dora_rl.envs.rewards.match import exact_match
@@ -116,3 +118,70 @@ def test_repetition_costs_the_share_of_repeated_ngrams(words: list[str], ngram: 
 def test_exact_match_is_exact() -> None:
     assert exact_match([" 7\n", "7.0", said("7")], ["7", "7", 7]) == [1.0, 0.0, 1.0]
     assert exact_match([" 7"], ["7"], strip=False) == [0.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{1e3_000_000}",
+        r"\boxed{1e30_000_000}",
+        r"\boxed{1e+9_9_9_9_9_9_9}",
+        r"\boxed{1E99999999999}",
+        r"\boxed{1e-99999999}",
+        "1e999999999",
+        r"\boxed{9^{9^{9}}}",
+        r"\boxed{9**9**9**9}",
+        r"\boxed{" + "9" * 100_000 + "}",
+        "9" * 100_000,
+        r"\boxed{0." + "0" * 100_000 + "1}",
+        "#### " + r"\text{" * 20_000,
+        r"\frac{" * 20_000,
+        "1" + " " * 100_000 + "2",
+        "1,111" * 20_000,
+    ],
+    ids=lambda text: f"{text[:24]} ({len(text)})",
+)
+@pytest.mark.parametrize("solution", ["72", r"\frac{1}{2}", "x+1"])
+def test_what_a_model_writes_costs_no_time(text: str, solution: str) -> None:
+    began = time.perf_counter()
+    assert accuracy_reward([text], [solution], checker="numbers") == [0.0]
+    assert time.perf_counter() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "costs"),
+    [
+        ("9^{9^{9}}", True),
+        ("9^{9^9}", True),
+        ("9^9^9", True),
+        ("9**9**9", True),
+        (r"9^{\frac{9^9}{2}}", True),
+        ("((((9^{999})^{999})^{999})^{999})", True),
+        ("2^{10000000}", True),
+        ("1000000!", True),
+        ("((9!)!)!", True),
+        (r"\binom{1000000}{500000}", True),
+        ("1e3_000_000", True),
+        ("9" * 5000, True),
+        ("(" * 500 + "1" + ")" * 500, True),
+        ("72", False),
+        ("x^2+2x+1", False),
+        ("e^{-x^2/2}", False),
+        (r"\frac{10!}{3!7!}", False),
+        ("2^{64}-1", False),
+        (r"\sqrt{x^2+y^2+z^2}", False),
+        ("1.5e10", False),
+    ],
+    ids=lambda each: str(each)[:24],
+)
+def test_costly_answers_are_told_by_their_looks(answer: str, costs: bool) -> None:
+    assert is_costly(answer) == costs
+
+
+@pytest.mark.parametrize("answer", ["9^{9^{9}}", "1000000!", r"\binom{1000000}{500000}", "1e3_000_000"])
+def test_a_costly_answer_is_not_worked_out_by_math_verify_either(answer: str) -> None:
+    pytest.importorskip("math_verify")
+    began = time.perf_counter()
+    assert accuracy_reward([rf"\boxed{{{answer}}}"], ["72"], checker="math-verify") == [0.0]
+    assert accuracy_reward([f"it is ${answer}$"], ["72"], checker="math-verify") == [0.0]
+    assert time.perf_counter() - began < 5

@@ -4,16 +4,23 @@ The comparison without math-verify knows the last `\\boxed{...}`, `#### answer` 
 (`numbers.py`), and compares rational numbers exactly; other mathematics it compares as text.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
 from dora_rl.core.named import optional_module
+from dora_rl.envs.rewards.costly_answers import is_costly
 from dora_rl.envs.rewards.numbers import answer_in, is_same_answer
 from dora_rl.envs.rewards.texts import Completion, text_of
 
 Verify = Callable[[str, str], float | None]
+
+_LOOKED_AT = 2000
+"""Characters at the end of a text without a marked answer in which math-verify looks for one."""
+_SECONDS = 2
+"""Seconds of math-verify's own limits, which interrupt Python but no single operation on large numbers."""
 
 
 def accuracy_reward(
@@ -54,17 +61,21 @@ def _math_verify() -> Verify:
     )
 
     def verify(text: str, solution: str) -> float | None:
-        # Its own time limits use signals; here a call's time is limited from outside.
-        expected = package.parse(_marked(solution), parsing_timeout=None)
+        # Its limits use signals, which only a main thread gets.
+        limit_s = _SECONDS if threading.current_thread() is threading.main_thread() else None
+        expected = package.parse(_marked(solution), parsing_timeout=limit_s)
         if not expected:
             return None
-        given = package.parse(text, parsing_timeout=None)
-        return float(package.verify(expected, given, timeout_seconds=None))
+        answer = _marked(text)
+        if is_costly(answer):
+            return by_numbers(text, solution)
+        given = package.parse(answer[-_LOOKED_AT:], parsing_timeout=limit_s)
+        return float(package.verify(expected, given, timeout_seconds=limit_s))
 
     return verify
 
 
-def _marked(solution: str) -> str:
-    """The answer of a worked solution, boxed, so that no number on the way is taken for it."""
-    answer = answer_in(solution, is_lenient=False)
-    return solution if answer is None else f"\\boxed{{{answer}}}"
+def _marked(text: str) -> str:
+    """The answer that a text marks, boxed, so that no number on the way is taken for it; else the text."""
+    answer = answer_in(text, is_lenient=False)
+    return text if answer is None else f"\\boxed{{{answer}}}"

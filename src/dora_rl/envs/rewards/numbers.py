@@ -12,6 +12,10 @@ _LAST_NUMBER = re.compile(
     r"(?:\s*/\s*\d+)?(?:\\?%)?"
 )
 _ORNAMENTS = re.compile(r"\\left|\\right|\\[,;! ]|\\text\{[^}]*\}|\s|\$|\\\(|\\\)")
+_LONGEST = 1000
+"""Characters from which on an answer is no answer: what a model writes must not cost time."""
+_TOO_LARGE = re.compile(r"[eE][-+]?\d{4}|_")
+"""Exactness would cost as many digits as an exponent says; Python also takes `1e3_000_000` for a number."""
 
 
 def answer_in(text: str, *, is_lenient: bool = True) -> str | None:
@@ -44,14 +48,15 @@ def last_number(text: str) -> str | None:
 
 
 def as_number(text: str) -> Fraction | None:
-    """The exact value of a text that is a number; None where it is not one."""
+    """The exact value of a text that is a number; None where it is not one, or too long to be looked at."""
+    if len(text) > _LONGEST:
+        return None
     bare = _ORNAMENTS.sub("", _plain_fractions(text)).replace("\\%", "%").rstrip(".")
     scale = Fraction(1)
     if bare.endswith("%"):
         bare, scale = bare[:-1], Fraction(1, 100)
     bare = re.sub(r"(?<=\d),(?=\d{3}(?:\D|$))", "", bare)
-    if re.search(r"[eE][-+]?\d{4}", bare):
-        # Exactness would cost as many digits as the exponent says.
+    if _TOO_LARGE.search(bare):
         return None
     try:
         return Fraction(bare) * scale
@@ -61,6 +66,8 @@ def as_number(text: str) -> Fraction | None:
 
 def is_same_answer(given: str, expected: str) -> bool:
     """Whether two answers are equal: as numbers where the expected one is, else as bare texts."""
+    if len(given) > _LONGEST + 2 * len(expected):
+        return False
     number = as_number(expected)
     if number is None:
         return _ORNAMENTS.sub("", given).lower() == _ORNAMENTS.sub("", expected).lower()
