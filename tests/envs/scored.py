@@ -11,7 +11,8 @@ USER = Path(__file__).with_name("user_rewards.py")
 
 
 def user(function: str, **choices: Any) -> RewardConfig:
-    return RewardConfig(function=f"{USER}:{function}", **choices)
+    """A reward of the file; called for one trajectory unless it is said otherwise."""
+    return RewardConfig(function=f"{USER}:{function}", **{"per": "trajectory"} | choices)
 
 
 def item(text: str, prompt: Prompt = "?", row: int = 0, **columns: Any) -> Item:

@@ -1,6 +1,7 @@
 """Reward functions in TRL's form are called as TRL calls them, and whatever they do becomes data."""
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,17 @@ import pytest
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.envs.scoring.functions import check_columns, load_function
-from dora_rl.envs.scoring.reward_messages import Item, Metric, Needs, Per, RewardFailure, ScoreResult
+from dora_rl.envs.scoring.reward_messages import (
+    ExtraColumn,
+    Item,
+    Metric,
+    Needs,
+    Per,
+    RewardFailure,
+    ScoreRequest,
+    ScoreResult,
+    TrainerState,
+)
 from dora_rl.envs.scoring.reward_scorer import Scorer
 
 from .scored import USER, asked, item, user
@@ -42,6 +53,39 @@ def test_completions_are_messages_where_prompts_are_and_strings_otherwise() -> N
     assert values(score(user("length"), items=(item("four", prompt="hi"),))) == {"length": (4.0,)}
 
 
+def test_a_reward_is_small_enough_for_sums_and_squares_with_its_weight() -> None:
+    assert not score(user("length", weight=1e12), items=(item("x" * 999),)).failures
+    (failure,) = score(user("length", weight=1e14), items=(item("x" * 999),)).failures
+    assert failure.reason == "too large"
+    metrics = score(user("huge_metric"), items=(item("x"),)).metrics
+    assert all(math.isnan(metric.value) for metric in metrics)
+
+
+def test_functions_are_told_how_far_the_run_is_and_note_columns_beside_completions() -> None:
+    scorer = Scorer([load_function(user("by_progress"))], time_limit_s=5.0, began=lambda *_: None)
+    state = TrainerState(global_step=3, max_steps=12, epoch=0.5)
+    request = ScoreRequest(request=0, per="trajectory", items=(item("ab"),), state=state)
+    result = scorer.call_plain(request).result()
+    assert values(result) == {"by_progress": (0.75,)}
+    assert result.extras == (
+        ExtraColumn(name="characters", values=(2,)),
+        ExtraColumn(name="parsed", values=("{'text': 'ab'}",)),
+    )
+
+
+def test_a_function_of_ones_own_is_called_for_a_group_unless_it_is_said_otherwise() -> None:
+    assert RewardConfig(function="mine.py:f").called_per == "group"
+    assert RewardConfig(function="object:f").called_per == "group"
+    assert RewardConfig(function="mine.py:f", per="trajectory").called_per == "trajectory"
+    assert RewardConfig(function="accuracy_reward").called_per == "trajectory"
+
+
+def test_one_value_for_several_completions_is_a_failure() -> None:
+    members = tuple(item("x" * n) for n in (3, 1, 2))
+    (failure,) = score(RewardConfig(function=f"{USER}:one"), items=members, per="group").failures
+    assert (failure.reason, failure.detail) == ("wrong result", "returned 1 values for 3 completions")
+
+
 def test_a_group_is_one_call_over_all_members() -> None:
     members = tuple(item("x" * n) for n in (3, 1, 2))
     result = score(user("rank", per="group"), user("length"), items=members, per="group")
@@ -60,6 +104,8 @@ def test_asynchronous_functions_are_awaited(function: str) -> None:
         ("leaves", "raised", "SystemExit: 3"),
         ("raises_later", "raised", "KeyError: 'later'"),
         ("not_finite", "not finite", "nan"),
+        ("huge", "too large", "a reward is at most 1e+15"),
+        ("too_few_extras", "raised", "got 3 values for 1 completions"),
         ("too_few", "wrong result", "0 values for 1 completions"),
         ("words", "wrong result", "'good'"),
     ],
@@ -149,4 +195,4 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "neighbour_of_mine.py").write_text("WORTH = 4.0")
     path = tmp_path / "with_neighbour.py"
     path.write_text("from neighbour_of_mine import WORTH\ndef f(completions): return [WORTH]")
-    assert values(score(RewardConfig(function=f"{path}:f"), items=(item("x"),))) == {"f": (4.0,)}
+    assert values(score(RewardConfig(function=f"{path}:f"), items=(item("x"),), per="group")) == {"f": (4.0,)}

@@ -29,7 +29,7 @@ def nothing(completions, **kwargs):
 def by_answer(prompts, completions, completion_ids, answer, log_metric, **kwargs):
     """Every keyword TRL promises, in lists of one length."""
     assert len(prompts) == len(completions) == len(completion_ids) == len(answer)
-    assert set(kwargs) == {"extra"}, kwargs
+    assert set(kwargs) == {"extra", "trainer_state", "log_extra"}, kwargs
     log_metric("num_ids", len(completion_ids[0]))
     return [float(c == a) for c, a in zip(completions, answer, strict=True)]
 
@@ -59,6 +59,33 @@ def leaves(completions, **kwargs):
 
 def not_finite(completions, **kwargs):
     return [float("nan")] * len(completions)
+
+
+def huge(completions, **kwargs):
+    return [1.7e308] * len(completions)
+
+
+def huge_metric(completions, log_metric, **kwargs):
+    log_metric("huge", 1.7e308)
+    log_metric("huge", float("-inf"))
+    return [1.0] * len(completions)
+
+
+def one(completions, **kwargs):
+    return [1.0]
+
+
+def by_progress(completions, trainer_state, log_extra, **kwargs):
+    """A curriculum: what a completion is worth changes with the run."""
+    log_extra("characters", [len(c) for c in completions])
+    log_extra("parsed", [{"text": c} for c in completions])
+    share = trainer_state.global_step / trainer_state.max_steps
+    return [share + trainer_state.epoch for _ in completions]
+
+
+def too_few_extras(completions, log_extra, **kwargs):
+    log_extra("column", [1, 2, 3])
+    return [1.0] * len(completions)
 
 
 def too_few(completions, **kwargs):
@@ -132,6 +159,11 @@ class Judge:
 
 
 judge = Judge()
+
+
+def moody_sleep(completions, **kwargs):
+    time.sleep(float(completions[0]))
+    return [1.0]
 
 
 def spoken(completions, **kwargs):

@@ -7,7 +7,7 @@ from dora_rl.core.recipe.data import RewardConfig, ScoringConfig
 from dora_rl.run.rewards.judge import NO_REWARD, Judge, Judgement
 from dora_rl.run.rewards.pool import ScorerPool
 
-from ..envs.scored import item, user
+from ..envs.scored import USER, item, user
 from .pooled import scoring
 
 
@@ -53,6 +53,23 @@ def test_group_functions_see_the_whole_group_and_only_it() -> None:
     config = scoring("length", user("rank", per="group", weight=10.0), processes=2)
     judgements = judged(config, [["aaa", "a"], ["bb", "bbb", "b"]])
     assert [judgements[n].reward for n in range(5)] == [13.0, 1.0, 12.0, 23.0, 1.0]
+
+
+def test_a_function_that_compares_completions_works_as_it_is_given() -> None:
+    rank = RewardConfig(function=f"{USER}:rank")
+    judgements = judged(scoring(rank), [["aaa", "a"], ["bb", "bbb", "b"]])
+    assert [judgements[n].reward for n in range(5)] == [1.0, 0.0, 1.0, 2.0, 0.0]
+
+
+def test_a_group_that_is_compared_is_judged_all_at_once_or_not_at_all() -> None:
+    config = scoring("moody_sleep", user("rank", per="group"), processes=2)
+    with ScorerPool(config) as pool:
+        judge = Judge(pool, config.rewards)
+        for number, text in enumerate(["0", "0.5", "0"]):
+            judge.trajectory_ended(number, 0, item(text))
+        judge.group_ended(0)
+        came = [len(judge.poll(1.0)) for _ in range(5)]
+    assert [number for number in came if number] == [3]
 
 
 def test_a_trajectory_is_judged_before_its_group_ends_where_no_function_needs_the_group() -> None:

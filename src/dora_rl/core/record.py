@@ -10,3 +10,7 @@ from msgspec import Struct
 
 class Record(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """The base of all plain, immutable data that crosses a boundary."""
+
+
+PlainValue = str | int | float | bool | None
+"""A value that any table, file or tracker can show."""

@@ -99,7 +99,7 @@ class Orchestrator:
             self.metrics,
             launch=launch,
             objects=objects,
-            max_failed=recipe.batch.trajectories,
+            batch=recipe.batch,
         )
         close(self.rewards.close)
 

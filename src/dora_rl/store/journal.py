@@ -27,6 +27,7 @@ from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal_records import (
     AnyPayload,
     FinishedGroup,
+    StoredScore,
     Summary,
     TakenBatch,
     Unfinished,
@@ -43,8 +44,7 @@ _PAGE = 4096
 _encode = msgspec.msgpack.Encoder().encode
 _decode_input = msgspec.msgpack.Decoder(AnyInput).decode
 _decode_decisions = msgspec.msgpack.Decoder(tuple[AnyDecision, ...]).decode
-_Score = tuple[float | None, dict[str, float | None]]
-_decode_score = msgspec.msgpack.Decoder(_Score).decode
+_decode_score = msgspec.msgpack.Decoder(StoredScore).decode
 _decode_groups = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 _TRAJECTORY = (
@@ -212,7 +212,7 @@ class Journal:
             " batch, outcome, score FROM trajectories t JOIN groups g ON g.id = group_id ORDER BY t.id"
         )
         for row in rows:
-            reward, values = _score(row[10])
+            score = _score(row[10])
             yield Summary(
                 trajectory=row[0],
                 group=row[1],
@@ -224,8 +224,8 @@ class Journal:
                 is_evaluation=bool(row[7]),
                 batch=row[8],
                 outcome=row[9],
-                reward=reward,
-                values=values,
+                reward=score.reward,
+                values=score.values,
             )
 
     # --- ending ---
@@ -256,7 +256,7 @@ class Journal:
         )
         if found is None:
             raise JournalError(f"the tokens of trajectory {row[0]} were pruned")
-        reward, values = _score(row[9])
+        score = _score(row[9])
         return WholeTrajectory(
             trajectory=row[0],
             group=row[1],
@@ -266,8 +266,9 @@ class Journal:
             response=to_response(Joined(*found)),
             is_truncated=bool(row[8]),
             is_evaluation=bool(row[7]),
-            reward=reward,
-            values=values,
+            reward=score.reward,
+            values=score.values,
+            extras=score.extras,
         )
 
     def _key(self, row: SqlRow) -> StreamKey:
@@ -280,5 +281,5 @@ class Journal:
         return unpack_tokens(found[0])
 
 
-def _score(packed: bytes | None) -> _Score:
-    return (None, {}) if packed is None else _decode_score(packed)
+def _score(packed: bytes | None) -> StoredScore:
+    return StoredScore() if packed is None else _decode_score(packed)

@@ -6,7 +6,7 @@ name the attempt they belong to; those of an attempt that is over are left out w
 
 from msgspec import field
 
-from dora_rl.core.record import Record
+from dora_rl.core.record import PlainValue, Record
 from dora_rl.core.stream_key import StreamKey
 from dora_rl.store.errors import Contradiction
 
@@ -73,9 +73,20 @@ class Rewarded(Payload, frozen=True):
     reward: float | None
     values: dict[str, float | None] = field(default_factory=dict)
     """Value of each reward function by name; None where one does not apply."""
+    extras: dict[str, PlainValue] = field(default_factory=dict)
+    """What reward functions noted about the trajectory, by column."""
 
 
 AnyPayload = PromptTokens | Progress | Rewound | Completed | Rewarded
+
+
+class StoredScore(Record, frozen=True, array_like=True):
+    """What is kept of a Rewarded; earlier versions wrote no extras."""
+
+    reward: float | None = None
+    values: dict[str, float | None] = field(default_factory=dict)
+    extras: dict[str, PlainValue] = field(default_factory=dict)
+
 
 # --- given back ---------------------------------------------------------------------------------
 
@@ -134,6 +145,7 @@ class WholeTrajectory(Record, frozen=True):
     is_evaluation: bool
     reward: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
+    extras: dict[str, PlainValue] = field(default_factory=dict)
 
 
 class FinishedGroup(Record, frozen=True):

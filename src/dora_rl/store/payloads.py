@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 from msgspec import msgpack
 
 from dora_rl.store.errors import Contradiction
-from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
+from dora_rl.store.journal_records import (
+    AnyPayload,
+    Completed,
+    Progress,
+    PromptTokens,
+    Rewarded,
+    Rewound,
+    StoredScore,
+)
 from dora_rl.store.journal_tables import Tables
 from dora_rl.store.number_bytes import pack_logprobs, pack_tokens
 from dora_rl.store.responses import Chunk, cut_chunks, join_chunks
@@ -113,7 +121,7 @@ class Payloads:
         found, key = self._live(payload, "ended"), payload.trajectory
         if found is None:
             return
-        score = _encode((payload.reward, payload.values))
+        score = _encode(StoredScore(reward=payload.reward, values=payload.values, extras=payload.extras))
         self._tables.do("UPDATE trajectories SET state = 'scored', score = ? WHERE id = ?", score, key)
         if found.is_evaluation:  # Nobody trains on it.
             self._tables.drop_response(key)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.named import is_place
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 
 ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
@@ -108,8 +109,9 @@ class RewardConfig(Section, frozen=True):
     """Where the reward is: a built-in name, `module:function`, `module.function` or `file.py:function`."""
     weight: float = 1.0
     """Factor of the reward's value in the sum."""
-    per: Literal["trajectory", "group"] = "trajectory"
-    """Call the function for each trajectory as it ends, with lists of length one, or for a whole group."""
+    per: Literal["trajectory", "group"] | None = None
+    """Call the function for each trajectory as it ends, with lists of length one, or once for all members of
+    a group. Left out, a function of your own is called for a group, for it may compare completions."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments the reward function always gets, beside the columns."""
     name: str | None = None
@@ -120,6 +122,11 @@ class RewardConfig(Section, frozen=True):
             raise ConfigError(
                 f"the weight of reward '{self.function}' is {self.weight}", hint="give a number"
             )
+
+    @property
+    def called_per(self) -> Literal["trajectory", "group"]:
+        """What the function is called for: built-in ones look at one completion at a time."""
+        return self.per or ("group" if is_place(self.function) else "trajectory")
 
     @property
     def label(self) -> str:

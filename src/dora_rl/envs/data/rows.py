@@ -19,7 +19,7 @@ Messages = list[dict[str, Any]]
 Prompt = str | Messages
 """The prompt of a row: a string, or a chat."""
 
-RESERVED = ("prompts", "completions", "completion_ids", "log_metric")
+RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_metric", "log_extra")
 """Keywords that a reward function gets from the run, which no column may be called."""
 
 

@@ -5,13 +5,13 @@ from typing import Literal
 from msgspec import field
 
 from dora_rl.core.recipe.data import RewardConfig
-from dora_rl.core.record import Record
+from dora_rl.core.record import PlainValue, Record
 from dora_rl.envs.data.rows import Row
 
 _SUMMARY_CHARACTERS = 200
 
 Per = Literal["trajectory", "group"]
-Reason = Literal["raised", "not finite", "wrong result", "time limit", "process died"]
+Reason = Literal["raised", "not finite", "too large", "wrong result", "time limit", "process died"]
 
 
 class Item(Record, frozen=True):
@@ -59,6 +59,24 @@ class Metric(Record, frozen=True):
     value: float
 
 
+class ExtraColumn(Record, frozen=True):
+    """What a reward function noted about each item, by name: a column of the completions."""
+
+    name: str
+    values: tuple[PlainValue, ...]
+
+
+class TrainerState(Record, frozen=True):
+    """How far the run is, under the names that TRL's `trainer_state` has."""
+
+    global_step: int = 0
+    """Train steps that are done."""
+    max_steps: int = 0
+    """Train steps of the whole run."""
+    epoch: float = 0.0
+    """How often the train steps that are done would have gone through the rows."""
+
+
 class Needs(Record, frozen=True):
     """The columns that one reward function cannot be called without."""
 
@@ -85,6 +103,7 @@ class ScoreRequest(ToWorker, frozen=True):
     request: int
     per: Per
     items: tuple[Item, ...]
+    state: TrainerState = TrainerState()
 
 
 class FromWorker(Record, frozen=True, tag=True):
@@ -121,6 +140,7 @@ class ScoreResult(FromWorker, frozen=True):
     scores: tuple[FunctionScores, ...]
     failures: tuple[RewardFailure, ...] = ()
     metrics: tuple[Metric, ...] = ()
+    extras: tuple[ExtraColumn, ...] = ()
 
 
 WorkerInput = SetUp | ScoreRequest

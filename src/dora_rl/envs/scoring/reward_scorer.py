@@ -10,8 +10,10 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dora_rl.core.record import PlainValue
 from dora_rl.envs.scoring.functions import RewardFunction
 from dora_rl.envs.scoring.reward_messages import (
+    ExtraColumn,
     FunctionScores,
     Metric,
     Per,
@@ -22,6 +24,10 @@ from dora_rl.envs.scoring.reward_messages import (
 )
 
 _DETAIL_CHARACTERS = 8000
+_EXTRA_CHARACTERS = 2000
+"""Characters that are kept of a text noted beside a completion."""
+LARGEST = 1e15
+"""Largest size of a weighted reward: sums and squares of it are finite, in single precision too."""
 
 # SystemExit and a cancellation from within end a call like any other exception; an interrupt ends the
 # process.
@@ -73,7 +79,7 @@ class Scorer:
                         scores.fail(function, "raised", _traceback(error))
 
     def _of(self, per: Per) -> Iterable[RewardFunction]:
-        return (function for function in self._functions if function.config.per == per)
+        return (function for function in self._functions if function.config.called_per == per)
 
 
 class Scores:
@@ -84,9 +90,22 @@ class Scores:
         self._scores: list[FunctionScores] = []
         self._failures: list[RewardFailure] = []
         self._metrics: list[Metric] = []
+        self._extras: dict[str, ExtraColumn] = {}
 
     def log_metric(self, name: str, value: float) -> None:
-        self._metrics.append(Metric(name=str(name), value=float(value)))
+        """Note a value under a name; one that no mean could hold becomes NaN."""
+        number = float(value)
+        held = number if abs(number) <= LARGEST else math.nan
+        self._metrics.append(Metric(name=str(name), value=held))
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """Note one value for each completion under the name of a column; what is no plain value, as text."""
+        num_items = len(self.request.items)
+        if len(values) != num_items:
+            raise ValueError(
+                f"log_extra('{column}', ...) got {len(values)} values for {num_items} completions"
+            )
+        self._extras[str(column)] = ExtraColumn(name=str(column), values=tuple(map(_plain_extra, values)))
 
     def add(self, function: RewardFunction, values: Any) -> None:
         """Add the returned values as numbers, or a failure; arrays and tensors are turned into lists."""
@@ -107,6 +126,10 @@ class Scores:
         if any(number is not None and not math.isfinite(number) for number in numbers):
             self.fail(function, "not finite", f"returned {plain!r:.200}")
             return
+        weight = function.config.weight
+        if any(number is not None and abs(weight * number) > LARGEST for number in numbers):
+            self.fail(function, "too large", f"returned {plain!r:.200}, and a reward is at most {LARGEST:g}")
+            return
         self._scores.append(FunctionScores(function=function.label, values=numbers))
 
     def fail(self, function: RewardFunction, reason: Reason, detail: str) -> None:
@@ -121,6 +144,7 @@ class Scores:
             scores=tuple(self._scores),
             failures=tuple(self._failures),
             metrics=tuple(self._metrics),
+            extras=tuple(self._extras.values()),
         )
 
 
@@ -137,9 +161,19 @@ def _called(function: RewardFunction, scores: Scores) -> Any:
             for item in items
         ],
         "completion_ids": [list(item.token_ids) for item in items],
+        "trainer_state": scores.request.state,
         "log_metric": scores.log_metric,
+        "log_extra": scores.log_extra,
     }
     return function.call(**function.arguments(offered))
+
+
+def _plain_extra(value: Any) -> PlainValue:
+    if isinstance(value, bool | None):
+        return value
+    if isinstance(value, int | float) and abs(value) <= LARGEST:
+        return value
+    return str(value)[:_EXTRA_CHARACTERS]
 
 
 def _traceback(error: BaseException) -> str:

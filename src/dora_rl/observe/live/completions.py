@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from msgspec import field
 from msgspec.structs import replace
 
 from dora_rl.core.decisions import Decision, Take
 from dora_rl.core.inputs import Input
-from dora_rl.core.record import Record
+from dora_rl.core.record import PlainValue, Record
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import FinishedGroup
 
@@ -38,6 +39,8 @@ class Completion(Record, frozen=True):
     """Value of each reward function by name."""
     num_tokens: int
     is_truncated: bool
+    extras: dict[str, PlainValue] = field(default_factory=dict)
+    """What reward functions noted about it with `log_extra`, by column."""
 
 
 class CompletedGroup(Record, frozen=True):
@@ -148,6 +151,7 @@ def _completed(step: int, group: FinishedGroup, decode: Decode) -> CompletedGrou
                 values=member.values,
                 num_tokens=len(member.response.tokens),
                 is_truncated=member.is_truncated,
+                extras=member.extras,
             )
             for member in group.members
         ),

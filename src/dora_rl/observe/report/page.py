@@ -81,11 +81,12 @@ def _completions(groups: Sequence[CompletedGroup]) -> Iterator[str]:
 
 def _member(completion: Completion, span: tuple[float, float]) -> str:
     values = ", ".join(f"{as_html(name)} {number(value)}" for name, value in completion.values.items())
+    extras = "".join(f"; {as_html(name)}: {as_html(str(each))}" for name, each in completion.extras.items())
     cut = ", cut" if completion.is_truncated else ""
     return (
         f'<div class="member" style="border-top-color: {_colour(completion.reward, span)}">'
         f'<span class="reward">{number(completion.reward)}</span> '
-        f'<span class="small">{values}; {completion.num_tokens} tokens{cut}</span>'
+        f'<span class="small">{values}; {completion.num_tokens} tokens{cut}{extras}</span>'
         f"<pre>{as_html(completion.text[:_SHOWN_CHARACTERS])}</pre></div>"
     )
 

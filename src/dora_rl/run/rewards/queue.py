@@ -19,9 +19,10 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core.errors import DoraError
 from dora_rl.core.inputs import RewardFault, Scored
 from dora_rl.core.named import Objects
+from dora_rl.core.recipe import Batch
 from dora_rl.core.recipe.data import ScoringConfig
 from dora_rl.core.visible_text import visible
-from dora_rl.envs.scoring.reward_messages import Item, RewardFailure
+from dora_rl.envs.scoring.reward_messages import Item, RewardFailure, TrainerState
 from dora_rl.launch.protocol import Launch
 from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.prompt_table import PromptTable
@@ -55,9 +56,9 @@ class RewardQueue:
         *,
         launch: Launch,
         objects: Objects | None = None,
-        max_failed: int,
+        batch: Batch,
     ) -> None:
-        """`max_failed` failed trajectories in a row end the run."""
+        """A batch's worth of failed trajectories in a row ends the run."""
         self.pool = ScorerPool(
             config,
             launch=launch,
@@ -65,14 +66,15 @@ class RewardQueue:
             log=layout.rewards_log,
             replaced=lambda reason: deaths.note(_NAME, reason),
         )
-        self._judge = Judge(self.pool, config.rewards)
+        self._judge = Judge(self.pool, config.rewards, self._state)
         self._metrics = metrics
         self.failures = RewardFailures(
-            layout.rewards_log, max_in_a_row=max_failed, time_limit_s=config.time_limit_s
+            layout.rewards_log, max_in_a_row=batch.trajectories, time_limit_s=config.time_limit_s
         )
         self._prompts = prompts
         self._tokenizer = Tokenizer.from_file(str(layout.tokenizer))
         self._plane = plane
+        self._batch = batch
         self._attempts: dict[int, int] = {}
         """The attempt of each trajectory that is being judged."""
 
@@ -113,9 +115,20 @@ class RewardQueue:
             )
             attempt = self._attempts.pop(key)
             received.payloads.append(
-                Rewarded(trajectory=key, attempt=attempt, reward=reward, values=judgement.values)
+                Rewarded(
+                    trajectory=key,
+                    attempt=attempt,
+                    reward=reward,
+                    values=judgement.values,
+                    extras=judgement.extras,
+                )
             )
         return received
+
+    def _state(self) -> TrainerState:
+        done, plane = self._plane.window.newest, self._plane
+        epoch = done * self._batch.groups / len(self._prompts.train)
+        return TrainerState(global_step=done, max_steps=plane.steps, epoch=epoch)
 
     def close(self) -> None:
         self.pool.close()
