@@ -11,6 +11,14 @@ def even_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list
     return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
 
 
+def ranked_reward(completion_ids: Sequence[Sequence[int]], trainer_state: Any, log_extra: Any) -> list[float]:
+    """How many members are shorter, of a whole group: 3 in training, 2 samples in evaluation."""
+    assert len(completion_ids) in (2, 3), completion_ids
+    assert 0 <= trainer_state.global_step <= trainer_state.max_steps == 3
+    log_extra("length", [len(ids) for ids in completion_ids])
+    return [0.01 * sum(len(b) < len(a) for b in completion_ids) for a in completion_ids]
+
+
 def broken_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
     """Raises, whatever it is given."""
     print("about to divide")

@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 
 from dora_rl.core.decisions import Start, Take
 from dora_rl.core.errors import ConfigError, UserError
-from dora_rl.core.inputs import Fault
-from dora_rl.core.recipe import Control
+from dora_rl.core.inputs import Fault, Scored
+from dora_rl.core.recipe import Control, Evaluation
 from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.native.transfer import write_exported
 from dora_rl.engines.requests import Sampling
@@ -356,6 +356,63 @@ def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) ->
     assert [(line["step"], line.get("step_time")) for line in lines] == [(1, 4.0), (1, None), (2, 3.5)]
 
 
+class Evaluated:
+    """Keeps what an evaluation came to."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, float] = {}
+
+    def evaluated(self, *figures: Any, samples: int, rates: dict[str, float]) -> None:
+        """An evaluation is complete."""
+        self.rates = rates
+
+
+def test_the_last_version_is_evaluated_however_short_the_run() -> None:
+    nobody: Any = None
+    tracker = EvaluationTracker(Evaluation(every=10), 4, table(3, 2), nobody)
+    assert [version for version in range(5) if tracker.due(version, 0.0)] == [0, 4]
+    tracker = EvaluationTracker(Evaluation(every=2), 5, table(3, 2), nobody)
+    assert [version for version in range(6) if tracker.due(version, 0.0)] == [0, 2, 4, 5]
+    tracker = EvaluationTracker(Evaluation(every=0), 5, table(3, 2), nobody)
+    assert not any(tracker.due(version, 0.0) for version in range(6))
+
+
+def test_samples_of_a_row_are_drawn_apart_and_give_pass_at_k() -> None:
+    kept = Evaluated()
+    metrics: Any = kept
+    tracker = EvaluationTracker(Evaluation(every=1, samples=2), 4, table(3, 2), metrics)
+    (asked,) = tracker.due(0, 0.0)
+    assert [(prompt.row, prompt.epoch) for prompt in asked.prompts] == [(3, 0), (3, 1), (4, 0), (4, 1)]
+    starts: list[Any] = [
+        replace(start(key, 0), row=prompt.row, epoch=prompt.epoch, evaluation=True)
+        for key, prompt in enumerate(asked.prompts)
+    ]
+    tracker.watch(asked, starts)
+    for key, reward in enumerate([1.0, 0.0, 0.2, 0.4]):
+        tracker.watch(Scored(at=1.0, trajectory=key, reward=reward), [])
+    assert kept.rates == {"pass@1": 0.25, "pass@2": 0.5}
+    assert tracker.num_missing == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "temperature"),
+    [
+        (Evaluation(), 0.0),
+        (Evaluation(samples=4), 0.7),
+        (Evaluation(samples=4, temperature=0.2), 0.2),
+        (Evaluation(temperature=0.2), 0.2),
+        (Evaluation(greedy=False), 0.7),
+    ],
+)
+def test_one_sample_is_the_likeliest_and_several_are_drawn(asked: Evaluation, temperature: float) -> None:
+    assert asked.sampling(Sampling(temperature=0.7)).temperature == temperature
+
+
+def test_samples_that_would_all_be_the_same_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.samples = 4 of a row the same"):
+        Evaluation(samples=4, greedy=True)
+
+
 class SilentLaunch:
     """Starts workers that say nothing. Speaks Launch."""
 
@@ -400,7 +457,7 @@ def make_trainer(make_setup: MakeSetup, root: Path) -> TrainerProcess:
     journal = Journal.create(layout.journal, setup.recipe)
     deaths = WorkerDeaths(3, root / "book")
     metrics: Any = Unmeasured()
-    evaluations = EvaluationTracker(setup.recipe.evaluation, table(4, 0), metrics)
+    evaluations = EvaluationTracker(setup.recipe.evaluation, 3, table(4, 0), metrics)
     trainer = TrainerProcess(setup, layout, journal, deaths, metrics, evaluations, launch=SilentLaunch())
     trainer.is_ready = True
     return trainer

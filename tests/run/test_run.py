@@ -19,22 +19,30 @@ from dora_rl.run.open_run import replay_live
 from dora_rl.run.rewards.queue import RewardsFailed
 from dora_rl.run.run_setup import DeviceLayout
 
-from .conftest import MakeSetup, staged
+from .conftest import EVEN_REWARD, MakeSetup, staged
 from .verdict import check_journal
 
 
 @pytest.mark.timeout(120)
 def test_a_run_trains_its_steps_and_leaves_everything_behind(make_setup: MakeSetup) -> None:
-    setup = make_setup(evaluation=Evaluation(every=2, max_rows=4))
+    ranked = RewardConfig(function=f"{Path(__file__).with_name('rewards.py')}:ranked_reward")
+    setup = make_setup(
+        evaluation=Evaluation(every=2, max_rows=4, samples=2, pass_reward=0.3),
+        rewards=(RewardConfig(function=EVEN_REWARD), ranked),
+    )
     summary = run_live(setup, staged(setup))
     root = Path(setup.run_directory)
     assert summary.is_complete
+    assert summary.reward_failures == {}
     assert summary.steps == 3
     assert summary.trained_trajectories == 3 * 2 * 3
     check_journal(root)
     lines = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "reward" in line] == [1, 2, 3]
-    assert {line["step"] for line in lines if "eval/reward" in line} == {0, 2}
+    evaluated = {line["step"]: line for line in lines if "eval/reward" in line}
+    assert set(evaluated) == {0, 2, 3}, "the last version too"
+    assert all(line["eval/prompts"] == 4 for line in evaluated.values())
+    assert all(0 <= line["eval/pass@1"] <= line["eval/pass@2"] <= 1 for line in evaluated.values())
     assert {path.name for path in (root / "checkpoints").iterdir()} == {"step_00002", "step_00003"}
     assert (root / "checkpoints/step_00003/model.safetensors").exists()
     assert (root / "finished.json").exists()

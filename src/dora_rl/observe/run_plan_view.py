@@ -73,6 +73,8 @@ def start_lines(plan: RunPlan) -> Iterator[str]:
     steps = f"{count(setup.recipe.steps, 'step')} of {count(batch.groups, 'group')} of {batch.group_size}"
     yield f"devices: {_devices(setup.devices)}"
     yield f"schedule: {setup.recipe.control.schedule} with S = {max_staleness}, {steps}"
+    if plan.num_held_out and not setup.recipe.evaluation.every:
+        yield f"held out: {count(plan.num_held_out, 'row')}, not used: evaluation.every is 0"
     yield from overlong_lines(plan)
 
 

@@ -7,7 +7,9 @@ simulator need to know of the rows is filled in as well.
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.named import did_you_mean
 from dora_rl.core.recipe import Evaluation, Lognormal, Recipe
+from dora_rl.core.recipe.algorithm import AdvantageConfig
 from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.envs.tasks.task import Task
 from dora_rl.run.prompt_table import PromptTable
@@ -16,6 +18,7 @@ from dora_rl.run.run_setup import DeviceLayout
 
 def completed(recipe: Recipe, task: Task | None, prompts: PromptTable) -> Recipe:
     """The recipe, with what task, rows and algorithm say filled in where it was silent."""
+    _check_comparison(recipe)
     max_new_tokens = recipe.response.max_new_tokens or (task.max_new_tokens if task is not None else None)
     if max_new_tokens is None:
         raise ConfigError(
@@ -57,10 +60,33 @@ def placed(recipe: Recipe, devices: DeviceLayout) -> Recipe:
     return replace(recipe, cluster=cluster)
 
 
+def _check_comparison(recipe: Recipe) -> None:
+    """Refuse groups of one where advantages compare the members of a group."""
+    advantage = recipe.algorithm.advantage
+    compares = isinstance(advantage, AdvantageConfig) and advantage.baseline in ("group", "leave_one_out")
+    if compares and recipe.batch.group_size == 1:
+        raise ConfigError(
+            "batch.group_size = 1 with an advantage that compares the members of a group: every advantage "
+            "would be 0, and nothing learned",
+            hint="set batch.group_size=8, say, or an algorithm that compares within the batch: "
+            "algorithm=reinforce++",
+        )
+
+
 def _evaluation(recipe: Recipe, num_held_out: int) -> Evaluation:
     asked = recipe.evaluation
+    if asked.every is None:
+        data = recipe.data
+        is_wanted = data is not None and (data.held_out is not None or bool(data.held_out_share))
+        asked = replace(asked, every=recipe.steps if is_wanted and num_held_out else 0)
     if not asked.every:
         return asked
+    labels = [reward.label for reward in recipe.rewards]
+    if asked.pass_function is not None and asked.pass_function not in labels:
+        raise ConfigError(
+            f"evaluation.pass_function is '{asked.pass_function}', and there is no such reward",
+            hint=did_you_mean(asked.pass_function, labels, "the rewards are"),
+        )
     if not num_held_out:
         is_shared = recipe.data is not None and bool(recipe.data.held_out_share)
         more = "give more than one row" if is_shared else "set data.held_out_share=0.1"

@@ -83,7 +83,9 @@ def _trajectories(recipe: Recipe) -> int:
     evaluation = recipe.evaluation
     if not evaluation.every:
         return num_trained
-    return num_trained + (recipe.steps // evaluation.every + 2) * (evaluation.max_rows or 0)
+    return (
+        num_trained + (recipe.steps // evaluation.every + 2) * (evaluation.max_rows or 0) * evaluation.samples
+    )
 
 
 def _records(recipe: Recipe, sequence_tokens: int, num_rows: int) -> int:

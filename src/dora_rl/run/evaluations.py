@@ -1,4 +1,4 @@
-"""Evaluations: held-out rows under every k-th version, reported when they are complete.
+"""Evaluations: held-out rows under every k-th version and the last, reported when they are complete.
 
 Under `partial` what was begun goes on under newer versions, as everything does: the evaluation keeps the
 number of the version that it was asked for.
@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from dora_rl.core.decisions import Close, Decision, Start
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
+from dora_rl.core.pass_rates import is_passed, pass_rates
 from dora_rl.core.recipe import Evaluation
 from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.prompt_table import PromptTable
@@ -24,6 +25,8 @@ class _EvaluationRound(Struct, kw_only=True):
     lengths: list[int] = field(default_factory=list)
     values: list[dict[str, float | None]] = field(default_factory=list)
     """The value of each reward function, by trajectory."""
+    passed: dict[int, list[bool]] = field(default_factory=dict)
+    """Whether each judged sample passed, by row."""
 
 
 class EvaluationTracker:
@@ -32,18 +35,21 @@ class EvaluationTracker:
     def __init__(
         self,
         asked: Evaluation,
+        steps: int,
         prompts: PromptTable,
         metrics: MetricsWriter,
         past: Sequence[Event] = (),
     ) -> None:
         """`past`: what was told and decided about evaluations before the run was cut short."""
-        self._every = asked.every
-        self._prompts = prompts.evaluated(asked.max_rows) if asked.every else ()
+        self._asked = asked
+        self._steps = steps
+        self._prompts = prompts.evaluated(asked.max_rows, asked.samples) if asked.every else ()
         self._metrics = metrics
         self._newest_version = 0
         self._rounds: dict[int, _EvaluationRound] = {}
         self._version_of: dict[int, int] = {}
         """The evaluation of each trajectory that is generated for one: the version it first started on."""
+        self._row_of: dict[int, int] = {}
         for told, decisions in past:
             self.watch(told, decisions)
 
@@ -54,7 +60,8 @@ class EvaluationTracker:
 
     def due(self, version: int, at: float) -> list[EvaluationAsked]:
         """The evaluation to ask control for now that a version is published; none where it is not due."""
-        if not self._prompts or version % self._every:
+        is_due = version == self._steps or version % (self._asked.every or self._steps) == 0
+        if not (self._prompts and is_due):
             return []
         return [EvaluationAsked(at=at, prompts=self._prompts)]
 
@@ -68,22 +75,40 @@ class EvaluationTracker:
             case Ended(trajectory=key, tokens=tokens) if key in self._version_of:
                 self._rounds[self._version_of[key]].lengths.append(tokens)
             case Scored(trajectory=key, reward=reward) if key in self._version_of:
-                self._rounds[self._version_of[key]].values.append(told.values)
+                self._judged(key, reward, told.values)
                 self._end(key, reward, told.at)
         for decision in decisions:
             match decision:
                 case Start(evaluation=True):
                     self._version_of.setdefault(decision.trajectory, decision.version)
+                    self._row_of[decision.trajectory] = decision.row
                 case Close():
                     for key in self._version_of.keys() & set(decision.members):
                         self._end(key, None, told.at)
 
+    def _judged(self, trajectory: int, reward: float | None, values: dict[str, float | None]) -> None:
+        found, asked = self._rounds[self._version_of[trajectory]], self._asked
+        found.values.append(values)
+        passed = is_passed(reward, values, asked.pass_function, asked.pass_reward)
+        if passed is not None:
+            found.passed.setdefault(self._row_of[trajectory], []).append(passed)
+
     def _end(self, trajectory: int, reward: float | None, at: float) -> None:
         version = self._version_of.pop(trajectory)
+        self._row_of.pop(trajectory)
         found = self._rounds[version]
         found.num_missing -= 1
         if reward is not None:
             found.rewards.append(reward)
         if not found.num_missing:
             del self._rounds[version]
-            self._metrics.evaluated(version, at, found.rewards, found.lengths, found.values)
+            samples = self._asked.samples
+            self._metrics.evaluated(
+                version,
+                at,
+                found.rewards,
+                found.lengths,
+                found.values,
+                samples=samples,
+                rates=pass_rates(found.passed.values(), samples) if samples > 1 else {},
+            )

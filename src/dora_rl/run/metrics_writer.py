@@ -86,6 +86,9 @@ class MetricsWriter:
         rewards: list[float],
         lengths: list[int],
         values_by_function: Sequence[Mapping[str, float | None]] = (),
+        *,
+        samples: int = 1,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         """Write the line of a complete evaluation, unless it was written before a crash."""
         if version in self._evaluated:
@@ -94,7 +97,8 @@ class MetricsWriter:
         values: Values = {
             "eval/reward": fmean(rewards) if rewards else None,
             "eval/mean_length": fmean(lengths) if lengths else None,
-            "eval/prompts": float(len(lengths)),
+            "eval/prompts": float(len(lengths) // samples),
+            **{f"eval/{name}": rate for name, rate in (rates or {}).items()},
             **{
                 f"eval/rewards/{name}/mean": mean
                 for name, mean in mean_by_function(values_by_function).items()

@@ -70,7 +70,9 @@ class Orchestrator:
             layout.metrics_log, layout.metrics, plane, newest_version=journal.newest_version
         )
         close(self.metrics.close)
-        self._evaluations = EvaluationTracker(recipe.evaluation, prompts, self.metrics, past.evaluations)
+        self._evaluations = EvaluationTracker(
+            recipe.evaluation, recipe.steps, prompts, self.metrics, past.evaluations
+        )
 
         # The workers.
         run.feed.start(layout, self.deaths, launch)

@@ -33,11 +33,15 @@ class PromptTable(Record, frozen=True):
         num_train = len(self.train)
         return self.train[row] if row < num_train else self.held_out[row - num_train]
 
-    def evaluated(self, most: int | None) -> tuple[QueuedPrompt, ...]:
-        """The first held-out rows, or all of them, as control knows them."""
+    def evaluated(self, most: int | None, samples: int = 1) -> tuple[QueuedPrompt, ...]:
+        """The first held-out rows, or all of them, as control knows them; a row once for each sample.
+
+        The samples of a row are of different epochs, which key their draws.
+        """
         return tuple(
-            QueuedPrompt(epoch=0, row=row, tokens=len(prompt.token_ids))
+            QueuedPrompt(epoch=sample, row=row, tokens=len(prompt.token_ids))
             for row, prompt in enumerate(self.held_out[:most], start=len(self.train))
+            for sample in range(samples)
         )
 
     def write(self, path: Path) -> None:

@@ -121,7 +121,7 @@ class RunSetup(Record, frozen=True):
     @property
     def evaluation_sampling(self) -> Sampling:
         """How tokens of held-out rows are sampled."""
-        return Sampling(temperature=0.0) if self.recipe.evaluation.greedy else self.recipe.sampling
+        return self.recipe.evaluation.sampling(self.recipe.sampling)
 
 
 def trainer_config(recipe: Recipe) -> TrainerConfig:

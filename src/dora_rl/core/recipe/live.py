@@ -2,8 +2,11 @@
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import did_you_mean, is_place
+from dora_rl.core.recipe.generation import Sampling
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
@@ -44,12 +47,39 @@ class WarmStart(Section, frozen=True):
 class Evaluation(Section, frozen=True):
     """Held-out rows, generated beside training and scored by the same rewards."""
 
-    every: Count = 0
-    """Train steps between evaluations; 0 is never."""
+    every: Count | None = None
+    """Train steps between evaluations, beside those before the first step and after the last; 0 is no
+    evaluation at all. Left out, only those two, where `data.held_out` or `data.held_out_share` is given."""
     max_rows: Positive | None = None
     """Number of held-out rows evaluated, the first ones; left out, all."""
-    greedy: bool = True
-    """Take the likeliest token in evaluation; otherwise sample as training does."""
+    samples: Positive = 1
+    """Responses to each held-out row; with several there is pass@k for k = 1, 2, 4, ... up to all of them."""
+    greedy: bool | None = None
+    """Take the likeliest token in evaluation; left out, where a row has one sample."""
+    temperature: PositiveFloat | None = None
+    """Temperature of evaluations that are not greedy; left out, that of training."""
+    pass_function: str | None = None
+    """Name of the reward function by which a sample passes; left out, the whole reward."""
+    pass_reward: float = 1.0
+    """Least value with which a sample passes."""
+
+    def __post_init__(self) -> None:
+        if self.greedy and self.samples > 1:
+            raise ConfigError(
+                f"evaluation.greedy would make all evaluation.samples = {self.samples} of a row the same",
+                hint="leave evaluation.greedy out, or set evaluation.samples=1",
+            )
+        if self.greedy and self.temperature is not None:
+            raise ConfigError(
+                f"evaluation.greedy takes no evaluation.temperature = {self.temperature:g}",
+                hint="leave one of them out",
+            )
+
+    def sampling(self, training: Sampling) -> Sampling:
+        """How tokens of held-out rows are drawn, where training draws so."""
+        is_greedy = self.samples == 1 and self.temperature is None if self.greedy is None else self.greedy
+        temperature = training.temperature if self.temperature is None else self.temperature
+        return replace(training, temperature=temperature) if not is_greedy else Sampling(temperature=0.0)
 
 
 class Checkpoints(Section, frozen=True):

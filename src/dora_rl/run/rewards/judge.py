@@ -5,7 +5,7 @@ and gives each trajectory's judgement once, when everything that concerns it is 
 two calls.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from msgspec import Struct, field
 
@@ -77,16 +77,16 @@ class Judge:
         self._state = state
         self._num_requests = 0
         self._asked: dict[int, list[_Case]] = {}
-        self._groups: dict[int, list[_Case]] = {}
+        self._groups: dict[Hashable, list[_Case]] = {}
 
-    def trajectory_ended(self, trajectory: int, group: int, item: Item) -> None:
+    def trajectory_ended(self, trajectory: int, group: Hashable, item: Item) -> None:
         case = _Case(trajectory=trajectory, item=item, num_waiting=len(self._kinds))
         case.peers = [case]
         self._groups.setdefault(group, []).append(case)
         if "trajectory" in self._kinds:
             self._ask("trajectory", [case])
 
-    def group_ended(self, group: int) -> None:
+    def group_ended(self, group: Hashable) -> None:
         """Note that no further member of this group will come, so the group's functions can be called."""
         cases = self._groups.pop(group, [])
         if "group" in self._kinds and cases:

@@ -77,6 +77,8 @@ class RewardQueue:
         self._batch = batch
         self._attempts: dict[int, int] = {}
         """The attempt of each trajectory that is being judged."""
+        self._evaluated: set[tuple[int, int]] = set()
+        """Version and row of each evaluation of which samples wait for the others."""
 
     def check(self) -> None:
         """Wait for the functions to be imported; refuse rows that lack a column they need."""
@@ -90,14 +92,34 @@ class RewardQueue:
         """Have a trajectory judged, and its group too if this was the last member."""
         self._attempts[trajectory] = attempt
         item = Item(row=self._prompts[row].row, text=self.text(tokens), token_ids=tuple(tokens))
-        self._judge.trajectory_ended(trajectory, group, item)
+        self._judge.trajectory_ended(trajectory, self._judged_as(trajectory) or group, item)
         self.look_at(trajectory, group)
 
     def look_at(self, trajectory: int, group: int) -> None:
         """Have a group judged if nothing more comes of it, now that a member ended or was closed."""
-        found = self._plane.ledger.group_of(trajectory)
-        if found is None or all(member.phase >= Phase.ENDED for member in found.members):
+        found, evaluated = self._plane.ledger.group_of(trajectory), self._judged_as(trajectory)
+        if found is None:
             self._judge.group_ended(group)
+            # Perhaps a sample of an evaluation for which the others of its row wait.
+            for row in list(self._evaluated):
+                self._look_at_row(row)
+        elif evaluated is not None:
+            self._evaluated.add(evaluated)
+            self._look_at_row(evaluated)
+        elif all(member.phase >= Phase.ENDED for member in found.members):
+            self._judge.group_ended(group)
+
+    def _look_at_row(self, evaluated: tuple[int, int]) -> None:
+        """Have the samples of a held-out row judged together once all that are left have ended."""
+        own = [g for g in self._plane.ledger.evaluating.values() if (g.version, g.prompt.row) == evaluated]
+        if all(group.members[0].phase >= Phase.ENDED for group in own):
+            self._evaluated.discard(evaluated)
+            self._judge.group_ended(evaluated)
+
+    def _judged_as(self, trajectory: int) -> tuple[int, int] | None:
+        """Version and row of a sample of an evaluation, by which it is judged; None of other trajectories."""
+        found = self._plane.ledger.group_of(trajectory)
+        return (found.version, found.prompt.row) if found is not None and found.is_evaluation else None
 
     def read(self, at: float) -> Received:
         """Judgements since the last turn of the loop, as inputs for control and payloads for the journal."""

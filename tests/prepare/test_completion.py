@@ -1,0 +1,56 @@
+"""What a recipe leaves out is filled in, and what could not work is refused before anything starts."""
+
+from typing import Any
+
+import pytest
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Evaluation, Recipe
+from dora_rl.core.struct_loader import build
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt
+from dora_rl.prepare.completion import completed
+from dora_rl.run.prompt_table import PromptTable
+
+
+def made(num_held_out: int = 2, **sections: Any) -> Recipe:
+    tree = {
+        "steps": 7,
+        "data": {"train": {"name": "rows.jsonl"}},
+        "rewards": [{"function": "mine.py:right"}],
+        "response": {"max_new_tokens": 8},
+        **sections,
+    }
+    rows = [
+        TokenizedPrompt(row=Row(row=number, prompt="?", columns={}), token_ids=(1,))
+        for number in range(4 + num_held_out)
+    ]
+    prompts = PromptTable(train=tuple(rows[:4]), held_out=tuple(rows[4:]), stop_tokens=(0,))
+    return completed(build(Recipe, tree, "the recipe of a test"), None, prompts)
+
+
+def evaluation(num_held_out: int = 2, **sections: Any) -> Evaluation:
+    return made(num_held_out, **sections).evaluation
+
+
+def test_who_holds_rows_out_has_them_evaluated_before_and_after() -> None:
+    held_out = {"train": {"name": "rows.jsonl"}, "held_out_share": 0.1}
+    assert evaluation(data=held_out).every == 7
+    assert evaluation(data=held_out, evaluation={"every": 0}).every == 0
+    assert evaluation(data=held_out, evaluation={"every": 3}).every == 3
+    assert evaluation().every == 0, "the rows are the task's, and nobody asked"
+
+
+def test_groups_of_one_are_refused_where_their_members_are_compared() -> None:
+    one = {"batch": {"groups": 4, "group_size": 1}, "control": {"min_members": 1}}
+    with pytest.raises(ConfigError, match=r"batch\.group_size = 1 .* nothing learned"):
+        made(**one)
+    batch = {"advantage": {"kind": "outcome", "baseline": "batch", "scale": "batch"}}
+    assert made(**one, algorithm=batch).batch.group_size == 1
+
+
+def test_a_sample_passes_by_a_reward_that_there_is() -> None:
+    named = {"every": 1, "pass_function": "rihgt"}
+    with pytest.raises(ConfigError, match="'rihgt', and there is no such reward") as error:
+        made(evaluation=named)
+    assert error.value.hint == "did you mean 'right'?"
