@@ -176,3 +176,13 @@ def moody(completions, **kwargs):
     return {"dies": dies_on_bad, "hangs": hangs_on_slow, "raises": loud}.get(completions[0], half)(
         [{"dies": "bad", "hangs": "slow"}.get(completions[0], completions[0])]
     )
+
+
+class Longer:
+    """A reward that holds something: made once, called often."""
+
+    def __init__(self, than):
+        self.than = than + 0
+
+    def __call__(self, completions, **kwargs):
+        return [float(len(c) > self.than) for c in completions]

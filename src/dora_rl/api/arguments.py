@@ -148,6 +148,9 @@ class Asked:
 
     def _reward(self, entry: Any) -> Tree:
         match entry:
+            case str() if Path(entry).is_dir():
+                # As in TRL, where a string names a reward model.
+                return {"function": "reward_model", "name": Path(entry).name, "options": {"model": entry}}
             case str():
                 return {"function": entry}
             case msgspec.Struct():
@@ -160,6 +163,11 @@ class Asked:
                 return section
             case (function, weight):
                 return self._reward(function) | {"weight": float(weight)}
+        if hasattr(entry, "save_pretrained"):
+            raise ConfigError(
+                "a loaded reward model cannot be sent to the processes that score",
+                hint="save it and its tokenizer, and give the directory: rewards=[DIRECTORY]",
+            )
         if not callable(entry):
             raise ConfigError(
                 f"a reward is a function, a name, (function, weight) or a mapping, not {entry!r:.80}"

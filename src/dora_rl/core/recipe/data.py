@@ -106,14 +106,16 @@ class RewardConfig(Section, frozen=True):
     """One reward function and its weight in the sum."""
 
     function: str
-    """Where the reward is: a built-in name, `module:function`, `module.function` or `file.py:function`."""
+    """Where the reward is: a built-in name, `module:function`, `module.function` or `file.py:function`; of a
+    class an object is made, with the options, in each process that scores."""
     weight: float = 1.0
     """Factor of the reward's value in the sum."""
     per: Literal["trajectory", "group"] | None = None
     """Call the function for each trajectory as it ends, with lists of length one, or once for all members of
     a group. Left out, a function of your own is called for a group, for it may compare completions."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments the reward function always gets, beside the columns."""
+    """Keyword arguments the reward function always gets, beside the columns; of a class, those it is made
+    with."""
     name: str | None = None
     """Name of the reward in metrics; left out, that of the function."""
 
@@ -126,7 +128,9 @@ class RewardConfig(Section, frozen=True):
     @property
     def called_per(self) -> Literal["trajectory", "group"]:
         """What the function is called for: built-in ones look at one completion at a time."""
-        return self.per or ("group" if is_place(self.function) else "trajectory")
+        # A reward model computes a whole group in one batch.
+        is_whole = is_place(self.function) or self.function == "reward_model"
+        return self.per or ("group" if is_whole else "trajectory")
 
     @property
     def label(self) -> str:

@@ -20,7 +20,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import is_place
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.aliases import suggestion
-from dora_rl.core.recipe.data import SourceConfig
+from dora_rl.core.recipe.data import RewardConfig, SourceConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
@@ -203,12 +203,25 @@ def anchored(recipe: Recipe, directory: Path) -> Recipe:
         engine=replace(recipe.engine, kind=_object(recipe.engine.kind, directory)),
         rewards=tuple(
             # The label is part of the name as written; it must not change with the place.
-            replace(reward, function=_object(reward.function, directory), name=reward.label)
+            replace(
+                reward,
+                function=_object(reward.function, directory),
+                name=reward.label,
+                options=_reward_options(reward, directory),
+            )
             for reward in recipe.rewards
         ),
         algorithm=replace(algorithm, loss=loss, advantage=advantage),
         run=replace(recipe.run, trackers=tuple(_object(name, directory) for name in recipe.run.trackers)),
     )
+
+
+def _reward_options(reward: RewardConfig, directory: Path) -> dict[str, Any]:
+    """The options of a reward; the directory of a reward model made absolute if it exists."""
+    model = reward.options.get("model")
+    if reward.function == "reward_model" and isinstance(model, str):
+        return {**reward.options, "model": _full(model, directory)}
+    return reward.options
 
 
 def _object(name: str, directory: Path) -> str:

@@ -8,9 +8,11 @@ start and not at the first score.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
@@ -26,8 +28,11 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
 
     config: RewardConfig
     call: Callable[..., Any]
+    """The function; or a class, of which an object is to be made before it is called."""
     is_async: bool
     keywords: Keywords
+    is_made: bool = False
+    """Whether `call` is an object that was made with the options, which are then no arguments of a call."""
 
     @property
     def label(self) -> str:
@@ -35,7 +40,21 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
 
     def arguments(self, offered: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments of a call: what the function takes of the offered values and its options."""
-        return self.keywords.chosen({**offered, **self.config.options})
+        return self.keywords.chosen({**offered, **({} if self.is_made else self.config.options)})
+
+    def ready(self) -> "RewardFunction":
+        """The function ready to be called: of a class, an object, which may load a model or open a client."""
+        if not isinstance(self.call, type):
+            return self
+        try:
+            return replace(self, call=self.call(**self.config.options), is_made=True)
+        except UserError:
+            raise
+        except Exception as error:  # whatever a class of the user's raises
+            raise UserError(
+                f"the reward '{self.label}' cannot be made: {type(error).__name__}: {error}",
+                hint=f"make one by hand to see why: {self.config.function}, options {self.config.options}",
+            ) from error
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -55,11 +74,33 @@ def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
         raise UserError(
             f"the reward '{config.function}' is not a function", hint="name a function or a callable"
         )
+    what = f"the reward '{config.label}'"
+    if isinstance(call, type):
+        return _of_class(config, call, what)
     return RewardFunction(
         config=config,
         call=call,
         is_async=inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__),
-        keywords=keywords_of(call, f"the reward '{config.label}'", offered=RESERVED, options=config.options),
+        keywords=keywords_of(call, what, offered=RESERVED, options=config.options),
+    )
+
+
+def _of_class(config: RewardConfig, kind: type, what: str) -> RewardFunction:
+    """Check a class as a reward: made with the options, then called as a function would be."""
+    call = getattr(kind, "__call__", None)  # noqa: B004, it is the method that is looked at
+    if not inspect.isfunction(call):
+        raise UserError(f"{what} is a class without a method __call__", hint="give it one, in TRL's form")
+    made_with = keywords_of(kind, what, offered=(), options=config.options)
+    if made_with.required:
+        raise UserError(
+            f"{what} needs the option '{made_with.required[0]}'",
+            hint=f"give it: options: {{{made_with.required[0]}: ...}}",
+        )
+    return RewardFunction(
+        config=config,
+        call=kind,
+        is_async=inspect.iscoroutinefunction(call),
+        keywords=keywords_of(partial(call, None), what, offered=RESERVED, options={}),
     )
 
 

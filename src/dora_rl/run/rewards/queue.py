@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from dora_rl.control.ledger import Phase
+from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core.errors import DoraError
 from dora_rl.core.inputs import RewardFault, Scored
@@ -106,15 +106,19 @@ class RewardQueue:
         elif evaluated is not None:
             self._evaluated.add(evaluated)
             self._look_at_row(evaluated)
-        elif all(member.phase >= Phase.ENDED for member in found.members):
+        elif all(map(self._is_in, found.members)):
             self._judge.group_ended(group)
 
     def _look_at_row(self, evaluated: tuple[int, int]) -> None:
         """Have the samples of a held-out row judged together once all that are left have ended."""
         own = [g for g in self._plane.ledger.evaluating.values() if (g.version, g.prompt.row) == evaluated]
-        if all(group.members[0].phase >= Phase.ENDED for group in own):
+        if all(self._is_in(group.members[0]) for group in own):
             self._evaluated.discard(evaluated)
             self._judge.group_ended(evaluated)
+
+    def _is_in(self, member: Trajectory) -> bool:
+        """Whether a member is judged, closed or asked for: one that ended a moment ago may be none of them."""
+        return member.phase > Phase.ENDED or member.id in self._attempts
 
     def _judged_as(self, trajectory: int) -> tuple[int, int] | None:
         """Version and row of a sample of an evaluation, by which it is judged; None of other trajectories."""

@@ -79,7 +79,7 @@ def main(address: str) -> None:
 def serve(channel: Channel, set_up: SetUp, load: Callable[[RewardConfig], RewardFunction]) -> None:
     """Import the reward functions, say that they are ready, and answer until the owner is gone."""
     try:
-        functions = [load(reward) for reward in set_up.rewards]
+        functions = [load(reward).ready() for reward in set_up.rewards]
     except UserError as error:
         channel.send(Unusable(message=error.message, hint=error.hint))
         return
