@@ -399,8 +399,8 @@ def test_samples_of_a_row_are_drawn_apart_and_give_pass_at_k() -> None:
     [
         (Evaluation(), 0.0),
         (Evaluation(samples=4), 0.7),
-        (Evaluation(samples=4, temperature=0.2), 0.2),
-        (Evaluation(temperature=0.2), 0.2),
+        (Evaluation(samples=4, at_temperature=0.2), 0.2),
+        (Evaluation(at_temperature=0.2), 0.2),
         (Evaluation(greedy=False), 0.7),
     ],
 )

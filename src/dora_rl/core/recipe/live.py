@@ -56,7 +56,7 @@ class Evaluation(Section, frozen=True):
     """Responses to each held-out row; with several there is pass@k for k = 1, 2, 4, ... up to all of them."""
     greedy: bool | None = None
     """Take the likeliest token in evaluation; left out, where a row has one sample."""
-    temperature: PositiveFloat | None = None
+    at_temperature: PositiveFloat | None = None
     """Temperature of evaluations that are not greedy; left out, that of training."""
     pass_function: str | None = None
     """Name of the reward function by which a sample passes; left out, the whole reward."""
@@ -69,16 +69,16 @@ class Evaluation(Section, frozen=True):
                 f"evaluation.greedy would make all evaluation.samples = {self.samples} of a row the same",
                 hint="leave evaluation.greedy out, or set evaluation.samples=1",
             )
-        if self.greedy and self.temperature is not None:
+        if self.greedy and self.at_temperature is not None:
             raise ConfigError(
-                f"evaluation.greedy takes no evaluation.temperature = {self.temperature:g}",
+                f"evaluation.greedy takes no evaluation.at_temperature = {self.at_temperature:g}",
                 hint="leave one of them out",
             )
 
     def sampling(self, training: Sampling) -> Sampling:
         """How tokens of held-out rows are drawn, where training draws so."""
-        is_greedy = self.samples == 1 and self.temperature is None if self.greedy is None else self.greedy
-        temperature = training.temperature if self.temperature is None else self.temperature
+        is_greedy = self.samples == 1 and self.at_temperature is None if self.greedy is None else self.greedy
+        temperature = training.temperature if self.at_temperature is None else self.at_temperature
         return replace(training, temperature=temperature) if not is_greedy else Sampling(temperature=0.0)
 
 

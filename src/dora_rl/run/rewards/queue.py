@@ -117,7 +117,7 @@ class RewardQueue:
             self._judge.group_ended(evaluated)
 
     def _is_in(self, member: Trajectory) -> bool:
-        """Whether a member is judged, closed or asked for: one that ended a moment ago may be none of them."""
+        """Whether a member is judged, closed or asked for: one that just ended may be none of these."""
         return member.phase > Phase.ENDED or member.id in self._attempts
 
     def _judged_as(self, trajectory: int) -> tuple[int, int] | None:
