@@ -6,6 +6,7 @@
 
 train, start, resume   run, run beside the program, go on        plan, simulate   predict, without running
 dry_run                what a run would be and need              Run, Recipe      what they return and take
+evaluate, generate     a model answers rows or prompts
 """
 
 from importlib import import_module
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from dora_rl.api import Interrupted as Interrupted
     from dora_rl.api import Run as Run
     from dora_rl.api import dry_run as dry_run
+    from dora_rl.api import evaluate as evaluate
+    from dora_rl.api import generate as generate
     from dora_rl.api import plan as plan
     from dora_rl.api import resume as resume
     from dora_rl.api import simulate as simulate
@@ -31,7 +34,19 @@ _HOMES = {
     "DoraError": "dora_rl.core.errors",
     "Recipe": "dora_rl.core.recipe",
     **dict.fromkeys(
-        ("Interrupted", "Run", "dry_run", "plan", "resume", "simulate", "start", "train"), "dora_rl.api"
+        (
+            "Interrupted",
+            "Run",
+            "dry_run",
+            "evaluate",
+            "generate",
+            "plan",
+            "resume",
+            "simulate",
+            "start",
+            "train",
+        ),
+        "dora_rl.api",
     ),
 }
 

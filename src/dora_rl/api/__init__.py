@@ -5,6 +5,7 @@ run_handle     a run: its metrics, report, waiting for it     prediction  simula
 arguments      keywords become a recipe, and objects beside it  objects     functions, packed for the workers
 loaded_models  a loaded model, a peft configuration             in_process  rewards that cannot be sent
 directory      where a run leaves everything                    progress    what it says meanwhile
+sampled_model  evaluate, generate: a model tried out
 """
 
 from dora_rl.api.entry_points import dry_run as dry_run
@@ -15,3 +16,5 @@ from dora_rl.api.prediction import plan as plan
 from dora_rl.api.prediction import simulate as simulate
 from dora_rl.api.run_handle import Interrupted as Interrupted
 from dora_rl.api.run_handle import Run as Run
+from dora_rl.api.sampled_model import evaluate as evaluate
+from dora_rl.api.sampled_model import generate as generate

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dora_rl import __version__
-from dora_rl.cli import bench, doctor, init, keys, model, plan, report, simulate, train
+from dora_rl.cli import bench, doctor, evaluate, generate, init, keys, model, plan, report, simulate, train
 from dora_rl.core.errors import DoraError, missing_package
 from dora_rl.core.visible_text import visible
 
@@ -24,6 +24,8 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 app.add_typer(simulate.app, name="simulate")
 app.command()(doctor.doctor)
+app.command("eval")(evaluate.evaluate)
+app.command()(generate.generate)
 app.command()(init.init)
 app.command()(keys.keys)
 app.command()(plan.plan)

@@ -11,5 +11,6 @@ planner           the whole of a plan, warm start   function_checks rewards and 
 completion        the recipe, nothing left out      model_directory what is trained, as a directory
 device_placement  who runs where                    run_memory      who needs how much, and if there is room
 trainer_memory    what the trainer needs            disk            what will be written
+sampling_inputs   what sampling from a model begins with
 machine           what there is, and what of it is free
 """

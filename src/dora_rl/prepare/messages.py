@@ -8,6 +8,7 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.launch.messages import Alive, Broken, Message, Stop
 from dora_rl.prepare.run_plan import RunPlan
+from dora_rl.run.run_setup import RunSetup
 
 # --- told ---
 
@@ -31,13 +32,23 @@ class PlanRun(Message, frozen=True):
     given: Given = Given()
 
 
+class PrepareSampling(Message, frozen=True):
+    """Leave in a directory what sampling from a model begins with, and answer with SamplingPrepared."""
+
+    recipe: Recipe
+    directory: str
+    given: Given
+    is_judged: bool
+    """Whether rewards judge the samples."""
+
+
 class WriteInputs(Message, frozen=True):
     """Leave what the planned run begins with in a directory, and answer with InputsWritten."""
 
     directory: str
 
 
-PrepareCommand = PlanRun | WriteInputs | Stop
+PrepareCommand = PlanRun | PrepareSampling | WriteInputs | Stop
 
 # --- said ---
 
@@ -72,4 +83,10 @@ class InputsWritten(Message, frozen=True):
     """Everything the planned run begins with is in the directory asked for."""
 
 
-PrepareWord = Broken | Alive | Doing | Planned | InputsWritten
+class SamplingPrepared(Message, frozen=True):
+    """Everything that sampling begins with is in the directory asked for."""
+
+    setup: RunSetup
+
+
+PrepareWord = Broken | Alive | Doing | Planned | InputsWritten | SamplingPrepared

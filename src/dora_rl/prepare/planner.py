@@ -112,7 +112,7 @@ class RunPlanner:
         longest = max(len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out))
         failure: ConfigError | None = None
         for devices in placements(recipe, model, found, num_cores()):
-            limits = tuple(_memory_limits(recipe, devices))
+            limits = tuple(memory_limits(recipe, devices))
             try:
                 ledger = RunMemory(recipe, model, devices, limits, longest)
                 ledger.add_processes(self._process_bytes)
@@ -190,7 +190,7 @@ def _own_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _memory_limits(recipe: Recipe, devices: DeviceLayout) -> Iterator[MemoryLimit]:
+def memory_limits(recipe: Recipe, devices: DeviceLayout) -> Iterator[MemoryLimit]:
     """Devices in use, each with the share of its free memory that a run may have."""
     share, asked = recipe.cluster.memory_share, recipe.devices.memory_gib
     if devices.trainer_device == "cpu":

@@ -18,8 +18,19 @@ from dora_rl.launch.local import LOCAL
 from dora_rl.launch.messages import Broken, Stop
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.launch.waiting import Interrupts, wait_for
-from dora_rl.prepare.messages import Doing, Given, InputsWritten, Planned, PlanRun, PrepareWord, WriteInputs
+from dora_rl.prepare.messages import (
+    Doing,
+    Given,
+    InputsWritten,
+    Planned,
+    PlanRun,
+    PrepareSampling,
+    PrepareWord,
+    SamplingPrepared,
+    WriteInputs,
+)
 from dora_rl.prepare.run_plan import RunPlan
+from dora_rl.run.run_setup import RunSetup
 from dora_rl.store.errors import DiskFull
 
 Tell = Callable[[str], None]
@@ -75,6 +86,20 @@ class Preparation:
         self._worker = self._launch.start(spec, PrepareWord)
         self._worker.send(PlanRun(recipe=self._recipe, run_directory=self._run_directory, given=self._given))
         return next(word.plan for word in self._words(tell) if isinstance(word, Planned))
+
+    def sampling(self, *, is_judged: bool, tell: Tell = lambda text: None) -> RunSetup:
+        """Have everything made that sampling begins with; returns its set-up, in the run directory."""
+        spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
+        self._worker = self._launch.start(spec, PrepareWord)
+        self._worker.send(
+            PrepareSampling(
+                recipe=self._recipe, directory=self._run_directory, given=self._given, is_judged=is_judged
+            )
+        )
+        setup = next(word.setup for word in self._words(tell) if isinstance(word, SamplingPrepared))
+        self._worker.send(Stop())
+        self._worker.end(within_s=_STOP_S)
+        return setup
 
     def finish(self, tell: Tell = lambda text: None) -> Path:
         """Do the warm start if there is one; returns the directory of what the planned run begins with."""

@@ -14,10 +14,18 @@ from dora_rl.core.errors import DoraError, missing_package
 from dora_rl.launch.breaking import broken, telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.messages import Stop
-from dora_rl.prepare.messages import InputsWritten, Planned, PlanRun, PrepareCommand
+from dora_rl.prepare.messages import (
+    InputsWritten,
+    Planned,
+    PlanRun,
+    PrepareCommand,
+    PrepareSampling,
+    SamplingPrepared,
+)
 
 if TYPE_CHECKING:
     from dora_rl.prepare.planner import RunPlanner
+    from dora_rl.run.run_setup import RunSetup
 
 
 def main(address: str) -> None:
@@ -39,6 +47,8 @@ def main(address: str) -> None:
                             command.recipe, command.run_directory, channel.send, command.given
                         )
                         channel.send(Planned(plan=planner.plan()))
+                    elif isinstance(command, PrepareSampling):
+                        channel.send(SamplingPrepared(setup=_sampling(command, channel)))
                     else:
                         assert planner is not None, "a run is planned first"
                         planner.write_inputs(Path(command.directory))
@@ -47,6 +57,16 @@ def main(address: str) -> None:
             # Its sentence is all there is to say; a traceback would stand beside it on the owner's terminal.
             channel.send(broken(error))
             channel.leave(1)
+
+
+def _sampling(command: PrepareSampling, channel: Channel) -> "RunSetup":
+    try:
+        from dora_rl.prepare.sampling_inputs import prepare_sampling
+    except ModuleNotFoundError as error:
+        raise missing_package(error, needed_for="generating") or error from error
+    return prepare_sampling(
+        command.recipe, Path(command.directory), channel.send, command.given, is_judged=command.is_judged
+    )
 
 
 if __name__ == "__main__":

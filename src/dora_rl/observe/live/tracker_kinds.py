@@ -204,14 +204,18 @@ def completion_table(groups: Sequence[CompletedGroup]) -> tuple[list[str], list[
     """Columns and rows of a table of completions, bounded in rows and in characters."""
     shown = [(group, each) for group in groups for each in group.completions][:_MOST_ROWS]
     names = dict.fromkeys(name for _, each in shown for name in each.values)
+    extras = dict.fromkeys(name for _, each in shown for name in each.extras)
     rows = [
         [group.step, group.group, group.version, _cell(group.prompt), _cell(each.text), each.reward]
         + [each.values.get(name) for name in names]
         + [each.num_tokens, each.is_truncated]
+        # As text: a column of a tracker's table is of one type.
+        + [_cell(str(each.extras.get(name, ""))) for name in extras]
         for group, each in shown
     ]
     columns = ["step", "group", "version", "prompt", "completion", "reward"]
-    return [*columns, *(f"rewards/{name}" for name in names), "tokens", "cut"], rows
+    columns += [*(f"rewards/{name}" for name in names), "tokens", "cut"]
+    return [*columns, *(f"extra/{name}" for name in extras)], rows
 
 
 def _cell(text: str) -> str:

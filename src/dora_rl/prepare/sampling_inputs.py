@@ -1,0 +1,132 @@
+"""A model and rows become what sampling begins with: no trainer, no schedule, one version.
+
+Prompts, tokenizer and the model as version 0 of a store lie in one directory, and the engine is sized for all
+the memory there is. Needs torch.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+
+from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Batch, Control, Recipe
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.data.sources import Data, load_data
+from dora_rl.envs.tokenized_prompts import tokenize_rows
+from dora_rl.model.hub_config import read_config
+from dora_rl.model.load import load_decoder
+from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
+from dora_rl.prepare.function_checks import check_functions
+from dora_rl.prepare.machine import gpus, num_cores
+from dora_rl.prepare.messages import Doing, Given, Report
+from dora_rl.prepare.model_directory import model_directory
+from dora_rl.prepare.planner import memory_limits
+from dora_rl.prepare.run_memory import RunMemory
+from dora_rl.run.prompt_table import PromptTable, check_lengths
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import DeviceLayout, RunSetup
+from dora_rl.weights.store import Store
+
+
+def prepare_sampling(
+    recipe: Recipe, target: Path, report: Report, given: Given, *, is_judged: bool
+) -> RunSetup:
+    """Leave in `target` what sampling begins with; returns its set-up. Rewards are looked at if wanted."""
+    report(Doing(what=f"looking for the model '{recipe.model}'"))
+    directory = Path(given.model) if given.model is not None else model_directory(recipe)
+    model = read_config(directory / "config.json")
+
+    if recipe.data is None:
+        raise ConfigError(
+            "there are no rows to answer", hint="name a recipe, or set data.train.name to a task or a file"
+        )
+    report(Doing(what="reading rows", limit=("patience.step_s", recipe.patience.step_s)))
+    config = recipe.data
+    data = load_data(config, given.tables)
+    rows = (data.held_out or data.train)[: recipe.evaluation.max_rows]
+    recipe = _settled(recipe, data)
+    if is_judged:
+        _check_rewards(recipe, rows, report, given)
+
+    report(Doing(what="tokenizing the rows"))
+    tokenizer, layout = load_tokenizer(directory), LiveLayout(root=target)
+    prompts = PromptTable(
+        train=(),
+        held_out=tokenize_rows(rows, tokenizer, config).prompts,
+        stop_tokens=tuple(sorted(load_eos_ids(directory))),
+    )
+    prompts.write(layout.prompts)
+    layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
+
+    devices = _devices(recipe)
+    # An engine's workspace depends on them, and it is sized here.
+    torch.set_num_threads(devices.instance_threads)
+    longest = max(len(prompt.token_ids) for prompt in prompts.held_out)
+    sized = RunMemory(recipe, model, devices, tuple(memory_limits(recipe, devices)), longest).add_engines()
+    setup = RunSetup(
+        recipe=recipe,
+        run_directory=str(target),
+        model_directory=str(directory),
+        engine=sized.config,
+        devices=devices,
+    )
+    check_lengths(prompts, setup)
+    report(Doing(what="reading the model"))
+    _publish(directory, setup, layout.versions)
+    return setup
+
+
+def _settled(recipe: Recipe, data: Data) -> Recipe:
+    """The recipe with the task's rewards and length where it was silent, and nothing of training."""
+    task = data.task
+    max_new_tokens = recipe.response.max_new_tokens or (task.max_new_tokens if task is not None else None)
+    if max_new_tokens is None:
+        raise ConfigError(
+            "nothing says how long a response may be", hint="set response.max_new_tokens=256, say"
+        )
+    return replace(
+        recipe,
+        rewards=recipe.rewards or (task.rewards if task is not None else ()),
+        response=replace(recipe.response, max_new_tokens=max_new_tokens),
+        batch=Batch(groups=1, group_size=2),
+        control=Control(schedule="sync", max_staleness=0),
+    )
+
+
+def _check_rewards(recipe: Recipe, rows: Sequence[Row], report: Report, given: Given) -> None:
+    if not recipe.rewards:
+        raise ConfigError(
+            "nothing judges the rows",
+            hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
+        )
+    check_functions(recipe, list(rows), report, given.objects)
+
+
+def _devices(recipe: Recipe) -> DeviceLayout:
+    """One instance on all cores, or one on each GPU."""
+    asked = recipe.devices
+    found = gpus() if asked.kind != "cpu" else []
+    if asked.kind == "cuda" and not found:
+        raise ConfigError(
+            "devices.kind is cuda, but torch sees no GPU here",
+            hint="`dora doctor` says why; or set devices.kind=cpu",
+        )
+    if not found:
+        return DeviceLayout(instances=1, instance_threads=asked.instance_threads or num_cores())
+    return DeviceLayout(
+        instances=asked.instances or len(found),
+        instance_device="cuda",
+        num_gpus=len(found),
+        trainer_device="cuda:0",
+        instance_threads=asked.instance_threads or 1,
+    )
+
+
+def _publish(directory: Path, setup: RunSetup, store: Path) -> None:
+    dtype = getattr(torch, setup.recipe.trainer.serving_dtype)
+    decoder = load_decoder(directory, dtype=dtype)
+    tensors = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
+    with Store(store) as publishing:
+        publishing.publish(0, tensors)
