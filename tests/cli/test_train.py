@@ -84,7 +84,7 @@ def check(called: Any, message: str, hint: str = "") -> None:
         (["recipe.yaml", "--set", "rewards=[]"], "nothing judges the rows", "reward function"),
         (["recipe.yaml", "--set", "max_new_tokens=null"], "how long a response may be", "max_new_tokens"),
         (["recipe.yaml", "--set", "max_new_tokens=5000"], "the model has 2048", "max_new_tokens"),
-        (["recipe.yaml", "--set", "memory_gib=0.1"], "needs about", "lora"),
+        (["recipe.yaml", "--set", "memory_gib=0.1"], "needs about", "fits with devices.memory_gib=null ("),
         (["recipe.yaml", "--set", "evaluation.every=2"], "no rows are held out", "held_out_share"),
         (["recipe.yaml", "--set", "algorithm=gropo"], "unknown algorithm 'gropo'", "'grpo'"),
         (["recipe.yaml", "--set", "devices.kind=cuda"], "no GPU", "dora doctor"),
@@ -188,7 +188,8 @@ def test_too_little_memory_for_the_engine_is_said_with_figures(dora: Dora, proje
     # Enough for the trainer, not for all the versions of the engine.
     gib = (used - 0.9 * engine) / 0.9 / 2**30
     called = dora("train", "recipe.yaml", "--set", f"memory_gib={gib}", *large)
-    check(called, "GiB are left for it", "max_staleness")
+    check(called, "GiB are left for it", "it fits with engine.step_tokens=512 (")
+    assert "devices.memory_gib=null (" in called.err
 
 
 def test_a_cache_that_cannot_be_written_is_named(
@@ -409,7 +410,7 @@ def test_a_gpu_that_others_use_has_only_what_is_free(project: Path, monkeypatch:
     size = 40 * 2**30
     plan = planned_on(monkeypatch, Gpu(name="some", memory_bytes=size, free_bytes=size // 2))
     assert plan.places[0].num_bytes == int(0.9 * size // 2)
-    for free_bytes, words in ((2**22, "on cuda:0, which has 0.0 GiB to use"), (2**26, "GiB are left for it")):
+    for free_bytes, words in ((2**20, "on cuda:0, which has 0.0 GiB to use"), (2**26, "GiB are left for it")):
         with pytest.raises(ConfigError, match=f"{words}, as others use (39.9|40.0) of the 40.0 GiB there"):
             planned_on(monkeypatch, Gpu(name="some", memory_bytes=size, free_bytes=free_bytes))
 
@@ -420,7 +421,7 @@ def test_a_machine_that_others_use_has_only_what_is_free(
     monkeypatch.setattr(planner, "memory_bytes", lambda: 64 * 2**30)
     monkeypatch.setattr(planner, "free_memory_bytes", lambda: 2**27)
     free = ("--set", "devices.memory_gib=null")
-    check(dora("train", "recipe.yaml", *free), "as others use 63.9 of the 64.0 GiB there", "lora")
+    check(dora("train", "recipe.yaml", *free), "as others use 63.9 of the 64.0 GiB there", "smaller model")
     assert dora("train", "recipe.yaml", "--dry-run").exit_code == 0, "what is asked for is taken at its word"
 
 
@@ -448,6 +449,7 @@ def test_requests_on_their_way_take_no_more_of_the_host_than_is_free(
         "devices.trainer_ranks=1",
         "devices.instances=2",
         "cluster.slots=512",
+        "batch.groups=512",
         "response.max_new_tokens=400",
     )
 
@@ -471,7 +473,7 @@ def test_every_slot_can_be_used_by_the_longest_sequence(
 ) -> None:
     """By the engine's count, which is of whole blocks, and by control's rule for one more request."""
     gpus = [Gpu(name="some", memory_bytes=40 * 2**30)] * num_gpus
-    kind = () if gpus else ("devices.kind=cpu",)
+    kind = ("batch.groups=64",) if gpus else ("batch.groups=64", "devices.kind=cpu")
     plan = planned_on(monkeypatch, *gpus, sets=(*kind, *sets))
     limits = plan.setup.engine.limits
     sequence = limits.blocks_for(limits.max_positions) * limits.block_size

@@ -1,6 +1,8 @@
 """`dora init`: a directory with a recipe and a reward function that work as they are."""
 
 import json
+import random
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -9,35 +11,38 @@ import typer
 from dora_rl.core.errors import UserError
 
 _RECIPE = """\
-# Write the letters that follow a letter, judged by rewards.py.
+# Write the alphabet backwards, from one letter down to another, judged by rewards.py: `h<d:` wants `hgfed`.
 #
-#   dora train recipe.yaml              run it
+#   dora train recipe.yaml              run it: about a minute on two CPU cores
 #   dora train recipe.yaml --dry-run    what it resolves to, and what it will need
 #   dora report runs/recipe-1           what came of it
 #
 # Everything left out has a default; --set key=value changes one value for one run.
 model: tiny                             # or a directory in Hugging Face format, or smollm2
-steps: 30                               # train steps
-batch: {groups: 8, group_size: 16}      # prompts of a step, and responses to each
+steps: 120                              # train steps
+batch: {groups: 32, group_size: 8}      # prompts of a step, and responses to each
 
 data:
   train: {name: rows.jsonl}             # rows with a `prompt`, and columns for the reward
-  held_out_share: 0.1                   # for evaluation
+  held_out: {name: held_out.jsonl}      # other rows, for evaluation: these pairs of letters are never trained on
 rewards:
-  - {function: rewards.py:lower_case, weight: 0.5}
-  - {function: rewards.py:right_letters, weight: 1.0}
+  - {function: rewards.py:right, weight: 1.0}
+  - {function: rewards.py:close, weight: 0.5}
 
-response: {max_new_tokens: 10}
+# `tiny` has random weights, so it is first shown the rows' column `demonstration`: answers of a sloppy teacher, of
+# which few are right. The rewards teach the rest. A model that can already read has no need of this line.
+warm_start: {steps: 300, update_rows: 32, rate: 3e-3}
+
+response: {max_new_tokens: 16}
 sampling: {temperature: 1.0}
 algorithm: grpo                         # or dapo, rloo, gspo, ...: `docs/recipes.md`
-optimizer: {learning_rate: 5e-3}
-trainer: {serving_dtype: float32, micro_batch_tokens: 4096}
+optimizer: {learning_rate: 1e-3, beta2: 0.99}
+trainer: {serving_dtype: float32}
 
 control: {max_staleness: 2}             # how many versions old a trained response may be at most
-cluster: {slots: 64}                    # responses generated at once
-scoring: {processes: 1}
-evaluation: {every: 10}
-checkpoints: {every: 10}
+scoring: {processes: 1}                 # processes that judge
+evaluation: {every: 20, greedy: false}
+checkpoints: {every: 60}
 """
 
 _REWARDS = '''\
@@ -48,28 +53,23 @@ name, here `solution`. None says that a reward does not apply.
 """
 
 
-def lower_case(completions, **columns):
-    """The share of lower-case letters: easy, and a first step towards the right ones."""
-    return [sum("a" <= letter <= "z" for letter in text) / max(1, len(text)) for text in completions]
+def right(completions, solution, **columns):
+    """1 for exactly the solution, else 0."""
+    return [float(given == wanted) for given, wanted in zip(completions, solution, strict=True)]
 
 
-def right_letters(completions, solution, **columns):
-    """The share of the solution that the completion begins with; 1 needs the end in the right place too."""
-    return [_score(given, wanted) for given, wanted in zip(completions, solution, strict=True)]
+def close(completions, solution, **columns):
+    """The share of places with the right letter; too long an answer has wrong ones at its end."""
+    return [_agreement(given, wanted) for given, wanted in zip(completions, solution, strict=True)]
 
 
-def _score(given, wanted):
-    if given == wanted:
-        return 1.0
-    right = 0
-    for a, b in zip(given, wanted):
-        if a != b:
-            break
-        right += 1
-    return 0.9 * right / len(wanted)
+def _agreement(given, wanted):
+    same = sum(a == b for a, b in zip(given, wanted))
+    return same / max(len(given), len(wanted))
 '''
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_LONGEST, _NUM_ROWS, _SLOPPINESS = 11, 1500, 0.3
 
 
 def init(
@@ -77,7 +77,7 @@ def init(
 ) -> None:
     """Write a starter recipe, a reward function and some rows; `dora train DIR/recipe.yaml` runs them."""
     _write_starter(directory)
-    typer.echo(f"wrote recipe.yaml, rewards.py and rows.jsonl into {directory}")
+    typer.echo(f"wrote {', '.join(_FILES)} into {directory}")
     typer.echo(f"next: dora train {directory / 'recipe.yaml'}")
 
 
@@ -87,15 +87,57 @@ def _write_starter(directory: Path) -> None:
         raise UserError(f"{directory} exists and is not empty", hint="choose another directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "recipe.yaml").write_text(_RECIPE, encoding="utf-8")
-        (directory / "rewards.py").write_text(_REWARDS, encoding="utf-8")
-        (directory / "rows.jsonl").write_text(_rows(), encoding="utf-8")
+        for name, make in _FILES.items():
+            (directory / name).write_text(make(), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {directory}: {error.strerror}", hint="choose another place") from error
 
 
-def _rows() -> str:
-    """The starter's rows: a letter such as `c:`, to be completed by the six that follow."""
-    starts = range(len(_LETTERS) - 6)
-    rows = [{"prompt": f"{_LETTERS[at]}:", "solution": _LETTERS[at + 1 : at + 7]} for at in starts]
+def _train_rows() -> str:
+    """Rows to train on: pairs of letters, often the same one, each time with another demonstration."""
+    rng = random.Random("starter")
+    pairs = [pair for pair in _pairs() if not _is_held_out(*pair)]
+    return _lines(_row(*rng.choice(pairs), rng) for _ in range(_NUM_ROWS))
+
+
+def _held_out_rows() -> str:
+    """Rows for evaluation: the pairs of letters that no row to train on has, each once."""
+    rng = random.Random("starter, held out")
+    return _lines(_row(*pair, rng) for pair in _pairs() if _is_held_out(*pair))
+
+
+def _pairs() -> Iterator[tuple[int, int]]:
+    """Every pair of a letter and one further down, by their places in the alphabet."""
+    for first in range(1, len(_LETTERS)):
+        for last in range(max(0, first - _LONGEST), first):
+            yield first, last
+
+
+def _is_held_out(first: int, last: int) -> bool:
+    return (7 * first + 3 * last * last + 5 * first * last) % 5 == 0
+
+
+def _row(first: int, last: int, rng: random.Random) -> dict[str, str]:
+    place, shown = first, [first]
+    while place > last:
+        # The teacher is sloppy: now and then it repeats a letter or leaves one out.
+        step = rng.choice((0, 2)) if rng.random() < _SLOPPINESS else 1
+        place = max(last, place - step)
+        shown.append(place)
+    return {
+        "prompt": f"{_LETTERS[first]}<{_LETTERS[last]}:",
+        "solution": _LETTERS[last : first + 1][::-1],
+        "demonstration": "".join(_LETTERS[each] for each in shown),
+    }
+
+
+def _lines(rows: Iterable[dict[str, str]]) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+_FILES: dict[str, Callable[[], str]] = {
+    "recipe.yaml": lambda: _RECIPE,
+    "rewards.py": lambda: _REWARDS,
+    "rows.jsonl": _train_rows,
+    "held_out.jsonl": _held_out_rows,
+}

@@ -3,6 +3,7 @@
     DoraError              a failure with a message and, where one exists, a way out
     └── UserError          the input is wrong; exit code 2
         ├── ConfigError    a recipe or an override is wrong
+        │   └── NoRoom     what a recipe asks for needs more memory than there is
         └── ModelError     a model directory is wrong, or of a kind that is not supported
 
 The command line turns a DoraError into `error: ...` and `hint: ...`; anything else is a bug and keeps its
@@ -49,6 +50,10 @@ class UserError(DoraError):
 
 class ConfigError(UserError):
     """A recipe, or an override of it, breaks a rule."""
+
+
+class NoRoom(ConfigError):
+    """What a recipe asks for does not fit into memory; whoever plans the run knows what would."""
 
 
 class ModelError(UserError):

@@ -251,7 +251,7 @@ class EngineKind(Protocol):
     """A way to make engines, chosen by `engine.kind` in the recipe."""
 
     def size(self, demand: EngineDemand) -> EngineSize:
-        """Size an engine, in the process that prepares the run; a ConfigError if none fits."""
+        """Size an engine, in the process that prepares the run; a NoRoom error if none fits."""
         ...
 
     def open(self, opening: EngineOpening) -> Engine:

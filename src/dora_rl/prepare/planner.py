@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from dora_rl.core.errors import ConfigError
+from dora_rl.core.errors import ConfigError, NoRoom
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.trainer_config import MICRO_BATCH_TOKENS
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt, tokenize_rows
 from dora_rl.model.hub_config import read_config
@@ -40,6 +41,7 @@ from dora_rl.prepare.model_directory import model_directory
 from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
+from dora_rl.prepare.ways_to_fit import LEAST_PASS_TOKENS, how_to_fit
 from dora_rl.run.prompt_table import PromptTable, check_lengths
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
@@ -106,45 +108,61 @@ class RunPlanner:
         self._recipe = completed(judged, data.task, self._prompts)
 
     def plan(self) -> RunPlan:
-        """The plan on the best placement that has room; where none has, an error about the best one."""
-        recipe, model, prompts = self._recipe, self._model, self._prompts
-        found = gpus() if recipe.devices.kind != "cpu" else []
+        """The plan on the best placement that has room; where none has, an error about the best one.
+
+        Its hint names changes of the recipe that were tried and make it fit.
+        """
+        try:
+            return self._planned(self._recipe)[0]
+        except NoRoom as error:
+            error.hint = how_to_fit(self._recipe, self._figures, num_gpus=len(gpus()))
+            raise
+
+    def _figures(self, recipe: Recipe) -> str | None:
+        try:
+            return self._planned(recipe)[1].figures()
+        except ConfigError:
+            return None
+
+    def _planned(self, asked: Recipe) -> tuple[RunPlan, RunMemory]:
+        prompts, found = self._prompts, gpus() if asked.devices.kind != "cpu" else []
         longest = max(len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out))
-        failure: ConfigError | None = None
-        for devices in placements(recipe, model, found, num_cores()):
-            limits = tuple(memory_limits(recipe, devices))
-            try:
-                ledger = RunMemory(recipe, model, devices, limits, longest)
-                ledger.add_processes(self._process_bytes)
-                ledger.add_trainer()
-                sized = ledger.add_engines()
-                ledger.check_host()
+        num_rows, num_held_out = len(prompts.train), len(prompts.held_out)
+        failure: NoRoom | None = None
+        for devices in placements(asked, self._model, found, num_cores()):
+            limits = tuple(memory_limits(asked, devices))
+            for recipe in _with_passes(asked):
+                ledger = RunMemory(recipe, self._model, devices, limits, longest)
+                try:
+                    engine = ledger.counted(self._process_bytes)
+                except NoRoom as error:
+                    # Smaller passes, or the next best placement, may need less memory.
+                    failure = failure or error
+                    continue
                 setup = RunSetup(
                     recipe=placed(recipe, devices),
                     run_directory=self._run_directory,
                     model_directory=str(self._directory),
-                    engine=sized.config,
+                    engine=engine,
                     devices=devices,
                 )
                 check_lengths(prompts, setup)
-            except ConfigError as error:
-                # The next best may need less memory.
-                failure = failure or error
-                continue
-            num_rows, num_held_out = len(prompts.train), len(prompts.held_out)
-            return RunPlan(
-                setup=setup,
-                num_parameters=num_parameters(model),
-                num_rows=num_rows,
-                num_held_out=num_held_out,
-                num_overlong=prompts.num_overlong,
-                num_overlong_held_out=prompts.num_overlong_held_out,
-                longest_prompt_tokens=longest,
-                places=limits,
-                memory=tuple(ledger.entries),
-                disk=tuple(disk_entries(model, recipe, ledger.sequence_tokens, num_rows + num_held_out)),
-                free_disk_bytes=free_disk_bytes(Path(self._run_directory).absolute()),
-            )
+                plan = RunPlan(
+                    setup=setup,
+                    num_parameters=num_parameters(self._model),
+                    num_rows=num_rows,
+                    num_held_out=num_held_out,
+                    num_overlong=prompts.num_overlong,
+                    num_overlong_held_out=prompts.num_overlong_held_out,
+                    longest_prompt_tokens=longest,
+                    places=limits,
+                    memory=tuple(ledger.entries),
+                    disk=tuple(
+                        disk_entries(self._model, recipe, ledger.sequence_tokens, num_rows + num_held_out)
+                    ),
+                    free_disk_bytes=free_disk_bytes(Path(self._run_directory).absolute()),
+                )
+                return plan, ledger
         assert failure is not None, "there is always a placement"
         raise failure
 
@@ -169,6 +187,17 @@ class RunPlanner:
         started = warm_started(decoder, shown, recipe.warm_start, seed=recipe.seed, done=done)
         save_decoder(started, layout.initial_model)
         save_tokenizer(tokenizer, layout.initial_model)
+
+
+def _with_passes(recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe with the size of a pass that it asks for, else with smaller and smaller ones."""
+    if recipe.trainer.micro_batch_tokens is not None:
+        yield recipe
+        return
+    tokens = MICRO_BATCH_TOKENS
+    while tokens >= LEAST_PASS_TOKENS:
+        yield replace(recipe, trainer=replace(recipe.trainer, micro_batch_tokens=tokens))
+        tokens //= 2
 
 
 def _answer(prompt: TokenizedPrompt, tokenizer: Any) -> tuple[int, ...]:

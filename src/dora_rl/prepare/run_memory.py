@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from dora_rl.core.errors import ConfigError
+from dora_rl.core.errors import NoRoom
 from dora_rl.core.recipe import Recipe
+from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.kinds import load_kind
 from dora_rl.engines.protocol import EngineDemand, EngineSize
 from dora_rl.model.config import ModelConfig
@@ -38,9 +39,24 @@ class RunMemory:
         self.entries: list[LedgerEntry] = []
 
     @property
+    def pass_tokens(self) -> int:
+        """The most tokens that the trainer puts through the model at once: an update holds no more."""
+        batch = self._recipe.batch
+        update = -(-batch.groups // batch.updates) * batch.group_size * self.sequence_tokens
+        return max(self.sequence_tokens, min(self._trainer.micro_batch_tokens, update))
+
+    @property
     def sequence_tokens(self) -> int:
         """Tokens of the longest sequence there may be: the longest prompt and a full response."""
         return self._longest_prompt_tokens + self._max_new_tokens
+
+    def counted(self, process_bytes: int) -> EngineConfig:
+        """Count everything, and size the engines for what is left; a NoRoom error where it does not fit."""
+        self.add_processes(process_bytes)
+        self.add_trainer()
+        sized = self.add_engines()
+        self.check_host()
+        return sized.config
 
     def add_processes(self, process_bytes: int) -> None:
         """Count the memory of Python and torch themselves, in every process."""
@@ -48,7 +64,7 @@ class RunMemory:
         self._add(self._host, f"{count} processes with torch", count * process_bytes, is_estimate=True)
 
     def add_trainer(self) -> None:
-        """Count the memory of every trainer rank on its device; a ConfigError where one has no room."""
+        """Count the memory of every trainer rank on its device; a NoRoom error where one has no room."""
         ranks = self._devices.trainer_ranks
         for rank in range(ranks):
             self._add_rank(rank, "trainer" if ranks == 1 else f"trainer rank {rank}")
@@ -64,7 +80,7 @@ class RunMemory:
         for what, size, is_estimate in trainer_bytes(
             self._model,
             self._trainer,
-            longest_tokens=self.sequence_tokens,
+            pass_tokens=self.pass_tokens,
             rank=rank,
             ranks=self._devices.trainer_ranks,
         ):
@@ -74,12 +90,9 @@ class RunMemory:
     def _check_trainer(self, place_name: str) -> None:
         if self._free(place_name) < 0:
             place = self._limits[place_name]
-            raise ConfigError(
+            raise NoRoom(
                 f"training {self._recipe.model} needs about {self._used(place_name) / _GIB:.1f} GiB on "
-                f"{place_name}, which has {place.num_bytes / _GIB:.1f} GiB to use{place.note}",
-                hint="set trainer.lora.rank=16, trainer.gradient_checkpointing=true or a smaller "
-                "trainer.micro_batch_tokens, raise devices.trainer_ranks where there are GPUs for them, "
-                "or use a smaller model",
+                f"{place_name}, which has {place.num_bytes / _GIB:.1f} GiB to use{place.note}"
             )
 
     def add_engines(self) -> EngineSize:
@@ -112,13 +125,17 @@ class RunMemory:
         if self._host == "host" and self._free("host") < 0:
             copies = sum(entry.num_bytes for entry in self.entries if entry.what.endswith(_COPY))
             place = self._limits["host"]
-            raise ConfigError(
+            raise NoRoom(
                 f"the run needs about {self._used('host') / _GIB:.1f} GiB of the host's memory, "
                 f"{copies / _GIB:.1f} GiB of it for checkpoints; "
-                f"{place.num_bytes / _GIB:.1f} GiB are to be had{place.note}",
-                hint="set trainer.lora.rank=16, lower engine.host_kv_tokens or devices.instances, "
-                "or use a smaller model",
+                f"{place.num_bytes / _GIB:.1f} GiB are to be had{place.note}"
             )
+
+    def figures(self) -> str:
+        """The fullest device in words: `3.1 of 21.2 GiB`."""
+        name, limit = max(self._limits.items(), key=lambda each: self._used(each[0]) / each[1].num_bytes)
+        where = "" if len(self._limits) == 1 else f" on {name}"
+        return f"{self._used(name) / _GIB:.1f} of {limit.num_bytes / _GIB:.1f} GiB{where}"
 
     def _add(self, place_name: str, what: str, size: int, *, is_estimate: bool = False) -> None:
         self.entries.append(LedgerEntry(place=place_name, what=what, num_bytes=size, is_estimate=is_estimate))

@@ -31,9 +31,12 @@ def num_trained(model: ModelConfig, config: TrainerConfig) -> int:
 
 
 def trainer_bytes(
-    model: ModelConfig, config: TrainerConfig, *, longest_tokens: int, rank: int = 0, ranks: int = 1
+    model: ModelConfig, config: TrainerConfig, *, pass_tokens: int, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[str, int, bool]]:
-    """What a rank of the trainer holds: each part, its bytes, and whether that is an estimate."""
+    """What a rank of the trainer holds: each part, its bytes, and whether that is an estimate.
+
+    `pass_tokens` are the most tokens that may go through the model at once.
+    """
     is_sharded = ranks > 1 and config.lora is None
     yield from _sharded_bytes(model, config, ranks) if is_sharded else _own_bytes(model, config)
     version = item_bytes(config) * num_parameters(model)
@@ -45,7 +48,7 @@ def trainer_bytes(
         if is_sharded:
             yield "version to publish", version, False
         yield "last published version", version, False
-    yield "activations", activation_bytes(model, config, longest_tokens), True
+    yield "activations", activation_bytes(model, config, pass_tokens), True
 
 
 def checkpoint_bytes(model: ModelConfig, config: TrainerConfig) -> int:
@@ -91,9 +94,9 @@ def _gathered_bytes(model: ModelConfig, config: TrainerConfig) -> int:
     return (item_bytes(config) + _FLOAT) * (rest + 2 * max(units.values()))
 
 
-def activation_bytes(model: ModelConfig, config: TrainerConfig, longest_tokens: int) -> int:
+def activation_bytes(model: ModelConfig, config: TrainerConfig, tokens: int) -> int:
     """Bytes of one micro-batch: what layers keep for backward, and a block of logits with its gradient."""
-    tokens, item = max(config.micro_batch_tokens, longest_tokens), item_bytes(config)
+    item = item_bytes(config)
     inner = (
         model.experts.num_active * model.experts.intermediate_size
         if model.experts

@@ -126,12 +126,15 @@ class RunSetup(Record, frozen=True):
 
 def trainer_config(recipe: Recipe) -> TrainerConfig:
     """A trainer as a completed recipe describes it: its own section and what others say about it."""
+    settings = _fields(recipe.trainer)
+    if recipe.trainer.micro_batch_tokens is None:
+        del settings["micro_batch_tokens"]
     return TrainerConfig(
         algorithm=recipe.algorithm,
         optimizer=recipe.optimizer,
         updates=recipe.batch.updates,
         seed=recipe.seed,
-        **_fields(recipe.trainer),
+        **settings,
     )
 
 

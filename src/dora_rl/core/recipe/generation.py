@@ -59,8 +59,8 @@ class EngineSettings(Section, frozen=True):
     kind: str = "native"
     """The engine: `native`, or one of your own, `module:object` or `file.py:object`."""
     kv_tokens: Positive | None = None
-    """Tokens of KV; left out, every slot has room for the longest sequence, in whole blocks and with what
-    control keeps free, memory permitting."""
+    """Tokens of KV; left out, every slot that the run can fill has room for the longest sequence, in whole
+    blocks and with what control keeps free, memory permitting."""
     host_kv_tokens: Count | None = None
     """Tokens of KV that may wait in host memory, without which they are computed again; left out, a quarter
     of the KV where requests can move between instances, else none."""

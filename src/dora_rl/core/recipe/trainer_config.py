@@ -96,11 +96,16 @@ class GapConfig(Record, frozen=True):
     """Largest growth of the gap against its own running level without a warning."""
 
 
+MICRO_BATCH_TOKENS = 16_384
+"""Tokens of one forward and backward pass where nobody says otherwise and memory has room for them."""
+
+
 class TrainerSettings(Record, frozen=True):
     """How the trainer computes: memory, precision, kernels, what is trained."""
 
-    micro_batch_tokens: Positive = 16_384
-    """Most tokens of one forward and backward pass; a longer trajectory has one to itself."""
+    micro_batch_tokens: Positive | None = None
+    """Most tokens of one forward and backward pass; a longer trajectory has one to itself. Left out, 16,384,
+    or fewer where memory has no room for so many."""
     serving_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Precision of a published version, and of the weights the forward pass multiplies with."""
     gradient_checkpointing: bool = False
@@ -125,6 +130,8 @@ class TrainerSettings(Record, frozen=True):
 class TrainerConfig(TrainerSettings, frozen=True):
     """All that a trainer is given but for its model and devices, gathered from the recipe."""
 
+    micro_batch_tokens: Positive = MICRO_BATCH_TOKENS
+    """Most tokens of one forward and backward pass; a longer trajectory has one to itself."""
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     updates: Positive = 1

@@ -4,7 +4,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from dora_rl.core.errors import ConfigError
+from dora_rl.core.errors import ConfigError, NoRoom
 from dora_rl.core.instance_spec import GROWTH_TOKENS
 from dora_rl.core.recipe import Recipe
 from dora_rl.engines.config import EngineConfig, Limits
@@ -21,7 +21,7 @@ _SPARE = 1.02
 
 
 def size_engine(demand: EngineDemand) -> EngineSize:
-    """Size the engine of one instance; a ConfigError where nothing would fit.
+    """Size the engine of one instance; a NoRoom error where nothing would fit.
 
     Where the host's memory is apart, no more of it is taken than is free.
     """
@@ -35,6 +35,11 @@ def size_engine(demand: EngineDemand) -> EngineSize:
     # One block is the engine's own: what idle rows write to.
     num_blocks = min(_wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
     least = config.limits.blocks_for(positions)
+    if (asked := recipe.engine.kv_tokens) is not None and config.limits.blocks_for(asked) < least:
+        raise ConfigError(
+            f"engine.kv_tokens = {asked} hold no sequence of {positions} tokens, prompt and response",
+            hint=f"set it to {least * config.limits.block_size} at least, or leave it out",
+        )
     if num_blocks < least:
         needed = versions + workspace + (least + 1) * block
         raise _too_little(needed, free_bytes, config.max_versions, demand.note)
@@ -42,8 +47,8 @@ def size_engine(demand: EngineDemand) -> EngineSize:
     moving = num_blocks // 4 if demand.num_instances > 1 else 0
     if free_host_bytes is not None:
         moving = min(moving, max(0, free_host_bytes) // block)
-    asked = recipe.engine.host_kv_tokens
-    num_host_blocks = moving if asked is None else asked // config.limits.block_size
+    host_tokens = recipe.engine.host_kv_tokens
+    num_host_blocks = moving if host_tokens is None else host_tokens // config.limits.block_size
     limits = replace(config.limits, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
     kv = (num_blocks + 1) * block
     engine = replace(
@@ -80,7 +85,7 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
 
 
 def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
-    """KV blocks asked for, else those of the longest sequence in every slot, as the engine gives them.
+    """KV blocks asked for, else those of the longest sequence in every slot that can be in use.
 
     Control starts a request only where all that run may grow below its watermark, and counts the copies of
     prompts' last blocks that are kept for their groups.
@@ -88,8 +93,11 @@ def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
     if recipe.engine.kv_tokens is not None:
         return limits.blocks_for(recipe.engine.kv_tokens)
     slot = limits.blocks_for(limits.max_positions) * limits.block_size + GROWTH_TOKENS
-    prompts = (recipe.control.max_staleness + 1) * recipe.batch.groups * limits.block_size
-    return limits.blocks_for(ceil((limits.max_running * slot + prompts) / recipe.control.kv_watermark))
+    groups = (recipe.control.max_staleness + 1) * recipe.batch.groups + recipe.control.redundant_groups
+    evaluated = ceil(recipe.control.evaluation_share * limits.max_running) if recipe.evaluation.every else 0
+    running = min(limits.max_running, groups * recipe.batch.group_size + evaluated)
+    prompts = groups * limits.block_size
+    return limits.blocks_for(ceil((running * slot + prompts) / recipe.control.kv_watermark))
 
 
 def max_versions(recipe: Recipe) -> int:
@@ -122,9 +130,8 @@ def _backend(device: str) -> Backend:
     return CUDA
 
 
-def _too_little(needed: int, free: int, num_versions: int, note: str) -> ConfigError:
-    return ConfigError(
+def _too_little(needed: int, free: int, num_versions: int, note: str) -> NoRoom:
+    return NoRoom(
         f"an engine with {num_versions} versions and one sequence of the greatest length needs "
-        f"{needed / _GIB:.2f} GiB; {max(0, free) / _GIB:.2f} GiB are left for it{note}",
-        hint="lower control.max_staleness, response.max_new_tokens or cluster.slots, or use a smaller model",
+        f"{needed / _GIB:.2f} GiB; {max(0, free) / _GIB:.2f} GiB are left for it{note}"
     )
