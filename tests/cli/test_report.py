@@ -96,10 +96,24 @@ def test_init_writes_a_recipe_that_resolves_and_a_reward_that_scores(dora: Dora,
     assert recipe.data.train.name == str(tmp_path / "new" / "rows.jsonl")
     namespace: dict[str, Any] = {}
     exec((tmp_path / "new" / "rewards.py").read_text(), namespace)
-    score = namespace["right_letters"]
-    assert score(completions=["bcd", "bcdx", "x", "b"], solution=["bcd"] * 4) == pytest.approx(
-        [1, 0.9, 0, 0.3]
+    given, wanted = ["fed", "fedc", "x", "fe"], ["fed"] * 4
+    assert namespace["right"](completions=given, solution=wanted) == [1, 0, 0, 0]
+    assert namespace["close"](completions=given, solution=wanted) == pytest.approx([1, 0.75, 0, 2 / 3])
+
+
+def test_the_starter_holds_out_what_it_never_trains_on(dora: Dora, tmp_path: Path) -> None:
+    dora("init", tmp_path / "new")
+    train, held_out = (
+        [json.loads(line) for line in (tmp_path / "new" / name).read_text().splitlines()]
+        for name in ("rows.jsonl", "held_out.jsonl")
     )
+    assert not {row["prompt"] for row in train} & {row["prompt"] for row in held_out}
+    assert len(held_out) > 40
+    for row in (*train, *held_out):
+        first, last = row["prompt"][0], row["prompt"][2]
+        assert row["solution"] == "".join(map(chr, range(ord(first), ord(last) - 1, -1)))
+    right = sum(row["demonstration"] == row["solution"] for row in train) / len(train)
+    assert 0.1 < right < 0.5, "the teacher leaves something to learn"
 
 
 def test_init_leaves_what_is_there_alone(dora: Dora, tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ ARCHITECTURES: dict[Family, str] = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
+_MOST = 2**31
+"""Sizes from here on are no sizes but damage."""
+_COPY_AGAIN = "copy config.json again from the model it belongs to"
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
@@ -34,7 +37,7 @@ def read_config(path: Path) -> ModelConfig:
         hint = "a model directory has a config.json, safetensors files and a tokenizer"
         raise ModelError(f"cannot read {path}: {error.strerror}", hint=hint) from error
     except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
+        raise ModelError(f"{path} is not valid JSON: {error}", hint=_COPY_AGAIN) from error
     try:
         return from_published(published)
     except ModelError as error:
@@ -49,8 +52,9 @@ def from_published(published: object) -> ModelConfig:
     try:
         given = msgspec.convert(published, PublishedConfig)
     except msgspec.ValidationError as error:
-        raise ModelError(f"the configuration cannot be read: {error}") from error
+        raise ModelError(f"the configuration cannot be read: {error}", hint=_COPY_AGAIN) from error
     _refuse_unsupported(given)
+    _check_sizes(given)
     return ModelConfig(
         family=family,
         vocab_size=given.vocab_size,
@@ -125,6 +129,33 @@ def _refuse_unsupported(given: PublishedConfig) -> None:
     for feature, is_asked in refused.items():
         if is_asked:
             raise ModelError(f"not supported: {feature}", hint="choose a model that does without")
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+)
+
+
+def _check_sizes(given: PublishedConfig) -> None:
+    for key in _SIZES:
+        value = getattr(given, key)
+        if value is not None and not 1 <= value < _MOST:
+            raise ModelError(f"{key} cannot be {value}", hint=_COPY_AGAIN)
+    for token in as_ids(given.eos_token_id):
+        if not 0 <= token < given.vocab_size:
+            raise ModelError(
+                f"eos_token_id = {token} is no token: vocab_size is {given.vocab_size}", hint=_COPY_AGAIN
+            )
 
 
 def _head_dim(family: Family, given: PublishedConfig) -> int:

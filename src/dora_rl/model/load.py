@@ -14,11 +14,13 @@ from dora_rl.core.errors import ModelError
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.parameter_layout import pieces
-from dora_rl.model.shards import published_tensors
+from dora_rl.model.shards import published_shapes, published_tensors
 
 # Old checkpoints carry the frequencies of their rotary positions; they follow from the configuration.
 _DERIVED_SUFFIX = "rotary_emb.inv_freq"
 _HEAD = "lm_head.weight"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_UNQUANTIZED = "use the unquantized weights"
 _AT_ODDS = "config.json and the weights do not belong together"
 
 
@@ -32,6 +34,27 @@ def load_decoder(
     except ModelError as error:
         raise ModelError(f"cannot load {directory}: {error.message}", hint=error.hint) from error
     return decoder
+
+
+def check_weights(directory: Path) -> None:
+    """Refuse a directory whose weights cannot be loaded, or are not those of its config.json.
+
+    Reads only the heads of the files, so it takes no time and no memory.
+    """
+    config = read_config(directory / "config.json")
+    awaited = {piece.name: piece.shape for piece in pieces(config)}
+    try:
+        for name, shape, dtype in published_shapes(directory):
+            if name in awaited:
+                _check_shape(name, shape, awaited.pop(name))
+                if dtype not in _FLOATS:
+                    raise ModelError(f"tensor '{name}' is quantized ({dtype})", hint=_UNQUANTIZED)
+            elif not (name == _HEAD and config.is_tied) and not name.endswith(_DERIVED_SUFFIX):
+                raise _unexpected(name, shape)
+        if awaited:
+            raise ModelError(_missing(awaited), hint=_AT_ODDS)
+    except ModelError as error:
+        raise ModelError(f"cannot load {directory}: {error.message}", hint=error.hint) from error
 
 
 @torch.no_grad()
@@ -48,7 +71,7 @@ def fill(decoder: Decoder, tensors: Iterable[tuple[str, Tensor]]) -> None:
         elif name == _HEAD and decoder.config.is_tied:
             second_head = tensor
         elif not name.endswith(_DERIVED_SUFFIX):
-            raise ModelError(f"unexpected tensor '{name}' of shape {list(tensor.shape)}", hint=_AT_ODDS)
+            raise _unexpected(name, tuple(tensor.shape))
     if awaited:
         raise ModelError(_missing(awaited), hint=_AT_ODDS)
     if second_head is not None:
@@ -56,10 +79,42 @@ def fill(decoder: Decoder, tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tensor.shape != shape:
-        raise ModelError(f"tensor '{name}' has shape {list(tensor.shape)}, not {list(shape)}", hint=_AT_ODDS)
+    _check_shape(name, tuple(tensor.shape), shape)
     if not tensor.is_floating_point() or tensor.element_size() < 2:
-        raise ModelError(f"tensor '{name}' is quantized ({tensor.dtype})", hint="use the unquantized weights")
+        raise ModelError(f"tensor '{name}' is quantized ({tensor.dtype})", hint=_UNQUANTIZED)
+
+
+def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted:
+        raise ModelError(
+            f"tensor '{name}' has shape {list(found)}, and config.json asks for {list(wanted)} with its "
+            f"{_keys(name)}",
+            hint=_AT_ODDS,
+        )
+
+
+def _keys(tensor: str) -> str:
+    """The keys of config.json from which the shape of a tensor follows."""
+    _, _, module = tensor.rpartition(".")[0].rpartition(".")
+    inner = "moe_intermediate_size" if ".experts." in tensor else "intermediate_size"
+    return {
+        "embed_tokens": "vocab_size and hidden_size",
+        "lm_head": "vocab_size and hidden_size",
+        "q_proj": "num_attention_heads, head_dim and hidden_size",
+        "o_proj": "num_attention_heads, head_dim and hidden_size",
+        "k_proj": "num_key_value_heads, head_dim and hidden_size",
+        "v_proj": "num_key_value_heads, head_dim and hidden_size",
+        "q_norm": "head_dim",
+        "k_norm": "head_dim",
+        "gate": "num_experts and hidden_size",
+        "gate_proj": f"{inner} and hidden_size",
+        "up_proj": f"{inner} and hidden_size",
+        "down_proj": f"{inner} and hidden_size",
+    }.get(module, "hidden_size")
+
+
+def _unexpected(name: str, shape: tuple[int, ...]) -> ModelError:
+    return ModelError(f"unexpected tensor '{name}' of shape {list(shape)}", hint=_AT_ODDS)
 
 
 def _check_tied(decoder: Decoder, head_VH: Tensor) -> None:

@@ -27,6 +27,17 @@ def published_tensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
                 yield name, shard.get_tensor(name)
 
 
+def published_shapes(directory: Path) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """The name, shape and dtype of every tensor of the directory, from the heads of its files."""
+    for path, promised in _promises(directory).items():
+        with _open(path) as shard:
+            for name in promised.difference(shard.keys()):
+                raise ModelError(f"{path} lacks tensor '{name}', which {INDEX} promises", hint=_COPY_AGAIN)
+            for name in sorted(shard.keys()):
+                view = shard.get_slice(name)
+                yield name, tuple(view.get_shape()), view.get_dtype()
+
+
 def _promises(directory: Path) -> dict[Path, set[str]]:
     """The files to read, each with the tensors it must hold; without an index, none is known beforehand."""
     if (directory / INDEX).exists():

@@ -36,8 +36,12 @@ def load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
         )
     try:
         return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"no tokenizer can be loaded from {directory}: {error}", hint=_FROM) from error
+    except Exception as error:
+        # Of a damaged file the library raises whatever comes up, bare Exceptions among it.
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"no tokenizer can be loaded from {directory}: {type(error).__name__}: {reason:.200}", hint=_FROM
+        ) from error
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", directory: Path) -> None:

@@ -21,7 +21,7 @@ from dora_rl.core.recipe.trainer_config import MICRO_BATCH_TOKENS
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt, tokenize_rows
 from dora_rl.model.hub_config import read_config
-from dora_rl.model.load import load_decoder
+from dora_rl.model.load import check_weights, load_decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 from dora_rl.prepare.completion import completed, placed
@@ -71,6 +71,7 @@ class RunPlanner:
         report(Doing(what=f"looking for the model '{recipe.model}'"))
         self._directory = Path(given.model) if given.model is not None else model_directory(recipe)
         self._model = read_config(self._directory / "config.json")
+        check_weights(self._directory)
 
         if recipe.data is None:
             raise ConfigError(
