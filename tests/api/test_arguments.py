@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from dora_rl.api.arguments import Asked
+from dora_rl.api.entry_points import train
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.recipe import Recipe
 
@@ -152,3 +153,74 @@ def test_a_tokenizer_alone_and_a_thing_that_is_no_model_are_refused():
         asked(model="tiny", tokenizer=object())
     with pytest.raises(UserError, match="model is dict"):
         asked(model={"weights": 1})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_generations": 8, "batch": {"group_size": 4}},
+        {"num_generations": 8, "group_size": 4},
+        {"per_device_train_batch_size": 16, "num_generations": 8, "batch": {"groups": 4}},
+        {"max_completion_length": 9, "response": {"max_new_tokens": 8}},
+        {"max_steps": 3, "steps": 4},
+    ],
+)
+def test_two_names_of_one_key_may_not_differ(given):
+    with pytest.raises(ConfigError, match="says") as refused:
+        asked(**given)
+    assert refused.value.hint == "give one of the two"
+
+
+def test_two_names_of_one_key_may_agree():
+    recipe = asked(num_generations=4, batch={"group_size": 4, "groups": 2}).recipe
+    assert (recipe.batch.groups, recipe.batch.group_size) == (2, 4)
+
+
+def test_only_a_recipe_is_given_by_position():
+    with pytest.raises(ConfigError, match="only a recipe") as refused:
+        train("tiny", ROWS)
+    assert "train(model=..., data=..., rewards=[...])" in (refused.value.hint or "")
+    with pytest.raises(ConfigError, match="'tiny' is a model, not a recipe"):
+        train("tiny")
+    with pytest.raises(ConfigError, match="only a recipe"):
+        train(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"on_step": 3}, "on_step is int"),
+        ({"model": "nope"}, "there is no model 'nope'"),
+        ({"data": {"order": "shuffled"}}, "data.train"),
+        ({"steps": "ten"}, "'steps' cannot be 'ten'"),
+    ],
+)
+def test_mistakes_are_told_before_any_process_starts(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class NoLaunch:
+        def start(self, *others):
+            raise AssertionError("a process was started")
+
+    with pytest.raises(UserError, match=message):
+        train("demo", launch=NoLaunch(), progress=False, **given)
+
+
+@pytest.mark.parametrize(
+    ("hint", "note"),
+    [
+        (
+            "it fits with trainer.lora.rank=16 (3 GiB) or with trainer.gradient_checkpointing=true (4 GiB)",
+            'it fits with trainer={"lora": {"rank": 16}} (3 GiB) or with '
+            'trainer={"gradient_checkpointing": True} (4 GiB)',
+        ),
+        ("give a directory, or tiny: --set model=...", "give a directory, or tiny: model=..."),
+        ("set devices.kind=cpu, or --set model=tiny", 'set devices={"kind": "cpu"}, or model="tiny"'),
+        ("set evaluation.every=0.", 'set evaluation={"every": 0}.'),
+        ("train(model=..., data=rows)", "train(model=..., data=rows)"),
+    ],
+)
+def test_a_traceback_shows_a_hint_in_keywords(hint, note):
+    error = ConfigError("wrong", hint=hint)
+    assert error.hint == hint
+    assert error.__notes__ == [f"hint: {note}"]

@@ -122,3 +122,29 @@ def test_a_study_prints_a_table_and_the_paths_of_its_files(
     assert (tmp_path / f"{study}.csv").read_text().count("\n") > 10
     assert (tmp_path / f"{study}.png").read_bytes().startswith(b"\x89PNG")
     assert called.out.split()[-2:] == [str(tmp_path / f"{study}.{kind}") for kind in ("csv", "png")]
+
+
+def test_a_shipped_recipe_is_simulated_by_name_and_says_what_it_assumes(dora: Dora) -> None:
+    called = dora("simulate", "demo", "--steps", 2, "--set", "batch.groups=4")
+    assert called.exit_code == 0, called.err
+    assert "tiny on 8 x H800" in called.out
+    assert "rows are not read" in called.err
+
+
+def test_a_model_directory_has_its_shape_in_its_configuration(dora: Dora, tmp_path: Path) -> None:
+    model = tmp_path / "m dir [x]"
+    model.mkdir()
+    (model / "config.json").write_text(
+        json.dumps({
+            "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 16, "intermediate_size": 192, "vocab_size": 103, "tie_word_embeddings": True,
+        })
+    )  # fmt: skip
+    by_directory = json.loads(dora("simulate", *SMALL, "--json", "--set", f"model='{model}'").out)
+    assert by_directory == json.loads(dora("simulate", *SMALL, "--json", "--set", "model=tiny").out)
+    (tmp_path / "recipe.yaml").write_text("model: 'm dir [x]'\n")
+    called = dora("simulate", tmp_path / "recipe.yaml", *SMALL)
+    assert called.exit_code == 0, called.err
+    assert "m dir [x] on 12 x" in called.out.replace("\n", "")
+    called = dora("simulate", *SMALL, "--set", f"model='{tmp_path / 'none'}'")
+    assert "give a directory with a config.json" in called.err

@@ -65,6 +65,18 @@ def test_more_gpus_are_not_advised_where_there_are_none(result: Result) -> None:
     assert "more instances, on more cores, would help" in advice
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(0.042, "adds 4.2%"), (-0.1, "takes 10.0%"), (0.001, "changes nothing"), (None, "would help")],
+)
+def test_what_was_tried_is_not_advised_against_the_outcome(
+    result: Result, change: float | None, words: str
+) -> None:
+    stalled = replace(result, max_staleness=3, trainer_idle_fraction=0.3, window_stall_s=9.0, starved_s=5.0)
+    tried = {} if change is None else {"max_staleness": change}
+    assert f"a greater max_staleness {words}" in bottleneck(stalled, tried=tried)
+
+
 def test_devices_that_take_turns_have_no_side_that_waits(result: Result) -> None:
     changed = replace(result, elastic_gpus=result.gpus, rollout_gpus=0, trainer_idle_fraction=0.6)
     assert bottleneck(changed).startswith("taking turns")

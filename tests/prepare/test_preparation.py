@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.errors import DoraError, ModelError, UserError
 from dora_rl.core.recipe import Control, Patience, Recipe
 from dora_rl.core.recipe.data import DataConfig, SourceConfig
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.launch.local import LOCAL, LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
+from dora_rl.model.characters import ALPHABET, character_tokenizer
+from dora_rl.model.tiny import save_tiny
+from dora_rl.model.tokenizer import save_tokenizer
 from dora_rl.prepare import planner, preparation
+from dora_rl.prepare.planner import RunPlanner
 from dora_rl.prepare.preparation import Preparation, Tell
 from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import OpenRun
@@ -163,3 +168,12 @@ def test_a_process_that_stands_still_is_noticed_by_its_silence(
     stops = rows_of(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n")
     with pytest.raises(DoraError, match=r"no sign of life for control.silence_s = 2 s while reading"):
         prepare(make_setup(data=stops, control=Control(silence_s=2.0)).recipe)
+
+
+def test_a_tokenizer_of_another_model_is_named(tmp_path: Path, make_setup: MakeSetup) -> None:
+    save_tiny(tmp_path / "model")
+    save_tokenizer(character_tokenizer(ALPHABET + "\u00e9"), tmp_path / "model")
+    rows = rows_of(tmp_path, ROWS.replace("str(i)", "'\u00e9'", 1))
+    recipe = replace(make_setup(data=rows).recipe, model=str(tmp_path / "model"))
+    with pytest.raises(ModelError, match=r"has token \d+; vocab_size in config.json is \d+"):
+        RunPlanner(recipe, str(tmp_path / "run"))

@@ -49,7 +49,15 @@ _OBJECTS = (
 class Asked:
     """What a call asked for: a recipe, and the objects that names in it stand for."""
 
-    def __init__(self, base: Base, given: Mapping[str, Any], name: str | None = None) -> None:
+    def __init__(
+        self, base: Base, given: Mapping[str, Any], name: str | None = None, others: Sequence[Any] = ()
+    ) -> None:
+        """`others` were given by position behind the recipe, where nothing may be."""
+        if others or not isinstance(base, str | Path | Recipe | Mapping | None):
+            raise ConfigError(
+                "only a recipe may be given by position",
+                hint="give model, rows and rewards as keywords: train(model=..., data=..., rewards=[...])",
+            )
         self.objects = UserObjects()
         """Functions that were given instead of named, by label."""
         self.tables: dict[str, Iterable[Any]] = {}
@@ -76,6 +84,7 @@ class Asked:
         else:
             self.model = LoadedModel(model, tokenizer)
             values["model"] = f"{OBJECT}model"
+        _refuse_contradictions(settings)
         self.recipe = resolve_recipe(base, values=values)
 
     def _objects_named(self, settings: Mapping[str, Any], weights: Sequence[float] | None) -> Tree:
@@ -179,6 +188,32 @@ class Asked:
         if callable(given) and not isinstance(given, msgspec.Struct):
             return {"kind": "custom", "function": self.objects.add(given, kind=kind)}
         return _plain(given)
+
+
+def _refuse_contradictions(settings: Mapping[str, Any]) -> None:
+    """Refuse an argument of TRL's beside a keyword that gives the same key another value."""
+    for name, value in settings.items():
+        for path, meant in (translated(name, value, settings) or {}).items():
+            for other, given in settings.items():
+                if other != name and (said := _said(other, given, path)) and said[0] != meant:
+                    raise ConfigError(
+                        f"{name} = {value!r} makes {path} {meant!r}, and {other} says {said[0]!r}",
+                        hint="give one of the two",
+                    )
+
+
+def _said(keyword: str, given: Any, path: str) -> tuple[Any] | None:
+    """The value that a keyword of the recipe gives to a key, in a tuple; None where it gives it none."""
+    if f".{path}".endswith(f".{keyword}"):
+        return (given,)
+    section, _, rest = path.partition(".")
+    if keyword == section and isinstance(given, Mapping):
+        for key in rest.split("."):
+            if not isinstance(given, Mapping) or key not in given:
+                return None
+            given = given[key]
+        return (given,)
+    return None
 
 
 def _name(base: Base) -> str:

@@ -31,7 +31,7 @@ Callback = Callable[[Metrics], None]
 
 def train(
     recipe: Base = None,
-    *,
+    *others: Any,
     on_step: Callback | None = None,
     on_evaluation: Callback | None = None,
     on_plan: Callable[[RunPlan], None] | None = None,
@@ -63,7 +63,8 @@ def train(
     Ctrl-C lets the step in progress end, writes a checkpoint and raises Interrupted, a KeyboardInterrupt;
     `resume` goes on. Errors are DoraErrors with a hint.
     """
-    asked, callbacks = Asked(recipe, settings, name), Callbacks(on_step, on_evaluation, on_plan)
+    asked = Asked(recipe, settings, name, others)
+    callbacks = Callbacks(on_step, on_evaluation, on_plan)
     with run_directory(asked.recipe, asked.name) as directory:
         work = NewRun(Run(directory), asked, Teller(progress), launch, callbacks)
         with _interrupts_told(work):
@@ -73,7 +74,7 @@ def train(
 
 def start(
     recipe: Base = None,
-    *,
+    *others: Any,
     on_step: Callback | None = None,
     on_evaluation: Callback | None = None,
     on_plan: Callable[[RunPlan], None] | None = None,
@@ -93,7 +94,8 @@ def start(
     `run.stop()` lets the step in progress end and writes a checkpoint. What ends the run is raised by
     `wait` and by the iteration. Callbacks are called in the run's thread.
     """
-    asked, callbacks = Asked(recipe, settings, name), Callbacks(on_step, on_evaluation, on_plan)
+    asked = Asked(recipe, settings, name, others)
+    callbacks = Callbacks(on_step, on_evaluation, on_plan)
     claim = run_directory(asked.recipe, asked.name)
     return _started(NewRun(Run(claim.__enter__()), asked, Teller(progress), launch, callbacks, claim))
 
@@ -129,7 +131,7 @@ def resume(
 
 def dry_run(
     recipe: Base = None,
-    *,
+    *others: Any,
     name: str | None = None,
     progress: Progress | bool = False,
     launch: Launch = LOCAL,
@@ -140,7 +142,7 @@ def dry_run(
     >>> dry_run("demo").disk_bytes
     48237111
     """
-    asked = Asked(recipe, settings, name)
+    asked = Asked(recipe, settings, name, others)
     with run_directory(asked.recipe, asked.name, is_dry=True) as directory:
         work = NewRun(Run(directory), asked, Teller(progress), launch, Callbacks())
         with closing(work.interrupts):

@@ -21,6 +21,7 @@ from dora_rl.api.objects import UserObjects
 from dora_rl.api.progress import Teller
 from dora_rl.api.run_handle import Run
 from dora_rl.core.decisions import Decision
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published, Tick
 from dora_rl.core.recipe import Recipe
@@ -51,6 +52,11 @@ class Callbacks:
         on_evaluation: Callable[[Metrics], None] | None = None,
         on_plan: Callable[[RunPlan], None] | None = None,
     ) -> None:
+        for name, function in (("on_step", on_step), ("on_evaluation", on_evaluation), ("on_plan", on_plan)):
+            if function is not None and not callable(function):
+                raise ConfigError(
+                    f"{name} is {type(function).__name__}", hint=f"{name} is a function, or None"
+                )
         self._on_step = on_step
         self._on_evaluation = on_evaluation
         self._on_plan = on_plan

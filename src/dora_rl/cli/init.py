@@ -24,13 +24,13 @@ batch: {groups: 32, group_size: 8}      # prompts of a step, and responses to ea
 
 data:
   train: {name: rows.jsonl}             # rows with a `prompt`, and columns for the reward
-  held_out: {name: held_out.jsonl}      # other rows, for evaluation: these pairs of letters are never trained on
+  held_out: {name: held_out.jsonl}      # other rows, for evaluation: these are never trained on
 rewards:
   - {function: rewards.py:right, weight: 1.0}
   - {function: rewards.py:close, weight: 0.5}
 
-# `tiny` has random weights, so it is first shown the rows' column `demonstration`: answers of a sloppy teacher, of
-# which few are right. The rewards teach the rest. A model that can already read has no need of this line.
+# `tiny` has random weights, so it is first shown the column `demonstration`: answers of a sloppy teacher, of
+# which a third is right. The rewards teach the rest. A model that knows its language needs no such line.
 warm_start: {steps: 300, update_rows: 32, rate: 3e-3}
 
 response: {max_new_tokens: 16}

@@ -20,10 +20,15 @@ _OPEN = (
 
 
 def plan(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe in YAML to start from.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe in YAML, or a shipped one's name, to start from.")
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="A named set-up to start from.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="A model the cost models know, such as Qwen2.5-32B.")
+        str | None,
+        typer.Option(
+            help="A model the cost models know, such as Qwen2.5-32B, or a directory with a config.json."
+        ),
     ] = None,
     gpu: Annotated[str | None, typer.Option(help="A GPU they know, such as H100.")] = None,
     gpus: Annotated[int | None, typer.Option(help="How many of them.")] = None,

@@ -51,7 +51,8 @@ def _list_presets(is_asked: bool) -> None:
 def simulate(
     ctx: typer.Context,
     recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe in YAML; what it leaves out has defaults.")
+        Path | None,
+        typer.Argument(help="A recipe in YAML, or a shipped one's name; what it leaves out has defaults."),
     ] = None,
     preset: Annotated[str | None, typer.Option(help="A named set-up to start from.")] = None,
     schedule: Annotated[
@@ -111,6 +112,7 @@ def _simulate_one(
     asked = resolve(preset=preset, file=file, assignments=assignments)
     recipe = complete(asked)
     _say_what_was_chosen(asked, recipe)
+    _say_what_is_imagined(recipe)
     tracker = Tracker()
     logs = [path for path in (log, out and out / "events.jsonl") if path]
     result = _run(recipe, logs, [tracker.watch] if out else [])
@@ -158,6 +160,20 @@ def _say_what_was_chosen(asked: "Recipe", recipe: "Recipe") -> None:
             f"{c.elastic_gpus} generate and train in turn" if c.elastic_gpus else f"{c.rollout_gpus} generate"
         )
         say(f"planner: of {c.gpus} GPUs {place}, in instances of {c.tensor_parallel}")
+
+
+def _say_what_is_imagined(recipe: "Recipe") -> None:
+    """Tell of the lengths that are assumed where a recipe to train on was given, which knows its rows."""
+    from dora_rl.core.recipe import Lognormal, Recipe
+    from dora_rl.observe.terminal import say
+
+    lengths = recipe.task.lengths
+    if recipe.data is not None and recipe.task == Recipe().task and isinstance(lengths, Lognormal):
+        say(
+            f"rows are not read: prompts of {recipe.task.prompt_tokens} and responses of "
+            f"{lengths.median_tokens:g} tokens in the median, up to {lengths.max_tokens}, are assumed "
+            f"(task.prompt_tokens, task.lengths), on {recipe.cluster.gpus} x {recipe.cluster.gpu} (cluster)"
+        )
 
 
 def _run(recipe: "Recipe", logs: Sequence[Path], watchers: Sequence["Watcher"]) -> "Result":

@@ -12,6 +12,7 @@ traceback.
 
 import errno
 import json
+import re
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -33,13 +34,13 @@ class DoraError(Exception):
 
     @property
     def hint(self) -> str | None:
-        """What the reader can do; a traceback shows it as a note."""
+        """What the reader can do, as `--set` would have it; a traceback shows it as a note, in keywords."""
         return self._hint
 
     @hint.setter
     def hint(self, hint: str | None) -> None:
         self._hint = hint
-        self.__notes__ = [] if hint is None else [f"hint: {hint}"]
+        self.__notes__ = [] if hint is None else [f"hint: {in_keywords(hint)}"]
 
 
 class UserError(DoraError):
@@ -58,6 +59,35 @@ class NoRoom(ConfigError):
 
 class ModelError(UserError):
     """A model directory is incomplete, damaged, at odds with itself, or not of a supported kind."""
+
+
+_ASSIGNMENT = re.compile(r"(?:--set )?\b([a-z_]+)((?:\.[a-z_0-9]+)*)=([^\s,;()`?{\[]+)")
+_CONSTANTS = {"true": "True", "false": "False", "null": "None", "...": "..."}
+
+
+def in_keywords(hint: str) -> str:
+    """A hint with `a.b=c` written as a caller of `train` writes it: `a={"b": c}`."""
+
+    def keyword(found: re.Match[str]) -> str:
+        section, path, value = found.groups()
+        stop = "." if value.endswith(".") and value != "..." else ""
+        value = value.removesuffix(stop) if stop else value
+        if not found[0].startswith("--set") and not path:
+            return found[0]
+        shown = _CONSTANTS.get(value) or (value if _is_number(value) else f'"{value}"')
+        for key in reversed(path.split(".")[1:]):
+            shown = f'{{"{key}": {shown}}}'
+        return f"{section}={shown}{stop}"
+
+    return _ASSIGNMENT.sub(keyword, hint)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def install_hint(extra: str) -> str:

@@ -23,6 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Tree = dict[str, Any]
 """A recipe, or a part of one, as plain nested mappings."""
 
+_MOST_MEANT = 4
 _MOST_LISTED = 30
 """Most keys of a section that an error lists in full."""
 _ENTRY = re.compile(r"(.+?)(?:\[\d+\]|\.\d+)(?:\..*)?$")
@@ -275,7 +276,12 @@ def _nearest(name: str, keys: Sequence[str]) -> str:
     """A hint with the keys probably meant, compared by their last word too: a path may be given short."""
     words = [*keys, *(key.rpartition(".")[2] for key in keys)]
     last = name.rpartition(".")[2]
+    parts = {part for part in last.split("_") if len(part) > 2}
     near = get_close_matches(name, words, n=1) or get_close_matches(last, words, n=1)
+    # `gpu_count` has a word that is a key, though it resembles others more.
+    named = [key for key in keys if {key.rpartition(".")[2], key.rstrip("s").rpartition(".")[2]} & parts]
+    if not near and named:
+        return f"did you mean {_either(named[:_MOST_MEANT])}?"
     if not near and len(keys) <= _MOST_LISTED:
         return f"known keys: {', '.join(keys)}"
     if not near:

@@ -1,5 +1,11 @@
 """Shapes of known models: what decides their weights, their KV and their arithmetic."""
 
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 
@@ -95,8 +101,64 @@ SHAPES = {
 }  # fmt: skip
 
 
+_BUILT_IN = {
+    "tiny": _dense("tiny", 2, 64, 4, 2, 192, 103, head_dim=16, tied=True),
+    "smollm2": SHAPES["SmolLM2-135M"],
+}
+"""Shapes of the models that are built in, by the names that recipes have for them."""
+
+
 def find_shape(name: str) -> ModelShape:
+    """The shape of a model: a known one by name, or that of a directory in Hugging Face format."""
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    if (Path(name) / "config.json").is_file():
+        return _shape_in(Path(name) / "config.json")
     for known, shape in SHAPES.items():
         if known.lower() == name.lower():
             return shape
-    raise ConfigError(f"no model named '{name}'", hint=f"known: {', '.join(SHAPES)}")
+    raise ConfigError(
+        f"no model named '{name}'",
+        hint=f"give a directory with a config.json, or one of: {', '.join((*_BUILT_IN, *SHAPES))}",
+    )
+
+
+class _Sizes(Struct, frozen=True, kw_only=True):
+    """Keys of a published `config.json` that decide what a model costs."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    vocab_size: int
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    tie_word_embeddings: bool = False
+    num_experts: int | None = None
+    num_experts_per_tok: int = 1
+    moe_intermediate_size: int | None = None
+
+
+@cache
+def _shape_in(path: Path) -> ModelShape:
+    try:
+        sizes = msgspec.json.decode(path.read_bytes(), type=_Sizes)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(
+            f"{path} does not say what a model costs: {error}",
+            hint="copy config.json again from the model it belongs to",
+        ) from error
+    is_mixture = sizes.num_experts is not None
+    return ModelShape(
+        name=path.parent.name,
+        layers=sizes.num_hidden_layers,
+        width=sizes.hidden_size,
+        heads=sizes.num_attention_heads,
+        kv_heads=sizes.num_key_value_heads or sizes.num_attention_heads,
+        head_dim=sizes.head_dim or sizes.hidden_size // max(1, sizes.num_attention_heads),
+        ffn=(sizes.moe_intermediate_size if is_mixture else None) or sizes.intermediate_size,
+        vocabulary=sizes.vocab_size,
+        tied=sizes.tie_word_embeddings,
+        experts=sizes.num_experts or 1,
+        experts_per_token=sizes.num_experts_per_tok if is_mixture else 1,
+    )

@@ -41,7 +41,7 @@ def read_config(path: Path) -> ModelConfig:
     try:
         return from_published(published)
     except ModelError as error:
-        raise ModelError(f"{path}: {error.message}", hint=error.hint) from error
+        raise ModelError(f"{path}: {error.message}", hint=error.hint or _COPY_AGAIN) from error
 
 
 def from_published(published: object) -> ModelConfig:
@@ -150,7 +150,15 @@ def _check_sizes(given: PublishedConfig) -> None:
     for key in _SIZES:
         value = getattr(given, key)
         if value is not None and not 1 <= value < _MOST:
-            raise ModelError(f"{key} cannot be {value}", hint=_COPY_AGAIN)
+            raise ModelError(
+                f"{key} cannot be {value}: a model needs at least one layer, head, hidden unit and token"
+            )
+    heads, kv_heads = given.num_attention_heads, given.num_key_value_heads or given.num_attention_heads
+    if heads % kv_heads:
+        raise ModelError(
+            f"{heads} query heads cannot share {kv_heads} key-value heads: num_attention_heads, "
+            "num_key_value_heads"
+        )
     for token in as_ids(given.eos_token_id):
         if not 0 <= token < given.vocab_size:
             raise ModelError(

@@ -54,6 +54,8 @@ def check_weights(directory: Path) -> None:
         if awaited:
             raise ModelError(_missing(awaited), hint=_AT_ODDS)
     except ModelError as error:
+        if str(directory) in error.message:
+            raise
         raise ModelError(f"cannot load {directory}: {error.message}", hint=error.hint) from error
 
 
@@ -87,8 +89,8 @@ def _check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
 def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if found != wanted:
         raise ModelError(
-            f"tensor '{name}' has shape {list(found)}, and config.json asks for {list(wanted)} with its "
-            f"{_keys(name)}",
+            f"tensor '{name}' has shape {list(found)}, not {list(wanted)}, which follows from {_keys(name)} "
+            "in config.json",
             hint=_AT_ODDS,
         )
 

@@ -11,6 +11,7 @@ from dora_rl.core.errors import ModelError
 from dora_rl.model.hub_config import as_ids
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -41,6 +42,20 @@ def load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"no tokenizer can be loaded from {directory}: {type(error).__name__}: {reason:.200}", hint=_FROM
+        ) from error
+
+
+def open_tokenizer(file: Path) -> "Tokenizer":
+    """The tokenizer in a `tokenizer.json` of a run; a ModelError where it is missing or damaged."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:
+        # The library raises bare Exceptions.
+        raise ModelError(
+            f"{file} is no tokenizer: {error!s:.200}",
+            hint="copy tokenizer.json from the model that the run began with",
         ) from error
 
 

@@ -42,8 +42,24 @@ def _lines(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
     yield "active_groups", f"{target}, as the controller finds it when left out"
     yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit}; {models}"
     yield "speed", f"{plan.parts * r.tokens_per_s:,.0f} tokens/s, prompts and responses"
-    yield "bottleneck", bottleneck(r)
+    yield "bottleneck", bottleneck(r, tried=_tried(plan))
     yield from _memory_lines(plan.memory)
+
+
+def _tried(plan: ClusterPlan) -> dict[str, float]:
+    """How the step time changes with more of each choice, as the table below the plan has it."""
+    r, changes = plan.result, dict[str, float]()
+    for option in plan.options:
+        other = option.result
+        more = {
+            "max_staleness": option.what == "S" and other.max_staleness > r.max_staleness,
+            "rollout_gpus": option.what == "rollout GPUs" and other.rollout_gpus > r.rollout_gpus,
+            "active_groups": option.what == "R" and other.active_groups > r.active_groups,
+        }
+        changes |= dict.fromkeys(
+            (name for name, is_more in more.items() if is_more), other.step_time_s / r.step_time_s - 1.0
+        )
+    return changes
 
 
 def _memory_lines(m: Memory) -> Iterator[tuple[str, str]]:
@@ -95,7 +111,7 @@ def as_json(plan: ClusterPlan) -> str:
         "limit_step_time_s": r.limit_step_time_s,
         "tokens_per_s": k * r.tokens_per_s,
         "staleness_mean": r.staleness_mean,
-        "bottleneck": bottleneck(r),
+        "bottleneck": bottleneck(r, tried=_tried(plan)),
         "memory": plan.memory,
         "options": [
             {"choice": option.what, "value": _value(option, k), "step_time_s": option.result.step_time_s}

@@ -1,9 +1,11 @@
 """What the result of a run means, in words. Reads numbers; decides nothing."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from dora_rl.sim.simulated_run import Result
 
+_NOTICEABLE = 0.005
 _BUSY = 0.05
 """Share of idle time below which a side is the bottleneck."""
 
@@ -33,8 +35,15 @@ class BusyShares(Protocol):
     def starved_s(self) -> float: ...
 
 
-def bottleneck(result: BusyShares, *, is_on_cpus: bool = False) -> str:
-    """Which side holds a step up, and what would help, in a sentence."""
+def bottleneck(
+    result: BusyShares, *, is_on_cpus: bool = False, tried: Mapping[str, float] | None = None
+) -> str:
+    """Which side holds a step up, and what would help, in a sentence.
+
+    `tried` are changes of the step time, as shares, that were found with more of something; where something
+    was tried, the words follow the outcome.
+    """
+    tried = tried or {}
     trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
     if trainer < _BUSY:
         return f"the trainer: it is busy {1 - trainer:.0%} of the time, so only faster training would help"
@@ -48,18 +57,26 @@ def bottleneck(result: BusyShares, *, is_on_cpus: bool = False) -> str:
     if result.window_stall_s > result.starved_s:
         return (
             f"stragglers: the trainer waits {trainer:.0%} of the time, mostly for trajectories "
-            "about to miss their deadline; a greater max_staleness would help"
+            f"about to miss their deadline; a greater max_staleness {_would_help(tried.get('max_staleness'))}"
         )
     if instances < 4 * _BUSY:
         more = "more instances, on more cores," if is_on_cpus else "more rollout GPUs"
         return (
             f"generation: instances are busy {1 - instances:.0%} of the time and the trainer waits "
-            f"{trainer:.0%}; {more} would help"
+            f"{trainer:.0%}; {more} {_would_help(tried.get('rollout_gpus'))}"
         )
     return (
         f"waiting: the trainer idles {trainer:.0%} and the instances {instances:.0%} of the time; "
-        "starting new work earlier, or a greater active_groups, would help"
+        f"starting new work earlier, or a greater active_groups, {_would_help(tried.get('active_groups'))}"
     )
+
+
+def _would_help(change: float | None) -> str:
+    if change is None:
+        return "would help"
+    if abs(change) < _NOTICEABLE:
+        return "changes nothing when tried"
+    return f"{'takes' if change < 0 else 'adds'} {abs(change):.1%} of the step time when tried"
 
 
 def all_clear(result: Result) -> str:

@@ -4,13 +4,13 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
 
 from dora_rl.core.errors import ModelError
-from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
+from dora_rl.core.recipe.tree import Recipe
+from dora_rl.prepare.recipe_names import check_model_name, no_such_model
 
 
 def model_directory(recipe: Recipe) -> Path:
@@ -22,27 +22,9 @@ def model_directory(recipe: Recipe) -> Path:
         )
     if name == "smollm2":
         return _made("smollm2-135m", _save_smollm2)
+    check_model_name(name)
     path = Path(name)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(
-                f"{path} is no model directory: it has no config.json",
-                hint="give a directory in Hugging Face format",
-            )
-        return path.resolve()
-    if name.count("/") == 1 and not path.is_absolute() and not path.exists():
-        return _from_hub(name)
-    raise no_such_model(name)
-
-
-def no_such_model(name: str) -> ModelError:
-    """The error for an unknown model: names the built-in one it resembles, or what could be given."""
-    near = get_close_matches(name, BUILT_IN_MODELS, n=1)
-    known = f"give a directory in Hugging Face format, or {' or '.join(BUILT_IN_MODELS)}: --set model=..."
-    if name == Recipe().model:
-        # Nobody needs to have written it: it is what the simulator takes where no model is named.
-        return ModelError(f"no model is named to train; '{name}' is only simulated", hint=known)
-    return ModelError(f"there is no model '{name}'", hint=f"did you mean '{near[0]}'?" if near else known)
+    return path.resolve() if path.is_dir() else _from_hub(name)
 
 
 def cache_directory() -> Path:

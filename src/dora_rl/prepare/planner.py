@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from dora_rl.core.errors import ConfigError, NoRoom
+from dora_rl.core.errors import ConfigError, ModelError, NoRoom
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.trainer_config import MICRO_BATCH_TOKENS
 from dora_rl.envs.data.sources import load_data
@@ -38,6 +38,7 @@ from dora_rl.prepare.machine import (
 )
 from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.prepare.model_directory import model_directory
+from dora_rl.prepare.recipe_names import named_data
 from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
@@ -73,19 +74,15 @@ class RunPlanner:
         self._model = read_config(self._directory / "config.json")
         check_weights(self._directory)
 
-        if recipe.data is None:
-            raise ConfigError(
-                "the recipe names no rows to train on",
-                hint="set data.train.name to a task or a file: `dora init DIR`",
-            )
+        rows = named_data(recipe)
         limit = ("patience.step_s", recipe.patience.step_s)
-        report(Doing(what=f"reading the rows of {recipe.data.train.name}", limit=limit))
-        data = load_data(recipe.data, given.tables)
+        report(Doing(what=f"reading the rows of {rows.train.name}", limit=limit))
+        data = load_data(rows, given.tables)
         rewards = recipe.rewards or (data.task.rewards if data.task is not None else ())
         if not rewards:
             raise ConfigError(
-                f"nothing judges the rows of '{recipe.data.train.name}'",
-                hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
+                f"nothing judges the rows of '{rows.train.name}'",
+                hint="name a reward function: rewards: [file.py:my_reward]; in Python, rewards=[my_reward]",
             )
         judged = replace(recipe, rewards=rewards)
         check_functions(judged, data.train, report, given.objects)
@@ -94,9 +91,9 @@ class RunPlanner:
         report(Doing(what="tokenizing the rows"))
         tokenizer = load_tokenizer(self._directory)
         self._tokenizer: str = tokenizer.backend_tokenizer.to_str()
-        train = tokenize_rows(data.train, tokenizer, recipe.data)
+        train = tokenize_rows(data.train, tokenizer, rows)
         # Apart: held-out rows that are all too long are an error as well.
-        held_out = tokenize_rows(data.held_out, tokenizer, recipe.data) if data.held_out else None
+        held_out = tokenize_rows(data.held_out, tokenizer, rows) if data.held_out else None
         self._prompts = PromptTable(
             train=train.prompts,
             held_out=held_out.prompts if held_out else (),
@@ -105,6 +102,13 @@ class RunPlanner:
             num_overlong=train.num_overlong,
             num_overlong_held_out=held_out.num_overlong if held_out else 0,
         )
+        largest = max(max(prompt.token_ids) for prompt in (*self._prompts.train, *self._prompts.held_out))
+        if largest >= self._model.vocab_size:
+            raise ModelError(
+                f"the tokenizer of {self._directory} has token {largest}; vocab_size in config.json is "
+                f"{self._model.vocab_size}",
+                hint="copy tokenizer.json from the model that the weights belong to",
+            )
         report(Doing(what="working out who runs where"))
         self._recipe = completed(judged, data.task, self._prompts)
 

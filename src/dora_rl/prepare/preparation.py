@@ -29,6 +29,7 @@ from dora_rl.prepare.messages import (
     SamplingPrepared,
     WriteInputs,
 )
+from dora_rl.prepare.recipe_names import check_model_name, named_data
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.store.errors import DiskFull
@@ -81,6 +82,9 @@ class Preparation:
 
         Raises a UserError where the recipe cannot be run.
         """
+        # Told at once: the worker imports torch first.
+        check_model_name(self._recipe.model)
+        named_data(self._recipe)
         # Without a log: what it prints goes to stderr, as it is no result.
         spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
         self._worker = self._launch.start(spec, PrepareWord)

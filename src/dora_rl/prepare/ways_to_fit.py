@@ -23,7 +23,7 @@ Needed = Callable[[Recipe], str | None]
 """Counts the memory of a recipe: `3.1 of 21.2 GiB` where it fits, None where it does not."""
 
 
-class Change(Record, frozen=True):
+class MemorySaving(Record, frozen=True):
     """One key of a recipe with a value that takes less memory."""
 
     section: str
@@ -66,13 +66,13 @@ def how_to_fit(recipe: Recipe, needed: Needed, *, num_gpus: int = 0) -> str:
     return f"use a smaller model, or a machine with more memory{tried_all}"
 
 
-def _with_all(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
+def _with_all(recipe: Recipe, changes: Sequence[MemorySaving]) -> Recipe:
     for change in changes:
         recipe = change.applied_to(recipe)
     return recipe
 
 
-def _without_idle(recipe: Recipe, changes: Sequence[Change], needed: Needed) -> list[Change]:
+def _without_idle(recipe: Recipe, changes: Sequence[MemorySaving], needed: Needed) -> list[MemorySaving]:
     """Those of the changes that it takes: each is left out where it fits without."""
     enough = list(changes)
     for change in changes:
@@ -82,36 +82,36 @@ def _without_idle(recipe: Recipe, changes: Sequence[Change], needed: Needed) -> 
     return enough
 
 
-def _offered(recipe: Recipe, num_gpus: int) -> Iterator[list[Change]]:
+def _offered(recipe: Recipe, num_gpus: int) -> Iterator[list[MemorySaving]]:
     """Changes that save memory, by key, the smallest first; keys that alter least of what is learnt first."""
     trainer, devices, response = recipe.trainer, recipe.devices, recipe.response.max_new_tokens
     # Left out, passes are as small as they must be.
     yield _halved("trainer", "micro_batch_tokens", trainer.micro_batch_tokens, least=LEAST_PASS_TOKENS)
     if recipe.engine.step_tokens > (usual := EngineSettings().step_tokens):
-        yield [Change(section="engine", key="step_tokens", value=usual)]
+        yield [MemorySaving(section="engine", key="step_tokens", value=usual)]
     yield _halved("cluster", "slots", recipe.cluster.slots, least=_FEW_SLOTS)
     instances = range((devices.instances or 1) - 1, 0, -1)
-    yield [Change(section="devices", key="instances", value=value) for value in instances]
+    yield [MemorySaving(section="devices", key="instances", value=value) for value in instances]
     # Left out, every number of ranks was tried.
     ranks = range((devices.trainer_ranks or num_gpus) + 1, num_gpus + 1)
-    yield [Change(section="devices", key="trainer_ranks", value=value) for value in ranks]
+    yield [MemorySaving(section="devices", key="trainer_ranks", value=value) for value in ranks]
     if not trainer.gradient_checkpointing:
-        yield [Change(section="trainer", key="gradient_checkpointing", value=True)]
+        yield [MemorySaving(section="trainer", key="gradient_checkpointing", value=True)]
     if trainer.serving_dtype == "float32":
-        yield [Change(section="trainer", key="serving_dtype", value="bfloat16")]
+        yield [MemorySaving(section="trainer", key="serving_dtype", value="bfloat16")]
     bounds = range(recipe.control.max_staleness - 1, 0, -1)
-    yield [Change(section="control", key="max_staleness", value=value) for value in bounds]
+    yield [MemorySaving(section="control", key="max_staleness", value=value) for value in bounds]
     if trainer.lora is None:
-        yield [Change(section="trainer", key="lora", value=LoraConfig(rank=16), shown="lora.rank=16")]
+        yield [MemorySaving(section="trainer", key="lora", value=LoraConfig(rank=16), shown="lora.rank=16")]
     if devices.memory_gib is not None:
-        yield [Change(section="devices", key="memory_gib", value=None)]
+        yield [MemorySaving(section="devices", key="memory_gib", value=None)]
     yield _halved("response", "max_new_tokens", response, least=max(1, (response or 0) // 2))
 
 
-def _halved(section: str, key: str, asked: int | None, *, least: int) -> list[Change]:
+def _halved(section: str, key: str, asked: int | None, *, least: int) -> list[MemorySaving]:
     """One key with half its value, a quarter of it and so on, down to the least that makes sense."""
     changes, value = [], (asked or 0) // 2
     while value >= least:
-        changes.append(Change(section=section, key=key, value=value))
+        changes.append(MemorySaving(section=section, key=key, value=value))
         value //= 2
     return changes

@@ -49,7 +49,15 @@ class PromptTable(Record, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> "PromptTable":
-        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        """Read what `write` wrote; a ConfigError where the file is missing or damaged."""
+        try:
+            return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(
+                f"the prompts of the run cannot be read from {path}: {reason}",
+                hint="put the file back from a copy, or start another run from a checkpoint of this one",
+            ) from error
 
 
 class PromptCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Move, Start
+from dora_rl.core.errors import UserError
 from dora_rl.run import messages as say
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.received import ContinueRequest, DeliverKv, Received
@@ -111,7 +112,13 @@ class RequestMoves:
         self._directory = (memory if memory.is_dir() else run_directory) / name
         # What a crash left behind belongs to requests that are no more.
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(mode=0o700)
+        try:
+            self._directory.mkdir(mode=0o700)
+        except OSError as error:
+            raise UserError(
+                f"requests cannot move through {self._directory}: {error.strerror}",
+                hint="remove it, if nothing else uses it; `dora doctor` looks at shared memory",
+            ) from error
 
     def begin(self, decision: Move) -> None:
         """Ask the source instance to export a request, unless it ended or was lost meanwhile."""

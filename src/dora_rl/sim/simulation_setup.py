@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.resolution import laid_over, recipe_of, with_preset_keys
+from dora_rl.core.recipe.resolution import laid_over, recipe_of, shipped_recipes, with_preset_keys
 from dora_rl.core.record import Record
 from dora_rl.core.struct_loader import Tree, load_yaml, split_assignment
 from dora_rl.costs.gpu_memory import check_memory
@@ -166,17 +168,22 @@ def resolve(
 ) -> Recipe:
     """The recipe that a user describes; its split may still be open.
 
-    A file may be given or its tree, what differs as assignments or as values.
+    A file may be given, or the name of a shipped recipe, or a tree; what differs as assignments or as values.
+    A model may be a directory beside the file.
     """
+    if file is not None and not file.is_file():
+        file = shipped_recipes().get(str(file), file)
     base = find_preset(preset) if preset else _NO_PRESET
     given = with_preset_keys(load_yaml(file) if file else tree or {})
     changes = dict(map(split_assignment, assignments)) | dict(values or {})
     source = str(file) if file else f"preset {preset}" if preset else "recipe"
     recipe = recipe_of(laid_over(base.tree, given), changes, source)
     usual = base.by_schedule.get(recipe.control.schedule)
-    if usual is None:
-        return recipe
-    return recipe_of(laid_over(laid_over(base.tree, usual), given), changes, source)
+    if usual is not None:
+        recipe = recipe_of(laid_over(laid_over(base.tree, usual), given), changes, source)
+    if file is not None and (file.parent / recipe.model / "config.json").is_file():
+        return replace(recipe, model=str(file.parent / recipe.model))
+    return recipe
 
 
 def complete(recipe: Recipe) -> Recipe:

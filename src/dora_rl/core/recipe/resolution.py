@@ -256,6 +256,11 @@ def summary_of(path: Path) -> str:
 
 def _no_recipe(name: str, shipped: list[str]) -> ConfigError:
     """The error for a recipe that is neither a file nor shipped."""
+    if name in BUILT_IN_MODELS or (Path(name) / "config.json").is_file():
+        return ConfigError(
+            f"'{name}' is a model, not a recipe",
+            hint=f"a recipe names it, its rows and rewards (`dora init DIR` writes one): --set model={name}",
+        )
     if Path(name).suffix in _SUFFIXES or Path(name).is_dir():
         return ConfigError(f"there is no recipe file {name}", hint=f"shipped recipes: {', '.join(shipped)}")
     near = get_close_matches(name, shipped, n=1)

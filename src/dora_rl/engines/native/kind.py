@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.cpu_executor import CPU
@@ -14,6 +13,7 @@ from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.protocol import EngineOpening
 from dora_rl.model.hub_config import read_config
+from dora_rl.model.tokenizer import open_tokenizer
 
 _SWITCH_S = 0.0005
 """Seconds a thread that reads a version may keep the interpreter from a decode round: by default ten times
@@ -48,7 +48,7 @@ NATIVE = NativeKind()
 def _stops(stop_tokens: tuple[int, ...], tokenizer_file: Path | None) -> Stops:
     if tokenizer_file is None:
         return Stops(stop_tokens)
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    tokenizer = open_tokenizer(tokenizer_file)
 
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=False))

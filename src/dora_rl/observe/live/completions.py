@@ -127,9 +127,9 @@ def _first_step(path: Path) -> int:
 
 def load_decode(tokenizer: Path) -> Decode:
     """The function that decodes by a tokenizer.json."""
-    from tokenizers import Tokenizer
+    from dora_rl.model.tokenizer import open_tokenizer
 
-    loaded = Tokenizer.from_file(str(tokenizer))
+    loaded = open_tokenizer(tokenizer)
 
     def decode(ids: Sequence[int], *, with_special: bool = False) -> str:
         return str(loaded.decode(list(ids), skip_special_tokens=not with_special))
