@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FAST := not slow and not gpu and not vllm and not ray
 
-.PHONY: setup demo test test-all lint docs clean
+.PHONY: setup demo test test-all lint docs dist clean
 
 setup: .venv/stamp
 
@@ -30,6 +30,10 @@ lint: setup
 
 docs: setup
 	$(BIN)/dora keys --markdown > docs/reference.md
+
+# The wheel and the source archive, built as an index would have them.
+dist: setup
+	$(BIN)/python -m build --outdir dist
 
 clean:
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
