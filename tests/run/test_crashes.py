@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.history import History
-from dora_rl.core.inputs import Fault, InstanceJoined
+from dora_rl.core.inputs import CheckpointDamaged, Fault, InstanceJoined, Replayed
 from dora_rl.core.recipe import Checkpoints, Control, Evaluation, Patience
 from dora_rl.core.recipe.data import DataConfig, RewardConfig, ScoringSettings, SourceConfig
 from dora_rl.core.recipe.generation import ResponseSettings
@@ -150,6 +150,30 @@ def test_a_run_killed_after_its_last_step_still_writes_its_checkpoint(make_setup
     assert run(setup, [("Finish", KILL, "self")]).returncode == -9
     assert summary(run(setup, [], is_first=False))["is_complete"]
     assert final_weights(setup)
+    check(setup)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_damaged_newest_checkpoint_is_made_up_for_by_the_one_before(make_setup: MakeSetup) -> None:
+    setup = make_setup(steps=6, checkpoints=Checkpoints(every=2))
+    root = Path(setup.run_directory)
+    assert run(setup, [("Finish", KILL, "self")]).returncode == -9
+    *_, older, newest = sorted((root / "checkpoints").glob("step_*"))
+    masters = newest / "trainer/masters.safetensors"
+    content = bytearray(masters.read_bytes())
+    content[-100] ^= 0xFF
+    masters.write_bytes(content)
+    ended = summary(run(setup, [], is_first=False))
+    assert ended["is_complete"]
+    assert ended["worker_deaths"] == {}
+    events = [event for event, _ in History(root / "events.jsonl")]
+    (damage,) = (event for event in events if isinstance(event, CheckpointDamaged))
+    assert damage.version == int(older.name[5:])
+    assert str(masters) in damage.problem
+    replayed = [event for event in events if isinstance(event, Replayed)]
+    assert replayed
+    assert not any(event.num_different for event in replayed)
     check(setup)
 
 

@@ -505,7 +505,9 @@ def test_the_next_checkpoint_waits_for_the_last_one_and_is_not_forgotten(
     trainer.take(Take(batch=0, groups=(), staleness=()))
     trainer.step_recorded(RecordStep(is_checkpoint_due=True))
     assert [type(word) for word in told if not isinstance(word, Begin)] == [WriteCheckpoint, TrainStep]
-    monkeypatch.setattr(Silent, "receive", lambda self: [CheckpointWritten(version=0, directory="x")])
+    monkeypatch.setattr(
+        Silent, "receive", lambda self: [CheckpointWritten(version=0, directory="x", oldest=0)]
+    )
     trainer.read(0.0)
     assert isinstance(told[-1], WriteCheckpoint)
     assert trainer.is_checkpoint_due

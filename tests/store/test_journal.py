@@ -483,3 +483,24 @@ def test_an_evaluation_leaves_its_reward_and_length(journal: Journal) -> None:
     assert (summary.num_tokens, summary.reward, summary.is_evaluation) == (3, 0.5, True)
     with pytest.raises(JournalError, match="pruned"):
         journal.group(4)
+
+
+def test_batches_stay_until_the_oldest_checkpoint_that_is_kept_covers_them(journal: Journal) -> None:
+    trained(journal, 3)
+    journal.covered(3, oldest=1)
+    assert (journal.covered_step, journal.oldest_start) == (3, 1)
+    assert journal.prune() == 1
+    assert [b.number for b in journal.batches_after(1)] == [1, 2]
+    with pytest.raises(JournalError, match="batches after version 0 were given up: version 1"):
+        journal.batches_after(0)
+    journal.covered(3, oldest=0)
+    assert journal.oldest_start == 1, "what is pruned does not come back"
+
+
+def test_a_journal_that_does_not_know_its_oldest_start_kept_what_the_newest_checkpoint_lacks(
+    journal: Journal,
+) -> None:
+    trained(journal, 3)
+    journal.covered(2)
+    journal._db.execute("DELETE FROM settings WHERE name = 'oldest_start'")
+    assert journal.oldest_start == 2

@@ -71,6 +71,7 @@ class ControlPlane:
             told.EvaluationAsked: self._evaluation_asked,
             told.Fault: self._noted,
             told.Replayed: self._noted,
+            told.CheckpointDamaged: self._noted,
             told.Tick: self._ticked,
         }
         p.schedule.gate.onset(p.target.groups)
@@ -171,7 +172,7 @@ class ControlPlane:
                 self._admission.look_again()
             p.versions.retire()
 
-    def _noted(self, event: told.Lent | told.Fault | told.Replayed) -> None:
+    def _noted(self, event: told.Lent | told.Fault | told.Replayed | told.CheckpointDamaged) -> None:
         """Ignore an input that is only recorded: nothing is decided about it."""
 
     def _returned(self, event: told.Returned) -> None:

@@ -223,6 +223,15 @@ class Replayed(Input, frozen=True):
     """Number of weights that differ from those published."""
 
 
+class CheckpointDamaged(Input, frozen=True):
+    """A trainer that started could not use a checkpoint and went on from an older version; recorded only."""
+
+    problem: str
+    """What is wrong with the checkpoint, naming its file."""
+    version: int
+    """The version that the trainer went on from."""
+
+
 AnyInput = (
     InstanceJoined
     | InstanceLost
@@ -246,5 +255,6 @@ AnyInput = (
     | EvaluationAsked
     | Fault
     | Replayed
+    | CheckpointDamaged
     | Tick
 )

@@ -21,7 +21,7 @@ _VALUE_BYTES = 48
 _JOURNAL_BYTES = 640
 """Bytes of a trajectory that stay in the journal; 410 to 480 measured."""
 _TOKEN_BYTES = 12
-"""Bytes of a token in the journal until a checkpoint covers it: id, log-probability, overhead; 10."""
+"""Bytes of a token in the journal until all kept checkpoints cover it: id, logprob, overhead; 10."""
 _JOURNAL_LOG_BYTES = 8 * _MIB
 """Bytes of SQLite's write-ahead log, and of the first pages of every table."""
 _STEP_BYTES = 8192
@@ -43,11 +43,10 @@ def disk_entries(
     version = item_bytes(config) * num_parameters(model)
     num_checkpoints = -(-recipe.steps // recipe.checkpoints.every)
     # While the newest is written, the oldest is still there.
+    num_models = min(num_checkpoints, recipe.checkpoints.num_models) + 1
     num_states = min(num_checkpoints, recipe.checkpoints.keep) + 1
     state = _MASTER_AND_MOMENTS * num_trained(model, config) + config.kept_versions * version
-    yield LedgerEntry(
-        place="disk", what=f"{num_checkpoints} checkpoints", num_bytes=num_checkpoints * version
-    )
+    yield LedgerEntry(place="disk", what=f"{num_models} checkpoints", num_bytes=num_models * version)
     yield LedgerEntry(place="disk", what=f"{num_states} trainer states", num_bytes=num_states * state)
     num_versions = _stored_versions(recipe.control.max_staleness + 1, _CHANGED[config.serving_dtype])
     num_bytes = round(min(num_versions, 2 * (recipe.steps + 1)) * version)
@@ -55,7 +54,9 @@ def disk_entries(
     if recipe.warm_start.steps:
         yield LedgerEntry(place="disk", what="initial model", num_bytes=version)
     num_trajectories = _trajectories(recipe)
-    steps_kept = min(recipe.steps, recipe.checkpoints.every) + recipe.control.max_staleness + 1
+    # Tokens stay until the oldest kept checkpoint covers them.
+    steps_covered = recipe.checkpoints.keep * recipe.checkpoints.every
+    steps_kept = min(recipe.steps, steps_covered) + recipe.control.max_staleness + 1
     num_tokens = steps_kept * recipe.batch.trajectories * sequence_tokens
     values = num_trajectories * max(1, len(recipe.rewards)) * _VALUE_BYTES
     journal = num_trajectories * _JOURNAL_BYTES + values + num_tokens * _TOKEN_BYTES + _JOURNAL_LOG_BYTES

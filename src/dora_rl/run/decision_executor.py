@@ -161,5 +161,5 @@ class DecisionExecutor:
             self._rewards.look_at(trajectory, close.group)
 
     def _cover(self, effect: follow.CoverBatches) -> None:
-        self._journal.covered(effect.version)
+        self._journal.covered(effect.version, oldest=effect.oldest)
         self._journal.prune()

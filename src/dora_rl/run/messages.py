@@ -227,6 +227,8 @@ class TrainerReady(Message, frozen=True):
 
     version: int
     pid: int
+    damaged: tuple[str, ...] = ()
+    """What is wrong with each newer checkpoint, which could not be used."""
 
 
 class StepTrained(Message, frozen=True):
@@ -258,6 +260,8 @@ class CheckpointWritten(Message, frozen=True):
 
     version: int
     directory: str
+    oldest: int
+    """The oldest version that training could be started from: a kept checkpoint's, or 0."""
 
 
 TrainerWord = Broken | Alive | TrainerReady | StepTrained | StepPublished | StepReplayed | CheckpointWritten

@@ -50,9 +50,11 @@ class RecordStep(Effect, frozen=True):
 
 
 class CoverBatches(Effect, frozen=True):
-    """A checkpoint of this version is durable: the journal may drop the tokens of batches before it."""
+    """A checkpoint of this version is durable: the journal may drop tokens that no kept checkpoint needs."""
 
     version: int
+    oldest: int
+    """The oldest version that training may still be started from."""
 
 
 AnyEffect = ScoreTrajectory | ContinueRequest | DeliverKv | ServeStore | RecordStep | CoverBatches

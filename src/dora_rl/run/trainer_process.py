@@ -24,6 +24,7 @@ from dora_rl.run.received import CoverBatches, Received, RecordStep, ServeStore
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
+from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import FinishedGroup
 from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
@@ -200,6 +201,7 @@ class TrainerProcess:
                     end_if_final(message)
                     self._last_words = message.message
                 case say.TrainerReady():
+                    received.inputs += self._damage(message, at)
                     self.is_ready = True
                     self._catch_up(message.version)
                     received.effects.append(ServeStore())
@@ -225,13 +227,31 @@ class TrainerProcess:
                     self.checkpoint = message.directory
                     if self._wants_checkpoint:
                         self.write_checkpoint()
-                    received.effects.append(CoverBatches(version=message.version))
+                    received.effects.append(CoverBatches(version=message.version, oldest=message.oldest))
         self._restart_if_gone()
         return received
 
     def _done(self) -> None:
         self._num_busy -= 1
         self._since = time.monotonic()
+
+    def _damage(self, ready: say.TrainerReady, at: float) -> list[told.CheckpointDamaged]:
+        """Newer checkpoints that the trainer could not use, for the record; another will replace them.
+
+        A RunError where the journal no longer has what the one that it could use lacks.
+        """
+        for problem in ready.damaged:
+            self._deaths.write_down(f"{problem}; training goes on from version {ready.version}")
+        if ready.version < self._journal.oldest_start:
+            problems = "; ".join(ready.damaged) or "there is none"
+            raise RunError(
+                f"no checkpoint is left that the run could go on from: {problems}",
+                hint="restore one, or start another run from the model of one: --set model=CHECKPOINT",
+            )
+        self._wants_checkpoint |= bool(ready.damaged)
+        return [
+            told.CheckpointDamaged(at=at, problem=problem, version=ready.version) for problem in ready.damaged
+        ]
 
     def _catch_up(self, version: int) -> None:
         """Send every batch that was taken after the version the trainer holds; none where it is the first."""

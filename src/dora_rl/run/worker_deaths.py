@@ -41,10 +41,14 @@ class WorkerDeaths:
 
     def note(self, worker: str, reason: str, *, is_restarted: bool = True) -> None:
         """Write a death down without counting it in a row: whoever owns the worker judges that."""
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {worker} {reason}\n")
+        self.write_down(f"{worker} {reason}")
         self.total[worker] += 1
         self._untold.append((worker, reason, is_restarted))
+
+    def write_down(self, text: str) -> None:
+        """Append a line with the time to the orchestrator's log."""
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def faults(self, at: float) -> list[Fault]:
         """Deaths that the event log does not have yet, as its records."""

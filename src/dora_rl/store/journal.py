@@ -103,18 +103,23 @@ class Journal:
                     self._books.record(decision)
         self.num_inputs = first + len(events)
 
-    def covered(self, step: int) -> None:
-        """Note that a durable checkpoint holds version `step`: earlier batches are not needed again."""
+    def covered(self, step: int, *, oldest: int | None = None) -> None:
+        """Note that a durable checkpoint holds version `step`.
+
+        `oldest` is the oldest version that training may still be started from, by default this one: batches
+        before it are not needed again.
+        """
         with transaction(self._db, self.path):
             if step > (newest := self._tables.newest_version()):
                 raise Contradiction(f"a checkpoint of version {step}, where {newest} is the newest")
-            covered = max(step, self.covered_step)
-            self._tables.do("UPDATE settings SET value = ? WHERE name = 'covered'", _encode(covered))
+            oldest = max(step if oldest is None else oldest, self.oldest_start)
+            for name, value in (("covered", max(step, self.covered_step)), ("oldest_start", oldest)):
+                self._tables.do("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, _encode(value))
 
     def prune(self) -> int:
-        """Drop prompts and tokens of batches a checkpoint covers, and return how many; rewards stay."""
+        """Drop prompts and tokens of batches nobody can start before, and return how many; rewards stay."""
         rows = self._tables.each(
-            "SELECT number FROM batches WHERE number < ? AND NOT is_pruned ORDER BY number", self.covered_step
+            "SELECT number FROM batches WHERE number < ? AND NOT is_pruned ORDER BY number", self.oldest_start
         )
         numbers = [number for (number,) in rows]
         for number in numbers:
@@ -137,6 +142,14 @@ class Journal:
         """Newest version that a durable checkpoint holds; 0 is the initial model."""
         with named_errors(self.path):
             return int(msgspec.msgpack.decode(self._setting("covered")))
+
+    @property
+    def oldest_start(self) -> int:
+        """Oldest version that training may be started from: the batches after it are all there."""
+        with named_errors(self.path):
+            row = self._tables.one("SELECT value FROM settings WHERE name = 'oldest_start'")
+        # Journals were written that kept only what the newest checkpoint does not cover.
+        return self.covered_step if row is None else int(msgspec.msgpack.decode(row[0]))
 
     @property
     def newest_version(self) -> int:
@@ -188,9 +201,9 @@ class Journal:
 
     def batches_after(self, step: int) -> Iterator[TakenBatch]:
         """Batches that a trainer starting from a checkpoint of version `step` trains on, in order."""
-        if step < self.covered_step:
+        if step < (oldest := self.oldest_start):
             raise JournalError(
-                f"batches after version {step} were given up: version {self.covered_step} has a checkpoint",
+                f"batches after version {step} were given up: version {oldest} has a checkpoint",
                 hint="start from that checkpoint or a later one",
             )
         rows = self._tables.each(

@@ -161,7 +161,7 @@ def read_header(directory: Path) -> CheckpointHeader:
         content, seal = sealed["content"], sealed["seal"]
     except FileNotFoundError as error:
         raise CheckpointError(f"{directory} is not a checkpoint: it has no {HEADER}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}", hint=_AN_OLDER_ONE) from error
     if _seal(content) != seal:
         raise CheckpointError(f"{path} was changed after it was written", hint=_AN_OLDER_ONE)
@@ -209,15 +209,15 @@ def _read(directory: Path, name: str, header: CheckpointHeader) -> dict[str, Ten
     path, expected = directory / name, header.files.get(name)
     if expected is None or not path.exists():
         raise CheckpointError(f"{path} is missing", hint=_AN_OLDER_ONE)
-    if path.stat().st_size != expected.num_bytes:
-        raise CheckpointError(
-            f"{path} has {path.stat().st_size} bytes, not {expected.num_bytes}", hint=_AN_OLDER_ONE
-        )
-    if _sealed(path) != expected:
-        raise CheckpointError(f"{path} was changed after it was written", hint=_AN_OLDER_ONE)
     try:
+        if path.stat().st_size != expected.num_bytes:
+            raise CheckpointError(
+                f"{path} has {path.stat().st_size} bytes, not {expected.num_bytes}", hint=_AN_OLDER_ONE
+            )
+        if _sealed(path) != expected:
+            raise CheckpointError(f"{path} was changed after it was written", hint=_AN_OLDER_ONE)
         return load_file(path)
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}", hint=_AN_OLDER_ONE) from error
 
 

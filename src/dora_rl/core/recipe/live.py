@@ -88,7 +88,23 @@ class Checkpoints(Section, frozen=True):
     every: Positive = 10
     """Train steps between checkpoints; the last step has one too."""
     keep: Positive = 2
-    """Number of checkpoints that stay on disk, the newest ones."""
+    """Number of checkpoints that stay on disk, the newest ones; a run goes on from an older one where the
+    newest is damaged."""
+    keep_models: Positive | None = None
+    """Number of checkpoints whose model stays on disk; left out, as many as `keep`. Those beyond `keep` lose
+    what training goes on from."""
+
+    def __post_init__(self) -> None:
+        if self.keep_models is not None and self.keep_models < self.keep:
+            raise ConfigError(
+                f"checkpoints.keep_models = {self.keep_models} is below checkpoints.keep = {self.keep}",
+                hint=f"leave keep_models out, or set it to {self.keep} or more",
+            )
+
+    @property
+    def num_models(self) -> int:
+        """Number of checkpoints whose model stays on disk."""
+        return self.keep if self.keep_models is None else self.keep_models
 
 
 class Patience(Section, frozen=True):

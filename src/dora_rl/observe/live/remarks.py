@@ -1,4 +1,5 @@
-"""What is reported at once when it happens: rewards that fail, workers that die, replays that differ.
+"""What is reported at once when it happens: rewards that fail, workers that die, checkpoints that
+are damaged, replays that differ.
 
 Pure: an input and what a Follower has counted in, lines out. What happens often is reported less and less
 often.
@@ -6,7 +7,7 @@ often.
 
 from collections.abc import Iterator
 
-from dora_rl.core.inputs import Fault, Input, Replayed, Scored
+from dora_rl.core.inputs import CheckpointDamaged, Fault, Input, Replayed, Scored
 from dora_rl.observe.live.event_facts import FailureFacts, FaultFacts
 from dora_rl.observe.live.follower import Follower
 
@@ -25,6 +26,8 @@ def remarks(event: Input, follower: Follower, rewards_log: str) -> Iterator[str]
             fault = follower.faults[event.worker]
             if fault.count <= _TOLD_FAULTS or _is_round(fault.count):
                 yield fault_line(fault, is_restarted=event.is_restarted)
+        case CheckpointDamaged():
+            yield f"{event.problem}; training goes on from step {event.version} instead"
         case Replayed(num_different=different) if different:
             yield (
                 f"step {event.batch + 1} was trained again after a restart: {different:,} values differ "

@@ -41,7 +41,8 @@ def main(address: str) -> None:
                     initial = trainer.served_tensors()
                     if not store.versions:
                         store.publish(0, initial)
-                channel.send(say.TrainerReady(version=trainer.version, pid=os.getpid()))
+                damaged = tuple(steps.damaged.values())
+                channel.send(say.TrainerReady(version=trainer.version, pid=os.getpid(), damaged=damaged))
             worker.run()
     rendezvous.unlink(missing_ok=True)
     channel.leave()

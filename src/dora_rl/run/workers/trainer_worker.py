@@ -21,6 +21,7 @@ from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.workers.checkpoints import (
     PendingCheckpoint,
     load_newest,
+    remove_leftovers,
     take_checkpoint,
     write_checkpoint,
 )
@@ -35,9 +36,11 @@ from dora_rl.weights.protocol import VersionStore
 class RankSteps:
     """One rank's trainer, and the step it is in."""
 
-    def __init__(self, setup: RunSetup, trainer: PolicyTrainer) -> None:
+    def __init__(self, setup: RunSetup, trainer: PolicyTrainer, damaged: dict[Path, str]) -> None:
         self._setup = setup
         self.trainer = trainer
+        self.damaged = damaged
+        """Checkpoints that could not be used, and what is wrong with each, until the next is taken."""
         self._layout = LiveLayout(root=Path(setup.run_directory))
         self._batch: int | None = None
         """The batch of the last step that was begun; None where that was abandoned."""
@@ -66,7 +69,8 @@ class RankSteps:
 
     def take_checkpoint(self) -> PendingCheckpoint | None:
         """Take a checkpoint of the last version, for rank 0 to write."""
-        return take_checkpoint(self.trainer, self._layout.checkpoints)
+        damaged, self.damaged = self.damaged, {}
+        return take_checkpoint(self.trainer, self._layout.checkpoints, damaged)
 
 
 class TrainerWorker:
@@ -149,9 +153,13 @@ class TrainerWorker:
         """Write a checkpoint, beside the next steps where possible; a failure ends the process."""
         setup, channel = self._setup, self._channel
         with telling_why(channel), channel.kept_alive(setup.recipe.patience.step_s):
-            model, kept_states = Path(setup.model_directory), setup.recipe.checkpoints.keep
-            directory = write_checkpoint(pending, model=model, kept_states=kept_states)
-            channel.send(say.CheckpointWritten(version=pending.version, directory=str(directory)))
+            kept = setup.recipe.checkpoints
+            oldest = write_checkpoint(pending, model=Path(setup.model_directory), kept=kept)
+            channel.send(
+                say.CheckpointWritten(
+                    version=pending.version, directory=str(pending.directory), oldest=oldest
+                )
+            )
 
 
 def follow(channel: Channel, begin: say.Begin) -> None:
@@ -189,5 +197,6 @@ def open_rank(begin: say.Begin) -> RankSteps:
         max_response_tokens=setup.max_new_tokens,
         objects=begin.objects,
     )
-    load_newest(trainer, layout.checkpoints)
-    return RankSteps(setup, trainer)
+    if trainer.is_first:
+        remove_leftovers(layout.checkpoints)
+    return RankSteps(setup, trainer, load_newest(trainer, layout.checkpoints))
