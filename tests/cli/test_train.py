@@ -210,7 +210,7 @@ def test_a_run_that_cannot_be_written_is_not_resumed(dora: Dora, project: Path) 
 
 
 def test_arguments_that_contradict_each_other_are_a_usage_error(dora: Dora, project: Path) -> None:
-    for arguments in ([], ["demo", "--resume", "runs/x"], ["--resume", "runs/x", "--set", "steps=3"]):
+    for arguments in ([], ["demo", "--resume", "runs/x"], ["--resume", "runs/x", "--dry-run"]):
         called = dora("train", *arguments)
         assert called.exit_code == 2
         assert "Traceback" not in called.err
@@ -222,12 +222,6 @@ def a_run(root: Path) -> Path:
     with HistoryWriter(root / "events.jsonl", Recipe()):
         pass
     return root
-
-
-def test_a_finished_run_is_not_resumed(dora: Dora, project: Path) -> None:
-    root = a_run(project / "over")
-    (root / "finished.json").write_text("{}")
-    check(dora("train", "--resume", root), "is finished: there is nothing to resume", "dora report")
 
 
 def test_a_run_that_goes_on_is_not_resumed(dora: Dora, project: Path) -> None:

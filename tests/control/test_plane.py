@@ -49,6 +49,38 @@ def test_the_run_ends_after_exactly_its_steps_with_nothing_left() -> None:
     assert not bench.plane.ledger.groups
 
 
+@pytest.mark.parametrize("schedule", ["sync", "one_step_off", "partial", "async_ratio", "dora_onset", "dora"])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_run_that_is_done_goes_on_with_more_steps(schedule: str, is_resumed: bool) -> None:
+    staleness = {"sync": 0, "one_step_off": 1}.get(schedule, 2)
+    bench = Bench(groups=3, group_size=2, steps=4, schedule=schedule, max_staleness=staleness)
+    bench.join(0)
+    bench.tick()
+    bench.run_steps(4)
+    assert bench.plane.is_done
+    if is_resumed:
+        bench.tell(told.InstanceLost, instance=0, reason="the run was resumed")
+    bench.tell(told.StepsExtended, steps=7)
+    assert not bench.plane.is_done
+    if is_resumed:
+        bench.join(0, version=4)
+    bench.run_steps(3)
+    assert bench.plane.is_done
+    assert [take.batch for take in bench.made(do.Take)] == list(range(7))
+    assert not bench.plane.ledger.groups
+
+
+def test_a_run_that_is_extended_before_its_end_admits_for_the_new_one() -> None:
+    bench = Bench(groups=3, group_size=2, steps=4)
+    bench.join(0)
+    bench.tick()
+    bench.run_steps(2)
+    bench.tell(told.StepsExtended, steps=6)
+    bench.run_steps(4)
+    assert bench.plane.is_done
+    assert len(bench.made(do.Finish)) == 1
+
+
 def test_what_is_told_for_the_record_changes_no_decision() -> None:
     plain, told_more = Bench(groups=2), Bench(groups=2)
     for bench in (plain, told_more):
@@ -57,6 +89,7 @@ def test_what_is_told_for_the_record_changes_no_decision() -> None:
         if bench is told_more:
             assert bench.tell(told.Fault, worker="the trainer", reason="killed by SIGKILL") == []
             assert bench.tell(told.Replayed, batch=0, num_different=3) == []
+            assert bench.tell(told.CheckpointDamaged, problem="masters are torn", version=0) == []
         bench.run_steps(2)
     assert plain.made(do.Take) == told_more.made(do.Take)
     assert plain.made(do.Start) == told_more.made(do.Start)

@@ -20,8 +20,10 @@ from dora_rl.core.inputs import CheckpointDamaged, Fault, InstanceJoined, Replay
 from dora_rl.core.recipe import Checkpoints, Control, Evaluation, Patience
 from dora_rl.core.recipe.data import DataConfig, RewardConfig, ScoringSettings, SourceConfig
 from dora_rl.core.recipe.generation import ResponseSettings
+from dora_rl.observe.report.run_reader import read_run
 from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
+from dora_rl.run.resume_changes import change_run
 from dora_rl.run.rewards.queue import RewardsFailed
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup, write_setup
@@ -175,6 +177,22 @@ def test_a_damaged_newest_checkpoint_is_made_up_for_by_the_one_before(make_setup
     assert replayed
     assert not any(event.num_different for event in replayed)
     check(setup)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_finished_run_goes_on_with_more_steps_and_more_instances(
+    make_setup: MakeSetup,
+) -> None:
+    setup = make_setup(evaluation=Evaluation(every=1, max_rows=4))
+    root = Path(setup.run_directory)
+    assert summary(run(setup, []))["steps"] == 3
+    changed = change_run(root, {"steps": 6, "devices.instances": 2})
+    ended = summary(run(setup, [("StepsExtended", KILL, "workers.trainer")], is_first=False))
+    assert (ended["steps"], ended["is_complete"]) == (6, True)
+    check(changed)
+    facts = read_run(root)
+    assert (facts.recipe.steps, facts.state.version, facts.condition) == (6, 6, "finished")
 
 
 @pytest.mark.slow

@@ -105,6 +105,7 @@ class Asked:
                 case "peft_config":
                     values["trainer.lora"] = lora_section(value)
                 case _:
+                    # Of all settings: what one of TRL's names means may depend on the others.
                     found = translated(name, value, settings)
                     values |= {name: _plain(value)} if found is None else found
         return values
@@ -214,6 +215,15 @@ def _said(keyword: str, given: Any, path: str) -> tuple[Any] | None:
             given = given[key]
         return (given,)
     return None
+
+
+def plain_values(settings: Mapping[str, Any]) -> Tree:
+    """Keywords that are keys of the recipe, or TRL's names, as values by key."""
+    values: Tree = {}
+    for name, value in settings.items():
+        found = translated(name, value, settings)
+        values |= {name: _plain(value)} if found is None else found
+    return values
 
 
 def _name(base: Base) -> str:

@@ -6,12 +6,12 @@
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dora_rl.api.arguments import Asked
+from dora_rl.api.arguments import Asked, plain_values
 from dora_rl.api.directory import run_directory
 from dora_rl.api.objects import objects_named
 from dora_rl.api.progress import Progress, Teller
@@ -110,20 +110,36 @@ def resume(
     on_evaluation: Callback | None = None,
     progress: Progress | bool = "auto",
     launch: Launch = LOCAL,
+    **settings: Any,
 ) -> Run:
-    """Go on with a run that was interrupted, killed or failed, to its end.
+    """Go on with a run that was interrupted, killed or failed, to its end; or with more steps after its end.
 
     >>> run = resume("runs/run-1", rewards=[short])
+    >>> run = resume("runs/run-1", rewards=[short], steps=100)
 
-    It goes on as it was started. Functions that it was given as objects are not in its directory: give them
-    again, those of one name in the same order; a run that names all its functions needs none.
+    Keywords change its recipe, as far as that decides nothing about what was trained: more `steps`,
+    checkpoints, how often it is evaluated, trackers, patience, the number of instances; others are refused by
+    name. Functions that it was given as objects are not in its directory: give them again, those of one name
+    in the same order; a run that names all its functions needs none.
     """
-    found = run if isinstance(run, Run) else Run(run)
     given = {"rewards": rewards, "loss": loss, "advantage": advantage}
+    callbacks = Callbacks(on_step, on_evaluation)
+    return resumed(run, plain_values(settings), given, callbacks, progress, launch)
+
+
+def resumed(
+    run: Run | str | Path,
+    values: Mapping[str, Any],
+    given: Mapping[str, Any],
+    callbacks: Callbacks,
+    progress: Progress | bool,
+    launch: Launch = LOCAL,
+) -> Run:
+    """Go on with a run, `values` of its recipe changed by key; `given` are the functions it was given."""
+    directory = run.directory if isinstance(run, Run) else Run(run).directory
     objects = objects_named(given)
-    objects.check_complete(LiveLayout(root=found.directory).read_recipe())
-    callbacks = Callbacks(on_step, on_evaluation, None)
-    work = ResumedRun(Run(found.directory), objects, Teller(progress), launch, callbacks)
+    objects.check_complete(LiveLayout(root=directory).read_recipe())
+    work = ResumedRun(Run(directory), values, objects, Teller(progress), launch, callbacks)
     with _interrupts_told(work):
         work.run.summary = work()
     return work.run

@@ -22,7 +22,7 @@ from dora_rl.api.progress import Teller
 from dora_rl.api.run_handle import Run
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.history import History
+from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input, Published, Tick
 from dora_rl.core.recipe import Recipe
 from dora_rl.envs.data.rows import no_mapping, plain_value
@@ -38,9 +38,11 @@ from dora_rl.prepare.messages import Given
 from dora_rl.prepare.preparation import Preparation
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.live_run import Watcher, resume_live, run_live
+from dora_rl.run.resume_changes import change_run
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.run_summary import RunSummary
+from dora_rl.run.run_summary import RunSummary, read_summary
 from dora_rl.store.errors import RunError
+from dora_rl.store.journal import Journal
 
 
 class Callbacks:
@@ -100,7 +102,7 @@ class Work:
         """Do the run, to its end or until interrupted."""
 
     @contextmanager
-    def _watched(self, title: str, recipe: Recipe, past: History | None) -> Iterator[list[Watcher]]:
+    def _watched(self, title: str, recipe: Recipe, past: Iterable[Event] | None) -> Iterator[list[Watcher]]:
         """Everyone who is told what happens: screen, trackers, completions, the caller."""
         layout = self._layout
         if "tensorboard" in recipe.run.trackers and find_spec("tensorboard") is None:
@@ -201,13 +203,32 @@ class NewRun(Work):
 
 
 class ResumedRun(Work):
-    """A run from where it was cut short."""
+    """A run from where it was cut short, or from its end where it is given more steps."""
+
+    def __init__(
+        self,
+        run: Run,
+        values: Mapping[str, Any],
+        objects: UserObjects,
+        teller: Teller,
+        launch: Launch,
+        callbacks: Callbacks,
+    ) -> None:
+        """`values` are to be changed in the run's recipe, by key."""
+        super().__init__(run, objects, teller, launch, callbacks)
+        self._values = values
 
     def __call__(self) -> RunSummary:
         layout = self._layout
-        recipe = layout.read_recipe()
         self._check(layout)
-        past = History(layout.events) if layout.events.is_file() else None
+        recipe = change_run(layout.root, self._values, lambda text: self._teller.say(escape(text))).recipe
+        if layout.is_finished:
+            if (summary := read_summary(layout.finished)) is not None and summary.steps >= recipe.steps:
+                self._teller.say("the run is finished: nothing is left to train; --set steps=N extends it")
+                return summary
+            # It was extended, or a crash left no summary that can be read: nothing else is lost with it.
+            layout.finished.unlink()
+        past = _journalled(layout.journal)
         with self._watched(f"{recipe.model}, {layout.root.name}", recipe, past) as watchers:
             return resume_live(
                 layout.root,
@@ -220,12 +241,8 @@ class ResumedRun(Work):
 
     @staticmethod
     def _check(layout: LiveLayout) -> None:
-        """Refuse a run that is finished or in use before its past is read; opening it checks again."""
-        if layout.is_finished:
-            raise RunError(
-                f"the run in {layout.root} is finished: there is nothing to resume",
-                hint=f"`dora report {layout.root}` shows it; start another run with `dora train RECIPE`",
-            )
+        """Refuse what is no run, or is in use, before its past is read; opening it checks again."""
+        layout.read_recipe()
         if is_in_use(layout.lock):
             raise RunError(
                 f"the run in {layout.root} is going on in another process", hint="wait for it, or end it"
@@ -264,6 +281,12 @@ class CallersWatcher:
         for row in self._metrics.read():
             self._callbacks.written(row)
         self._run.tell_changed()
+
+
+def _journalled(journal: Path) -> Iterator[Event]:
+    """Everything that happened in a run, from its journal: the event log may be behind it or damaged."""
+    with Journal.open(journal) as opened:
+        yield from opened.events()
 
 
 def _tail(layout: LiveLayout) -> MetricsTail:

@@ -60,23 +60,30 @@ def train(
     dora train demo --set steps=20
 
     An interrupt lets the step in progress end and writes a checkpoint; --resume goes on.
+
+    dora train --resume runs/demo-1 --set steps=40
     """
     if (recipe is None) == (resume is None):
         raise ConfigError(
             "give one of two: a recipe, or a run to go on with",
             hint="`dora train demo`, or `dora train --resume RUN`; `dora train --list` shows the recipes",
         )
-    if resume is not None and (sets or dry_run):
+    if resume is not None and dry_run:
         raise ConfigError(
-            "a run goes on as it was started: --resume takes neither --set nor --dry-run",
-            hint="leave them out, or start another run",
+            "--dry-run shows what a new run would be: --resume does not take it",
+            hint="leave it out, or start another run",
         )
     from dora_rl import api
+    from dora_rl.api.entry_points import resumed
+    from dora_rl.api.work import Callbacks
     from dora_rl.core.recipe.resolution import resolve_recipe
+    from dora_rl.core.struct_loader import split_assignment
 
     began = monotonic()
     if resume is not None:
-        _finish(_ended(lambda: api.resume(resume, progress="terminal")), None, as_json=as_json)
+        values = dict(split_assignment(text) for text in sets or [])
+        run = _ended(lambda: resumed(resume, values, {}, Callbacks(), "terminal"))
+        _finish(run, None, as_json=as_json)
     elif recipe is not None:
         resolved, name = resolve_recipe(recipe, sets or []), Path(recipe).stem
         if dry_run:

@@ -68,6 +68,7 @@ class ControlPlane:
             told.Trained: self._trained,
             told.Published: self._steps.published,
             told.StepLost: self._steps.lost,
+            told.StepsExtended: self._steps.extended,
             told.EvaluationAsked: self._evaluation_asked,
             told.Fault: self._noted,
             told.Replayed: self._noted,

@@ -10,7 +10,7 @@ from dora_rl.control.parts import ControlParts
 from dora_rl.control.target import StalenessTarget
 from dora_rl.control.window import Verdict
 from dora_rl.core.decisions import Finish, Hand, Take, Wait
-from dora_rl.core.inputs import Published, StepLost
+from dora_rl.core.inputs import Published, StepLost, StepsExtended
 
 
 class TrainSteps:
@@ -84,13 +84,27 @@ class TrainSteps:
             p.meters.wait(None, p.now)
             p.emit(Finish())
             return
+        self._go_on()
+
+    def extended(self, event: StepsExtended) -> None:
+        """The run was given more steps: go on, also after what was the last one."""
+        p, was_done = self._p, self.is_done
+        assert event.steps >= p.steps, f"{event.steps} steps where {p.steps} were asked for"
+        p.steps = event.steps
+        self.is_done = p.window.newest == p.steps
+        if was_done and not self.is_done:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the next batch after a publish if there is one, and let instances start what follows."""
+        p = self._p
         self._adjust()
         self.take()
         if p.schedule.interrupts:
-            p.fleet_changes.interrupt(event.version)
+            p.fleet_changes.interrupt(p.window.newest)
         if not self.is_training:
-            p.fleet_changes.give_back(event.at)
-            p.fleet_changes.renew_returning(event.at)
+            p.fleet_changes.give_back(p.now)
+            p.fleet_changes.renew_returning(p.now)
         self._admission.look_again()
         p.versions.retire()
 

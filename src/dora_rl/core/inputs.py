@@ -194,6 +194,12 @@ class StepLost(Input, frozen=True):
     reason: str
 
 
+class StepsExtended(Input, frozen=True):
+    """The run was given more train steps: `steps` in all."""
+
+    steps: int
+
+
 class EvaluationAsked(Input, frozen=True):
     """Generate an evaluation trajectory for each of `prompts` with the newest version."""
 
@@ -252,6 +258,7 @@ AnyInput = (
     | Trained
     | Published
     | StepLost
+    | StepsExtended
     | EvaluationAsked
     | Fault
     | Replayed

@@ -57,7 +57,8 @@ class OpenRun:
             self.log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
             closing.enter_context(self.log)
             self.prompts = PromptTable.read(layout.prompts)
-            self.plane = make_plane(self.setup)
+            # As it was when the run began: what was changed since is among the inputs.
+            self.plane = make_plane(self.setup, journal.recipe.steps)
             self.feed = PromptFeed(self.setup, self.prompts)
 
             # Brought to where they were, by telling them the journal again.
@@ -65,13 +66,19 @@ class OpenRun:
             difference = replay(self.plane, _remembered(journal, self.past, self.feed)).difference
             if difference is not None:
                 raise DoraError(
-                    f"event {difference.seq} of {journal.path} was decided otherwise before: {difference}",
+                    f"control decides otherwise than it did about event {difference.seq} of {journal.path}, "
+                    f"{type(difference.event).__name__}: {_decided(difference.recorded)} then, "
+                    f"{difference.refusal or _decided(difference.replayed)} now",
                     hint="resume with the version of dora-rl that the run was started with",
                 )
             self.closing = closing.pop_all()
 
     def close(self) -> None:
         self.closing.close()
+
+
+def _decided(decision: Decision | None) -> str:
+    return "nothing" if decision is None else type(decision).__name__
 
 
 def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterator[Event]:
@@ -113,13 +120,13 @@ def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set
 # --- the control plane of a live run -------------------------------------------------------------
 
 
-def make_plane(setup: RunSetup) -> ControlPlane:
-    """A control plane as it is before the first input: a function of the set-up alone."""
+def make_plane(setup: RunSetup, steps: int | None = None) -> ControlPlane:
+    """A control plane as it is before the first input; `steps` are those the run began with, if others."""
     lengths = LearnedLengths(prior_tokens=setup.max_new_tokens / 8, max_tokens=setup.max_new_tokens)
     return ControlPlane(
         setup.recipe.control,
         setup.recipe.batch,
-        steps=setup.recipe.steps,
+        steps=steps or setup.recipe.steps,
         estimates=Estimates(lengths=lengths, load_s=_LOAD_S, move_s=_MOVE_S, step_s=_STEP_S),
     )
 
@@ -127,5 +134,5 @@ def make_plane(setup: RunSetup) -> ControlPlane:
 def replay_live(run_directory: Path) -> Replay:
     """Whether control, told what a live run was told, decides the same."""
     layout = LiveLayout(root=run_directory)
-    plane = make_plane(read_setup(layout.setup))
-    return replay(plane, History(layout.events))
+    history = History(layout.events)
+    return replay(make_plane(read_setup(layout.setup), history.recipe.steps), history)

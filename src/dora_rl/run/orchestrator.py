@@ -222,7 +222,9 @@ class Orchestrator:
             told.InstanceLost(at=self.now, instance=instance.id, reason="the run was resumed")
             for instance in run.plane.fleet
         ]
-        self._carry_out(Received(inputs=[*lost]))
+        steps = run.setup.recipe.steps
+        more = [told.StepsExtended(at=self.now, steps=steps)] if steps > run.plane.steps else []
+        self._carry_out(Received(inputs=[*lost, *more]))
         if run.plane.is_done and journal.covered_step < run.setup.recipe.steps:
             self.trainer.write_checkpoint()
         for whole in journal.unscored():

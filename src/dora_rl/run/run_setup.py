@@ -140,8 +140,13 @@ def trainer_config(recipe: Recipe) -> TrainerConfig:
 
 def write_setup(setup: RunSetup, path: Path) -> None:
     """Write the set-up as JSON, for people to read."""
+    path.write_bytes(encode_setup(setup))
+
+
+def encode_setup(setup: RunSetup) -> bytes:
+    """The content of the file that `read_setup` reads."""
     whole = {"format": _FORMAT, **msgspec.to_builtins(setup)}
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(whole)) + b"\n")
+    return msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
 
 
 def read_setup(path: Path) -> RunSetup:

@@ -1,5 +1,9 @@
 """How a run ended: what `run_live` returns and `finished.json` holds."""
 
+from pathlib import Path
+
+import msgspec
+
 from dora_rl.core.record import Record
 
 
@@ -28,3 +32,11 @@ class RunSummary(Record, frozen=True):
     """The newest checkpoint, a Hugging Face directory."""
     last_metrics: dict[str, float | None]
     """The metrics of the last train step."""
+
+
+def read_summary(path: Path) -> RunSummary | None:
+    """The summary that a finished run left in a file; None where there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunSummary)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -65,6 +65,8 @@ class Follower:
         self.num_replays = 0
         self.num_different = 0
         self.is_over = False
+        self.num_steps: int | None = None
+        """Number of train steps of the run, where it was extended."""
         self._now = 0.0
         self._version = 0
         self._tracker = Tracker(keeps_history=False)
@@ -84,6 +86,7 @@ class Follower:
             told.EvaluationAsked: self._asked,
             told.Published: self._published,
             told.StepLost: self._step_lost,
+            told.StepsExtended: self._extended,
             told.Fault: self._fault,
             told.Replayed: self._replayed,
             do.Admit: self._admitted,
@@ -239,6 +242,9 @@ class Follower:
 
     def _finished(self, decision: do.Finish) -> None:
         self.is_over = True
+
+    def _extended(self, event: told.StepsExtended) -> None:
+        self.is_over, self.num_steps = False, event.steps
 
     def _end_wait(self) -> None:
         if self._wait is not None:

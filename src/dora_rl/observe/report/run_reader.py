@@ -39,11 +39,13 @@ def read_run(root: Path) -> RunFacts:
         tracker.watch(event, decisions)
         if isinstance(event, Published):
             warner.new(follower)
-    state = follower.state
+    state, recipe = follower.state, history.recipe
+    if follower.num_steps is not None:
+        recipe = msgspec.structs.replace(recipe, steps=follower.num_steps)
     return RunFacts(
         directory=str(root),
         condition=_condition(layout, follower, is_torn=history.torn_line is not None),
-        recipe=history.recipe,
+        recipe=recipe,
         elapsed_s=state.at,
         steps=follower.steps,
         evaluations=follower.evaluations,
