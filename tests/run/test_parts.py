@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from dora_rl.core.decisions import Start, Take
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.inputs import Fault, Scored
-from dora_rl.core.recipe import Control, Evaluation
+from dora_rl.core.recipe import Control, Evaluation, Patience
 from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.native.transfer import write_exported
 from dora_rl.engines.requests import Sampling
@@ -125,7 +125,7 @@ def test_a_set_up_of_another_format_is_refused_with_a_way_out(
 
 
 def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: Path) -> None:
-    deaths = WorkerDeaths(2, tmp_path / "book")
+    deaths = WorkerDeaths(Patience(max_deaths=2), tmp_path / "book")
     deaths.count("instance 3", "exited with 1", tmp_path)
     deaths.forgive()
     deaths.count("instance 3", "exited with 1", tmp_path)
@@ -137,7 +137,7 @@ def test_too_many_deaths_in_a_row_are_an_error_that_names_the_worker(tmp_path: P
 
 
 def test_every_death_is_told_once_and_the_last_as_one_that_nobody_starts_again(tmp_path: Path) -> None:
-    deaths = WorkerDeaths(2, tmp_path / "book")
+    deaths = WorkerDeaths(Patience(max_deaths=2), tmp_path / "book")
     deaths.note("a reward worker", "hung in f")
     deaths.count("the trainer", "exited with 1", tmp_path)
     assert [(fault.worker, fault.is_restarted) for fault in deaths.faults(5.0)] == [
@@ -455,7 +455,7 @@ def make_trainer(make_setup: MakeSetup, root: Path) -> TrainerProcess:
     """A trainer that says nothing by itself, ready, in a run where nothing happened yet."""
     setup, layout = make_setup(), LiveLayout(root=root)
     journal = Journal.create(layout.journal, setup.recipe)
-    deaths = WorkerDeaths(3, root / "book")
+    deaths = WorkerDeaths(Patience(), root / "book")
     metrics: Any = Unmeasured()
     evaluations = EvaluationTracker(setup.recipe.evaluation, 3, table(4, 0), metrics)
     trainer = TrainerProcess(setup, layout, journal, deaths, metrics, evaluations, launch=SilentLaunch())
@@ -542,7 +542,7 @@ def test_an_instance_that_hangs_before_it_joins_is_started_again(
     make_setup: MakeSetup, tmp_path: Path
 ) -> None:
     setup = make_setup(control=Control(silence_s=0.05))
-    deaths = WorkerDeaths(3, tmp_path / "book")
+    deaths = WorkerDeaths(Patience(), tmp_path / "book")
     instances = InstancePool(setup, LiveLayout(root=tmp_path), deaths, (), launch=SilentLaunch())
     assert instances.replace_lost() == []
     time.sleep(0.06)

@@ -74,10 +74,14 @@ class InstancePool:
         self._deaths = deaths
         self._launch = launch
         self.processes: dict[int, InstanceProcess] = {}
+        """The processes there are, by the instance's number."""
+        self._start_at: dict[int, float] = {}
+        """When each instance without a process is to be started again."""
         for number in range(setup.devices.instances):
             self._start(number)
 
     def _start(self, number: int) -> None:
+        self._start_at.pop(number, None)
         devices = self._setup.devices
         worker = WorkerSpec(
             name=f"instance {number}",
@@ -106,17 +110,21 @@ class InstancePool:
 
     def send(self, number: int, message: say.Message) -> None:
         """Send a command to an instance that has joined; one that has not joined is sent nothing."""
-        process = self.processes[number]
-        if process.phase is InstancePhase.JOINED:
-            process.handle.send(message)
+        if self.has_joined(number):
+            self.processes[number].handle.send(message)
 
     def has_joined(self, number: int) -> bool:
-        return self.processes[number].phase is InstancePhase.JOINED
+        return number in self.processes and self.processes[number].phase is InstancePhase.JOINED
 
     # --- deaths ---------------------------------------------------------------------------------
 
     def replace_lost(self) -> list[LostInstance]:
-        """Start every instance again that died or took too long to start; returns which those were."""
+        """Give up every instance that died, is silent or took too long to start; returns which those were.
+
+        Each is started again, after a pause where it died before.
+        """
+        for number in [number for number, at in self._start_at.items() if time.monotonic() >= at]:
+            self._start(number)
         troubled = [(process, self._trouble(process)) for process in self.processes.values()]
         return [self._replace(process, reason) for process, reason in troubled if reason is not None]
 
@@ -125,23 +133,30 @@ class InstancePool:
         self._replace(self.processes[number], reason)
 
     def _trouble(self, process: InstanceProcess) -> str | None:
-        """Why an instance must be started again, or None; silence of a joined one is control's to judge."""
+        """Why an instance must be started again, or None.
+
+        Silence is judged here whatever the instance does, also while its device is lent; control judges it by
+        ticks, and only of those that generate.
+        """
         if not process.handle.is_alive:
             return how_it_ended(
                 process.handle.end(within_s=1.0), process.last_words, self._log(process.number)
             )
-        if process.phase is InstancePhase.JOINED:
-            return None
         now, start_s = time.monotonic(), self._setup.recipe.patience.start_s
         silence_s = self._setup.recipe.control.silence_s
-        if now - process.since > start_s:
+        if process.phase is not InstancePhase.JOINED and now - process.since > start_s:
             return f"took more than {start_s:g} s {process.phase.value}"
         return f"was silent for {silence_s:g} s" if now - process.heard_at > silence_s else None
 
     def _replace(self, process: InstanceProcess, reason: str) -> LostInstance:
         process.handle.end(within_s=0.0)
-        self._deaths.count(process.name, reason, self._log(process.number))
-        self._start(process.number)
+        del self.processes[process.number]
+        others = self.processes.values()
+        is_alone = not any(self.has_joined(p.number) and self._deaths.is_reliable(p.name) for p in others)
+        pause_s = self._deaths.count(process.name, reason, self._log(process.number), is_needed=is_alone)
+        self._start_at[process.number] = time.monotonic() + pause_s
+        if not pause_s:
+            self._start(process.number)
         return LostInstance(
             number=process.number, was_joined=process.phase is InstancePhase.JOINED, reason=reason
         )

@@ -65,7 +65,7 @@ class Orchestrator:
         self.interrupts = interrupts or Interrupts()
         if interrupts is None:
             close(self.interrupts.close)
-        self.deaths = WorkerDeaths(recipe.patience.max_deaths, layout.logs / "orchestrator.log")
+        self.deaths = WorkerDeaths(recipe.patience, layout.logs / "orchestrator.log")
         self.metrics = MetricsWriter(
             layout.metrics_log, layout.metrics, plane, newest_version=journal.newest_version
         )
@@ -205,8 +205,8 @@ class Orchestrator:
         pool_s = self.rewards.pool.wait_s()
         timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
         instances = (process.handle for process in self._instances.processes.values())
-        handles = [*self._run.feed.handles, *instances]
-        wait_for([*handles, self.trainer.handle], [self.rewards.pool, self.interrupts], timeout_s)
+        handles = [*self._run.feed.handles, *instances, *self.trainer.handles]
+        wait_for(handles, [self.rewards.pool, self.interrupts], timeout_s)
         self._turned_at = time.monotonic()
 
     # --- beginning and ending -------------------------------------------------------------------
@@ -273,7 +273,8 @@ class Orchestrator:
 
     def stop(self) -> None:
         """Let every worker end in order; a second interrupt, or taking too long, kills the rest."""
-        handles = [*(process.handle for process in self._instances.processes.values()), self.trainer.handle]
+        instances = (process.handle for process in self._instances.processes.values())
+        handles = [*instances, *self.trainer.handles]
         for handle in handles:
             handle.send(say.Stop())
         until = time.monotonic() + self._run.setup.recipe.patience.stop_s

@@ -49,7 +49,7 @@ class PromptFeed:
     @property
     def handles(self) -> list[Handle]:
         """Handles of processes whose messages the loop waits for."""
-        return [self._worker.handle] if self._worker is not None else []
+        return [self._worker.handle] if self._worker is not None and self._worker.is_started else []
 
     def watch(self, told: Input, decisions: Sequence[Decision]) -> None:
         """Tell the source of a durable event, whether it happened now or before a restart."""
@@ -112,7 +112,13 @@ class SourceProcess:
     def _log(self) -> Path:
         return self._layout.logs / "prompt_source.log"
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the process is there; else it waits to be started again."""
+        return self._start_at is None
+
     def _started(self) -> Handle:
+        self._start_at: float | None = None
         self._is_asked = self._is_ready = False
         self._limit_s = self._setup.recipe.patience.start_s
         self._since, self._ask_from = time.monotonic(), 0.0
@@ -156,6 +162,10 @@ class SourceProcess:
         return []
 
     def _restart_if_gone(self) -> None:
+        if self._start_at is not None:
+            if time.monotonic() >= self._start_at:
+                self.handle = self._started()
+            return
         is_waited_for = self._is_asked or not self._is_ready
         if not self.handle.is_alive:
             reason = how_it_ended(self.handle.end(within_s=1.0), None, self._log)
@@ -165,5 +175,8 @@ class SourceProcess:
             reason = f"did not answer within {key} = {self._limit_s:g} s"
         else:
             return
-        self._deaths.count(_NAME, reason, self._log)
-        self.handle = self._started()
+        pause_s = self._deaths.count(_NAME, reason, self._log)
+        self._is_ready = False
+        self._start_at = time.monotonic() + pause_s
+        if not pause_s:
+            self.handle = self._started()

@@ -16,7 +16,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Hand, Take
 from dora_rl.core.named import Objects
 from dora_rl.engines.requests import Sampling
-from dora_rl.launch.protocol import Launch, Place, WorkerSpec
+from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.metrics_writer import MetricsWriter
@@ -73,9 +73,12 @@ class TrainerProcess:
         self.is_ready = False
         self.is_training = False
         """Whether a step was sent whose publication is not journalled yet."""
+        self._start_at: float | None = None
+        """When a trainer that died is to be started again; None while its process is there."""
         self._start()
 
     def _start(self) -> None:
+        self._start_at = None
         self.is_ready = self.is_training = False
         self._num_busy = 0
         self._has_part = False
@@ -98,6 +101,11 @@ class TrainerProcess:
         self.handle.send(
             say.Begin(setup=self._setup, store=str(self._layout.versions), objects=self._objects)
         )
+
+    @property
+    def handles(self) -> list[Handle]:
+        """The handle of the trainer's process; none while it waits to be started again."""
+        return [self.handle] if self._start_at is None else []
 
     @property
     def _log(self) -> Path:
@@ -275,12 +283,19 @@ class TrainerProcess:
     # --- deaths ---------------------------------------------------------------------------------
 
     def _restart_if_gone(self) -> None:
-        """Start the trainer again if it died, hangs or takes too long to start."""
+        """Start the trainer again if it died, hangs or takes too long to start; at once, or after a pause."""
+        if self._start_at is not None:
+            if time.monotonic() >= self._start_at:
+                self._start()
+            return
         reason = self._trouble()
         if reason is not None:
             self.handle.end(within_s=0.0)
-            self._deaths.count(_NAME, reason, self._log)
-            self._start()
+            self.is_ready = self.is_training = False
+            pause_s = self._deaths.count(_NAME, reason, self._log)
+            self._start_at = time.monotonic() + pause_s
+            if not pause_s:
+                self._start()
 
     def _trouble(self) -> str | None:
         now, patience = time.monotonic(), self._setup.recipe.patience

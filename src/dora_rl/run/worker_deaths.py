@@ -1,14 +1,18 @@
-"""Deaths of workers: written down, told, counted, and too many in a row are the end of the run."""
+"""Deaths of workers: written down, told, counted, and too many of late are the end of the run."""
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.inputs import Fault
+from dora_rl.core.recipe import Patience
 from dora_rl.launch.messages import Broken
 from dora_rl.store.errors import DiskFull
 
+_LONGEST_PAUSE_S = 60.0
+"""The longest a worker that dies again and again waits before it is started again, in seconds."""
 _BY_ITSELF = ("exited with", "killed by SIGABRT")
 """Exits whose reason is in the log: a process killed from outside wrote nothing about it."""
 
@@ -18,26 +22,43 @@ class WorkerDied(DoraError):
 
 
 class WorkerDeaths:
-    """How often each worker died, in all and since the last version was published."""
+    """How often each worker died, in all and of late without a version published in between.
 
-    def __init__(self, max_deaths: int, log: Path) -> None:
-        self._max_deaths = max_deaths
+    One that dies again waits a while before it is started again, each time twice as long: what it needs may
+    be away for a moment.
+    """
+
+    def __init__(self, patience: Patience, log: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience = patience
         self._log = log
-        self._in_a_row: Counter[str] = Counter()
+        self._clock = clock
+        self._recent: dict[str, list[float]] = {}
+        """When each worker died since the last publish, and not too long ago."""
         self.total: Counter[str] = Counter()
         self._untold: list[tuple[str, str, bool]] = []
 
-    def count(self, worker: str, reason: str, log: Path) -> None:
-        """Count a death of a worker; raises WorkerDied if it was one too many in a row."""
-        self._in_a_row[worker] += 1
-        is_over = self._in_a_row[worker] >= self._max_deaths
+    def count(self, worker: str, reason: str, log: Path, *, is_needed: bool = True) -> float:
+        """Count a death of a worker; returns after how many seconds it may be started again.
+
+        Raises WorkerDied if it was one too many, unless the run goes on without this worker.
+        """
+        now = self._clock()
+        died_at = [at for at in self._recent.get(worker, ()) if now - at < self._patience.deaths_s]
+        self._recent[worker] = died_at = [*died_at, now]
+        times = len(died_at)
+        is_over = is_needed and times >= self._patience.max_deaths
+        pause_s = 0.0 if times == 1 else min(_LONGEST_PAUSE_S, 2.0 ** (times - 2))
         self.note(worker, reason, is_restarted=not is_over)
         if is_over:
-            times = self._in_a_row[worker]
             raise WorkerDied(
                 f"{worker} died {times} times without a step in between; the last time it {reason}",
                 hint=f"its last words are in {log}",
             )
+        return pause_s
+
+    def is_reliable(self, worker: str) -> bool:
+        """Whether a worker has not died so often of late that it alone would end the run."""
+        return len(self._recent.get(worker, ())) < self._patience.max_deaths
 
     def note(self, worker: str, reason: str, *, is_restarted: bool = True) -> None:
         """Write a death down without counting it in a row: whoever owns the worker judges that."""
@@ -60,7 +81,7 @@ class WorkerDeaths:
 
     def forgive(self) -> None:
         """Begin counting deaths in a row anew: a version was published, so the run goes on."""
-        self._in_a_row.clear()
+        self._recent.clear()
 
 
 def how_it_ended(exit_reason: str, last_words: str | None, log: Path) -> str:

@@ -121,8 +121,11 @@ class Patience(Section, frozen=True):
     """Longest wait for a trajectory to end or a step to be published: after it the run is stuck."""
     stop_s: PositiveFloat = 30.0
     """Longest wait for a worker to end when it is told to."""
-    max_deaths: Positive = 3
-    """Deaths of a worker without a version published in between that end the run."""
+    max_deaths: Positive = 5
+    """Deaths of a worker within `deaths_s`, and without a version published in between, that end the run; an
+    instance is started again for ever while others work."""
+    deaths_s: PositiveFloat = 600.0
+    """Time in which deaths of a worker are counted together; earlier ones are forgotten."""
 
 
 class RunSettings(Section, frozen=True):
