@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from dora_rl.core.decisions import Start, Take
 from dora_rl.core.errors import ConfigError, UserError
-from dora_rl.core.inputs import Fault, Scored
+from dora_rl.core.inputs import Fault, Published, Scored
 from dora_rl.core.recipe import Control, Evaluation, Patience
 from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.native.transfer import write_exported
@@ -301,6 +301,28 @@ def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> 
     assert member.is_truncated
 
 
+def publish(metrics: MetricsWriter, word: StepPublished, at: float) -> None:
+    """A step is published, and the journal has it."""
+    metrics.published(word, at)
+    metrics.watch(Published(at=at, version=word.batch + 1, train_s=word.train_s), [])
+
+
+def test_a_line_is_written_once_the_journal_has_the_step_and_comes_back_from_there(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    path, plane = tmp_path / "metrics.jsonl", make_plane(make_setup())
+    metrics = MetricsWriter(path, tmp_path / "board", plane)
+    publish(metrics, StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    step = metrics.published(StepPublished(batch=1, train_s=1.0, publish_s=0.0), 5.0)
+    assert len(path.read_text().splitlines()) == 1, "killed now, the step would be trained again"
+    metrics.close()
+    again = MetricsWriter(path, tmp_path / "board", plane, newest_version=2, journalled={2: step.values})
+    again.close()
+    first, second = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (first["step"], second["step"]) == (1, 2)
+    assert (second["at"], second["step_time"]) == (5.0, 2.0)
+
+
 def test_metrics_of_steps_that_are_not_published_are_left_out(make_setup: MakeSetup, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"at":1.0}\n{"step":2,"at":2.0}\n{"step":3,"at"')
@@ -324,9 +346,9 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
 
     judge(1.0, failure)
     judge(4.0, failure)
-    metrics.published(StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    publish(metrics, StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
     judge(8.0)
-    metrics.published(StepPublished(batch=1, train_s=1.0, publish_s=0.0), 5.0)
+    publish(metrics, StepPublished(batch=1, train_s=1.0, publish_s=0.0), 5.0)
     metrics.close()
     first, second = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert (first["tokens"], first["reward_failures"]) == (2.5, 2.0)
@@ -350,7 +372,7 @@ def test_metrics_go_on_where_they_were(make_setup: MakeSetup, tmp_path: Path) ->
     metrics = MetricsWriter(path, tmp_path / "board", make_plane(make_setup()), newest_version=1)
     metrics.evaluated(1, 5.0, [1.0], [3])
     word = StepPublished(batch=1, train_s=1.0, publish_s=0.1)
-    metrics.published(word, 7.5)
+    publish(metrics, word, 7.5)
     metrics.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["step"], line.get("step_time")) for line in lines] == [(1, 4.0), (1, None), (2, 3.5)]

@@ -15,7 +15,15 @@ from dora_rl.core.inputs import Published, Scored, StepLost, Tick
 from dora_rl.core.recipe import Control, Recipe
 from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import AnyPayload, Completed, Progress, Rewarded, Rewound, Stretch
+from dora_rl.store.journal_records import (
+    AnyPayload,
+    Completed,
+    Progress,
+    Rewarded,
+    Rewound,
+    StepMetrics,
+    Stretch,
+)
 
 from .appends import RECIPE, admission, check, progress, prompt, start, write
 
@@ -504,3 +512,22 @@ def test_a_journal_that_does_not_know_its_oldest_start_kept_what_the_newest_chec
     journal.covered(2)
     journal._db.execute("DELETE FROM settings WHERE name = 'oldest_start'")
     assert journal.oldest_start == 2
+
+
+def test_metrics_of_a_step_are_recorded_once_with_its_version(journal: Journal) -> None:
+    trained(journal, 1)
+    with pytest.raises(Contradiction, match="metrics of version 1, which is not the next"):
+        journal.append([], [StepMetrics(version=1, values={"reward": 0.5})])
+    admit(journal, 1)
+    finish(journal, 1)
+    decided(journal, take(1, 1))
+    published = Published(at=2.0, version=2, train_s=1.0)
+    journal.append([(published, [])], [StepMetrics(version=2, values={"reward": None, "at": 2.0})])
+    assert journal.step_metrics() == {2: {"reward": None, "at": 2.0}}
+
+
+def test_a_journal_without_a_table_of_metrics_gets_one(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "journal.sqlite", Recipe()) as journal:
+        journal._db.execute("DROP TABLE metrics")
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        assert journal.step_metrics() == {}

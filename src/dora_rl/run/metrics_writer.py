@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from dora_rl.control.plane import ControlPlane
-from dora_rl.core.decisions import Take
+from dora_rl.core.decisions import Decision, Take
+from dora_rl.core.inputs import Input, Published
 from dora_rl.core.reward_means import mean_by_function
 from dora_rl.run.messages import StepPublished
 from dora_rl.run.rewards.judge import Judgement
 from dora_rl.store.durable import write_atomically
-from dora_rl.store.journal_records import FinishedGroup
+from dora_rl.store.journal_records import FinishedGroup, StepMetrics
 
 Values = dict[str, float | None]
 
@@ -21,8 +22,17 @@ Values = dict[str, float | None]
 class MetricsWriter:
     """The metrics of a run: `metrics.jsonl`, and TensorBoard files where that is installed."""
 
-    def __init__(self, path: Path, board: Path, plane: ControlPlane, *, newest_version: int = 0) -> None:
-        lines = _cut(path, newest_version)
+    def __init__(
+        self,
+        path: Path,
+        board: Path,
+        plane: ControlPlane,
+        *,
+        newest_version: int = 0,
+        journalled: Mapping[int, Values] | None = None,
+    ) -> None:
+        """`journalled`: what the journal has of each step, which a crash may have kept from the file."""
+        lines = _reconciled(path, newest_version, journalled or {})
         self._file = path.open("ab")
         self._board = _board(board)
         self._plane = plane
@@ -34,6 +44,8 @@ class MetricsWriter:
         self._num_failures = 0
         self._logged: dict[str, list[float]] = {}
         """Values that reward functions logged since the last step, by name."""
+        self._unwritten: list[StepMetrics] = []
+        """Steps whose line is written once the journal has it."""
         self.last: Values = {}
 
     def judged(self, judgement: Judgement) -> None:
@@ -52,8 +64,8 @@ class MetricsWriter:
             values[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
         self._taken[take.batch] = values
 
-    def published(self, message: StepPublished, at: float) -> None:
-        """Write the line of a published step, before the journal has it; a resumed run cuts off the rest."""
+    def published(self, message: StepPublished, at: float) -> StepMetrics:
+        """The metrics of a published step, for the journal; `watch` writes them once that has them."""
         counters = self._counters()
         since = {name: value - self._marks[name] for name, value in counters.items()}
         window = self._plane.window
@@ -77,7 +89,15 @@ class MetricsWriter:
         self._marks, self._last_at = counters, at
         self._num_failures, self._logged = 0, {}
         self.last = values
-        self.write({"step": message.batch + 1, "at": at, **values}, step=message.batch + 1)
+        self._unwritten.append(StepMetrics(version=message.batch + 1, values={"at": at, **values}))
+        return self._unwritten[-1]
+
+    def watch(self, told: Input, decisions: list[Decision]) -> None:
+        """Write the line of a step that is in the journal now."""
+        if isinstance(told, Published):
+            for step in self._unwritten:
+                self.write({"step": step.version, **step.values}, step=step.version)
+            self._unwritten.clear()
 
     def evaluated(
         self,
@@ -133,19 +153,26 @@ class MetricsWriter:
         }
 
 
-def _cut(path: Path, newest_version: int) -> list[dict[str, Any]]:
-    """Remove lines that a crash tore and steps that are not published; returns the lines that are left."""
-    if not path.exists():
-        return []
+def _reconciled(path: Path, newest_version: int, journalled: Mapping[int, Values]) -> list[dict[str, Any]]:
+    """Bring the file in line with the journal, and return its lines.
+
+    Lines that a crash tore and steps that are not published are removed, those that are missing come back.
+    """
     kept: dict[bytes, dict[str, Any]] = {}
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
         try:
             if line.endswith(b"\n") and (read := msgspec.json.decode(line))["step"] <= newest_version:
                 kept[line] = read
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, KeyError, TypeError):
             continue
-    write_atomically(path, b"".join(kept))
-    return list(kept.values())
+    lines = list(kept.values())
+    written = {line["step"] for line in lines if "step_time" in line}
+    missing = [{"step": step, **values} for step, values in journalled.items() if step not in written]
+    if missing:
+        lines = sorted([*lines, *missing], key=lambda line: float(line.get("at") or 0.0))
+    if path.exists() or missing:
+        write_atomically(path, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return lines
 
 
 def _board(directory: Path) -> Any:

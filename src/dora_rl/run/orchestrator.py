@@ -67,7 +67,11 @@ class Orchestrator:
             close(self.interrupts.close)
         self.deaths = WorkerDeaths(recipe.patience, layout.logs / "orchestrator.log")
         self.metrics = MetricsWriter(
-            layout.metrics_log, layout.metrics, plane, newest_version=journal.newest_version
+            layout.metrics_log,
+            layout.metrics,
+            plane,
+            newest_version=journal.newest_version,
+            journalled=journal.step_metrics(),
         )
         close(self.metrics.close)
         self._evaluations = EvaluationTracker(
@@ -115,7 +119,7 @@ class Orchestrator:
             journal,
             run.log,
             prompts,
-            (run.feed.watch, self._evaluations.watch, *watchers),
+            (run.feed.watch, self.metrics.watch, self._evaluations.watch, *watchers),
             past.evaluations,
         )
         self._executor = DecisionExecutor(

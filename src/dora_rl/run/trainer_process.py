@@ -222,7 +222,7 @@ class TrainerProcess:
                     received.inputs.append(told.Replayed(at=at, batch=message.batch, num_different=different))
                 case say.StepPublished():
                     self._done()
-                    self._metrics.published(message, at)
+                    received.payloads.append(self._metrics.published(message, at))
                     self._deaths.forgive()
                     recipe, version = self._setup.recipe, message.batch + 1
                     received.inputs.append(told.Published(at=at, version=version, train_s=message.train_s))

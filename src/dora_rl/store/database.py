@@ -44,6 +44,8 @@ CREATE TABLE batches (
     number INTEGER PRIMARY KEY, groups BLOB NOT NULL, is_published INTEGER NOT NULL DEFAULT 0,
     is_pruned INTEGER NOT NULL DEFAULT 0);
 """
+_LATER_TABLES = "CREATE TABLE IF NOT EXISTS metrics (version INTEGER PRIMARY KEY, line BLOB NOT NULL)"
+"""A table that journals of this schema were also written without."""
 
 
 def create_database(path: Path, settings: dict[str, bytes]) -> None:
@@ -71,6 +73,7 @@ def _remove(path: Path) -> None:
 def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes]) -> None:
     for statement in _TABLES.strip().split(";\n"):
         db.execute(statement)
+    db.execute(_LATER_TABLES)
     db.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
     db.execute(f"PRAGMA application_id={APPLICATION}")
     db.execute(f"PRAGMA user_version={SCHEMA}")
@@ -83,6 +86,8 @@ def open_database(path: Path) -> sqlite3.Connection:
     db = _connect(path, mode="rw")
     try:
         _check_schema(db, path)
+        with named_errors(path):
+            db.execute(_LATER_TABLES)
     except BaseException:
         db.close()
         raise

@@ -241,6 +241,11 @@ class Journal:
                 values=score.values,
             )
 
+    def step_metrics(self) -> dict[int, dict[str, float | None]]:
+        """What was measured of each published step, by its version."""
+        rows = self._tables.each("SELECT version, line FROM metrics ORDER BY version")
+        return {version: msgspec.msgpack.decode(line) for version, line in rows}
+
     # --- ending ---
 
     def close(self) -> None:

@@ -77,7 +77,14 @@ class Rewarded(Payload, frozen=True):
     """What reward functions noted about the trajectory, by column."""
 
 
-AnyPayload = PromptTokens | Progress | Rewound | Completed | Rewarded
+class StepMetrics(Payload, frozen=True):
+    """What was measured of a train step, recorded together with its Published."""
+
+    version: int
+    values: dict[str, float | None]
+
+
+AnyPayload = PromptTokens | Progress | Rewound | Completed | Rewarded | StepMetrics
 
 
 class StoredScore(Record, frozen=True, array_like=True):

@@ -17,6 +17,7 @@ from dora_rl.store.journal_records import (
     PromptTokens,
     Rewarded,
     Rewound,
+    StepMetrics,
     StoredScore,
 )
 from dora_rl.store.journal_tables import Tables
@@ -49,6 +50,7 @@ class Payloads:
             Rewound: self._rewound,
             Completed: self._completed,
             Rewarded: self._rewarded,
+            StepMetrics: self._measured,
         }
 
     def record(self, payload: AnyPayload) -> None:
@@ -126,6 +128,11 @@ class Payloads:
         if found.is_evaluation:  # Nobody trains on it.
             self._tables.drop_response(key)
             self._tables.drop_prompt(found.group)
+
+    def _measured(self, payload: StepMetrics) -> None:
+        if payload.version != self._tables.newest_version() + 1:
+            raise Contradiction(f"metrics of version {payload.version}, which is not the next")
+        self._tables.do("INSERT INTO metrics VALUES (?, ?)", payload.version, _encode(payload.values))
 
     def _live(self, payload: Progress | Rewound | Completed | Rewarded, state: str) -> _Trajectory | None:
         """The trajectory of a payload, which must be in `state`; None if the payload's attempt is over."""
