@@ -16,6 +16,19 @@ from dora_rl.run import messages as say
 from .conftest import request, run_setup
 from .talk import Talk
 
+SLOW_IMPORT = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            time.sleep(5.0)
+
+sys.meta_path.insert(0, Slow())
+"""
+"""A module that Python imports as it starts: the first import of torch then takes five seconds longer."""
+
 
 @pytest.fixture(scope="module")
 def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Talk]]:
@@ -182,3 +195,28 @@ def test_a_hang_is_silence_and_a_death_is_noticed_at_once(other: Talk) -> None:
 def test_it_ends_when_it_is_told_to(talk: Talk) -> None:
     talk.worker.send(say.Stop())
     assert talk.worker.end(within_s=10.0) == "exited with 0"
+
+
+def test_an_instance_gives_signs_of_life_while_torch_is_slow_to_import(
+    model: Path, store: Path, tmp_path: Path
+) -> None:
+    """On a cold disk that takes longer than a silence may last; `patience.start_s` is the limit then."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    worker = LOCAL.start(
+        WorkerSpec(
+            name="worker",
+            module="dora_rl.run.workers.instance_worker",
+            log=str(tmp_path / "instance.log"),
+            environment={"PYTHONPATH": path},
+        ),
+        say.InstanceWord,
+    )
+    try:
+        setup = run_setup(model, tmp_path, response=ResponseSettings(max_new_tokens=48))
+        worker.send(say.Begin(setup=setup, store=str(store)))
+        talk = Talk(worker)
+        talk.word(say.InstanceReady)
+        assert sum(isinstance(word, say.Alive) for word in talk.heard) >= 4
+    finally:
+        worker.end(within_s=0.0)

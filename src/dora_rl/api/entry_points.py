@@ -24,6 +24,7 @@ from dora_rl.launch.waiting import terminations_interrupt
 from dora_rl.observe.live.metrics_tail import Metrics
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_summary import read_summary
 
 Callback = Callable[[Metrics], None]
 """Hears a row of metrics as soon as it is written; what it raises ends the run in order."""
@@ -174,9 +175,12 @@ def _interrupts_told(work: Work) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             # It came before the run heeded interrupts itself, or after: whatever there is is durable.
-            if not LiveLayout(root=run.directory).setup.exists():
+            layout = LiveLayout(root=run.directory)
+            if not layout.setup.exists():
                 raise
-            raise Interrupted(run) from None
+            run.summary = read_summary(layout.finished)
+            if run.summary is None:
+                raise Interrupted(run) from None
     assert run.summary is not None, "the work is done"
     if not run.summary.is_complete:
         raise Interrupted(run)

@@ -43,6 +43,8 @@ from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_summary import RunSummary, read_summary
 from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal
+from dora_rl.store.reconcile import reconcile
+from dora_rl.store.run_directory import RunDirectory
 
 
 class Callbacks:
@@ -225,6 +227,8 @@ class ResumedRun(Work):
         if layout.is_finished:
             if (summary := read_summary(layout.finished)) is not None and summary.steps >= recipe.steps:
                 self._teller.say("the run is finished: nothing is left to train; --set steps=N extends it")
+                with RunDirectory(layout.root), Journal.open(layout.journal) as journal:
+                    reconcile(layout.events, journal)
                 return summary
             # It was extended, or a crash left no summary that can be read: nothing else is lost with it.
             layout.finished.unlink()

@@ -1,5 +1,6 @@
 """`dora train`: a recipe in, a trained model and a report out."""
 
+import atexit
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -78,19 +79,21 @@ def train(
     from dora_rl.api.work import Callbacks
     from dora_rl.core.recipe.resolution import resolve_recipe
     from dora_rl.core.struct_loader import split_assignment
+    from dora_rl.launch.waiting import terminations_interrupt
 
     began = monotonic()
-    if resume is not None:
-        values = dict(split_assignment(text) for text in sets or [])
-        run = _ended(lambda: resumed(resume, values, {}, Callbacks(), "terminal"))
-        _finish(run, None, as_json=as_json)
-    elif recipe is not None:
-        resolved, name = resolve_recipe(recipe, sets or []), Path(recipe).stem
-        if dry_run:
-            _print_plan(api.dry_run(resolved, name=name, progress="terminal"), as_json=as_json)
-            return
-        run = _ended(lambda: api.train(resolved, name=name, progress="terminal"))
-        _finish(run, began, as_json=as_json)
+    with terminations_interrupt():
+        if resume is not None:
+            values = dict(split_assignment(text) for text in sets or [])
+            run = _ended(lambda: resumed(resume, values, {}, Callbacks(), "terminal"))
+            _finish(run, None, as_json=as_json)
+        elif recipe is not None:
+            resolved, name = resolve_recipe(recipe, sets or []), Path(recipe).stem
+            if dry_run:
+                _print_plan(api.dry_run(resolved, name=name, progress="terminal"), as_json=as_json)
+                return
+            run = _ended(lambda: api.train(resolved, name=name, progress="terminal"))
+            _finish(run, began, as_json=as_json)
 
 
 def _ended(work: "Callable[[], Run]") -> "Run":
@@ -121,7 +124,19 @@ def _print_plan(plan: "RunPlan", *, as_json: bool) -> None:
 
 
 def _finish(run: "Run", began: float | None, *, as_json: bool) -> None:
-    """Print the result of a run, and write its report."""
+    """Print the result of a run, and write its report; a signal does not change how it ended any more."""
+    from dora_rl.launch.waiting import ignore_interrupts, undisturbed
+
+    # Also while the interpreter ends.
+    atexit.register(ignore_interrupts)
+    with undisturbed():
+        _show(run, began, as_json=as_json)
+    assert run.summary is not None, "it ended in this process"
+    if not run.summary.is_complete:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show(run: "Run", began: float | None, *, as_json: bool) -> None:
     from dora_rl.observe.run_plan_view import summary_lines
 
     assert run.summary is not None, "it ended in this process"
@@ -132,8 +147,6 @@ def _finish(run: "Run", began: float | None, *, as_json: bool) -> None:
         for line in summary_lines(run.summary, [*run.metrics, *run.evaluations], whole_s):
             typer.echo(visible(line))
     _report(run, as_json=as_json)
-    if not run.summary.is_complete:
-        raise typer.Exit(INTERRUPTED)
 
 
 def _report(run: "Run", *, as_json: bool) -> None:

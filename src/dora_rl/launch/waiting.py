@@ -93,6 +93,25 @@ def terminations_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def ignore_interrupts() -> dict[int, Any]:
+    """Ignore SIGINT and SIGTERM from now on, and return what was done about them; main thread only."""
+    return {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM while the block runs, which must be short; in other threads nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = ignore_interrupts()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def wait_for(handles: Sequence[Handle], others: Sequence[Readable], timeout_s: float) -> None:
     """Wait until someone has something to say, or for so long; meanwhile send what waits to be sent."""
     poll = select.poll()

@@ -89,9 +89,11 @@ def resume_live(
             with orchestrator.interrupts.heeded():
                 orchestrator.run()
                 orchestrator.stop()
-            summary = _summary(opened, orchestrator)
-            if summary.is_complete:
-                opened.directory.finish(msgspec.to_builtins(summary))
+                # An interrupt that comes now changes nothing: the run is ending.
+                summary = _summary(opened, orchestrator)
+                if summary.is_complete:
+                    opened.directory.finish(msgspec.to_builtins(summary))
+                opened.close()
             return summary
         finally:
             opened.close()
