@@ -1,5 +1,6 @@
 """A tiny model, a store with some versions of it, and a set-up of a run that takes seconds."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from dora_rl.model.tiny import save_tiny
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.run_setup import DeviceLayout, RunSetup
+from dora_rl.run.run_setup import DeviceLayout, RunSetup, write_setup
+from dora_rl.store.run_directory import RunDirectory
 from dora_rl.weights.store import Store
 
 EVEN_REWARD = f"{Path(__file__).with_name('rewards.py')}:even_reward"
@@ -114,6 +116,16 @@ def staged(setup: RunSetup) -> Path:
     ).write(layout.prompts)
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
     return layout.root
+
+
+def written_down(setup: RunSetup) -> None:
+    """The directory of a run that was cut short before anything happened."""
+
+    def fill(partial: Path) -> None:
+        shutil.copytree(staged(setup), partial, dirs_exist_ok=True)
+        write_setup(setup, LiveLayout(root=partial).setup)
+
+    RunDirectory.create(Path(setup.run_directory), setup.recipe, fill).close()
 
 
 def request(id: int, *, version: int = 0, max_new_tokens: int = 20, **fields: Any) -> Request:

@@ -11,15 +11,14 @@ import pytest
 
 from dora_rl.api import Run
 from dora_rl.api import resume as resume_in_python
-from dora_rl.api.entry_points import _done
+from dora_rl.api.entry_points import _interrupts_told
 from dora_rl.api.run_handle import Interrupted
 from dora_rl.core.history import History
 from dora_rl.launch.waiting import Interrupts, undisturbed
-from dora_rl.run.open_run import open_new
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_summary import RunSummary
 
-from .conftest import MakeSetup, staged
+from .conftest import MakeSetup, written_down
 from .learning import Command, begin, finished, num_published
 
 SMALL = ("steps=3", "batch.groups=4", "batch.group_size=4", "checkpoints.every=2")
@@ -57,7 +56,7 @@ def damage(log: Path, how: str) -> None:
 def over(make_setup: MakeSetup) -> LiveLayout:
     """A run that is finished, as far as its directory says."""
     setup = make_setup()
-    open_new(setup, staged(setup)).close()
+    written_down(setup)
     layout = LiveLayout(root=Path(setup.run_directory))
     layout.finished.write_bytes(msgspec.json.encode(SUMMARY))
     return layout
@@ -86,11 +85,13 @@ class LateInterrupt:
 
 def test_an_interrupt_after_the_end_of_a_run_does_not_change_how_it_ended(over: LiveLayout) -> None:
     work: Any = LateInterrupt(over)
-    assert _done(work).summary == SUMMARY
+    with _interrupts_told(work):
+        work()
+    assert work.run.summary == SUMMARY
     over.finished.unlink()
     work = LateInterrupt(over)
-    with pytest.raises(Interrupted):
-        _done(work)
+    with pytest.raises(Interrupted), _interrupts_told(work):
+        work()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

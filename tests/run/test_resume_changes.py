@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Evaluation
 from dora_rl.core.recipe.trainer_config import OptimizerConfig, ScheduleConfig
-from dora_rl.run.open_run import open_new
 from dora_rl.run.resume_changes import change_run
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import read_setup, write_setup
 
-from .conftest import MakeSetup, staged
+from .conftest import MakeSetup, written_down
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def begun(make_setup: MakeSetup) -> Path:
 
 
 def begin(setup: Any) -> Path:
-    open_new(setup, staged(setup)).close()
+    written_down(setup)
     return Path(setup.run_directory)
 
 

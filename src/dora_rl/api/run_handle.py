@@ -74,7 +74,10 @@ class Run:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The newest checkpoint, a directory that `AutoModelForCausalLM.from_pretrained` opens."""
+        """The newest checkpoint, a directory that `AutoModelForCausalLM.from_pretrained` opens.
+
+        With LoRA it is an adapter, for which transformers needs peft.
+        """
         found = sorted(self._layout.checkpoints.glob("step_*"), key=lambda path: int(path.name[5:]))
         return found[-1] if found else None
 

@@ -47,7 +47,7 @@ def save_decoder(
     if any(directory.glob("*.safetensors")) or (directory / "config.json").exists():
         raise ModelError(f"{directory} already holds a model", hint="choose another directory")
     if origin is not None:
-        _copy_companions(origin, directory)
+        copy_companions(origin, directory)
     config = msgspec.structs.replace(decoder.config, dtype=to_dtype(_name(decoder.head_VH.dtype)))
     if not (directory / GENERATION_CONFIG).exists():
         _write_json(directory / GENERATION_CONFIG, _generation_defaults(config))
@@ -109,7 +109,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _copy_companions(origin: Path, directory: Path) -> None:
+def copy_companions(origin: Path, directory: Path) -> None:
     for name in COMPANIONS:
         if (origin / name).exists():
             shutil.copyfile(origin / name, directory / name)

@@ -46,7 +46,10 @@ def disk_entries(
     num_models = min(num_checkpoints, recipe.checkpoints.num_models) + 1
     num_states = min(num_checkpoints, recipe.checkpoints.keep) + 1
     state = _MASTER_AND_MOMENTS * num_trained(model, config) + config.kept_versions * version
-    yield LedgerEntry(place="disk", what=f"{num_models} checkpoints", num_bytes=num_models * version)
+    model_bytes = version if config.lora is None or config.lora.merged_checkpoints else 0
+    if config.lora is not None:
+        model_bytes += 4 * num_trained(model, config)
+    yield LedgerEntry(place="disk", what=f"{num_models} checkpoints", num_bytes=num_models * model_bytes)
     yield LedgerEntry(place="disk", what=f"{num_states} trainer states", num_bytes=num_states * state)
     num_versions = _stored_versions(recipe.control.max_staleness + 1, _CHANGED[config.serving_dtype])
     num_bytes = round(min(num_versions, 2 * (recipe.steps + 1)) * version)

@@ -14,7 +14,7 @@ from dora_rl.prepare.recipe_names import check_model_name, no_such_model
 
 
 def model_directory(recipe: Recipe) -> Path:
-    """The directory of a model; a built-in one is made once and kept in the user's cache."""
+    """The directory of a model or an adapter; a built-in one is made once and kept in the user's cache."""
     name = recipe.model
     if name == "tiny":
         return _made(

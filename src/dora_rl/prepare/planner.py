@@ -46,6 +46,7 @@ from dora_rl.prepare.ways_to_fit import LEAST_PASS_TOKENS, how_to_fit
 from dora_rl.run.prompt_table import PromptTable, check_lengths
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
+from dora_rl.trainer import adapter
 from dora_rl.trainer.supervised import warm_started
 
 _GIB = 2**30
@@ -70,7 +71,8 @@ class RunPlanner:
         self._report = report
         self._given_model = given.model
         report(Doing(what=f"looking for the model '{recipe.model}'"))
-        self._directory = Path(given.model) if given.model is not None else model_directory(recipe)
+        found = Path(given.model) if given.model is not None else model_directory(recipe)
+        self._directory, recipe = with_base(found, recipe)
         self._model = read_config(self._directory / "config.json")
         check_weights(self._directory)
 
@@ -175,6 +177,10 @@ class RunPlanner:
         """Write what the run begins with: prompts, the tokenizer and, after a warm start, the model."""
         layout, recipe, total = LiveLayout(root=target), self._recipe, self._recipe.warm_start.steps
         self._prompts.write(layout.prompts)
+        if recipe.trainer.lora is not None and recipe.trainer.lora.adapter is not None:
+            layout.initial_adapter.mkdir(parents=True)
+            for name in (adapter.CONFIG, adapter.FACTORS):
+                shutil.copyfile(Path(recipe.trainer.lora.adapter) / name, layout.initial_adapter / name)
         layout.tokenizer.write_text(self._tokenizer, encoding="utf-8")
         if not total:
             if self._given_model is not None:
@@ -203,6 +209,29 @@ def _with_passes(recipe: Recipe) -> Iterator[Recipe]:
     while tokens >= LEAST_PASS_TOKENS:
         yield replace(recipe, trainer=replace(recipe.trainer, micro_batch_tokens=tokens))
         tokens //= 2
+
+
+def with_base(found: Path, recipe: Recipe) -> tuple[Path, Recipe]:
+    """The directory of the model that is trained; where an adapter is gone on from, the recipe says how."""
+    lora = recipe.trainer.lora
+    if adapter.is_adapter(found):
+        base, _ = adapter.read_adapter_config(found)
+        if not base:
+            raise ModelError(
+                f"the adapter {found} does not name the model it changes",
+                hint=f"name both: --set model=MODEL --set trainer.lora.adapter={found}",
+            )
+        lora, found = adapter.with_adapter(lora, found), model_directory(replace(recipe, model=base))
+    elif lora is not None and lora.adapter is not None:
+        lora = adapter.with_adapter(lora, Path(lora.adapter).absolute())
+    else:
+        return found, recipe
+    if recipe.warm_start.steps:
+        raise ConfigError(
+            f"a warm start would change the model that the adapter {lora.adapter} belongs to",
+            hint="leave warm_start.steps at 0",
+        )
+    return found, replace(recipe, trainer=replace(recipe.trainer, lora=lora))
 
 
 def _answer(prompt: TokenizedPrompt, tokenizer: Any) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ def check_model_name(name: str) -> None:
     if name in BUILT_IN_MODELS or name.startswith(OBJECT):
         return
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not ((path / "config.json").is_file() or (path / "adapter_config.json").is_file()):
             raise ModelError(
                 f"{path} is no model directory: it has no config.json",
                 hint="give a directory in Hugging Face format",

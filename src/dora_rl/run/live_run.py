@@ -54,8 +54,12 @@ def run_live(
         layout = LiveLayout(root=partial)
         shutil.copyfile(made.prompts, layout.prompts)
         shutil.copyfile(made.tokenizer, layout.tokenizer)
-        if made.initial_model.exists():
-            shutil.copytree(made.initial_model, layout.initial_model)
+        for source, target in (
+            (made.initial_model, layout.initial_model),
+            (made.initial_adapter, layout.initial_adapter),
+        ):
+            if source.exists():
+                shutil.copytree(source, target)
         write_setup(setup, layout.setup)
 
     with full_disk_named(root):

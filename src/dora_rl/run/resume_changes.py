@@ -33,6 +33,7 @@ CHANGEABLE = (
     "run.log_completions",
     "run.trackers",
     "scoring",
+    "trainer.lora.merged_checkpoints",
 )
 """Keys, and sections, that may be changed when a run goes on."""
 

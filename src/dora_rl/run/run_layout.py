@@ -47,3 +47,8 @@ class LiveLayout(RunLayout, frozen=True):
     def initial_model(self) -> Path:
         """The directory of version 0 where a warm start made it."""
         return self.root / "initial_model"
+
+    @property
+    def initial_adapter(self) -> Path:
+        """The directory of the adapter that the run started from, where it started from one."""
+        return self.root / "initial_adapter"

@@ -8,18 +8,21 @@ saved is the optimizer's memory, not the arithmetic of G.
 Over several ranks each holds the whole model, and the factors' gradients are added up before an update.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
 import torch
 from torch import Tensor, nn
 
-from dora_rl.core.errors import ConfigError
+from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.trainer_config import LoraConfig
 from dora_rl.model.parameter_layout import Piece, pieces
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Alone, Ranks
+
+FACTOR = ".lora_"
+"""What the name of every factor contains, and of no other master."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,20 @@ class LoraWeights:
 
     def _factors_of(self, parameter: str) -> list[Factors]:
         return [each for each in self.factors if each.piece.parameter == parameter]
+
+    @torch.no_grad()
+    def start_from(self, factors: Mapping[str, Tensor]) -> None:
+        """Take over the factors of an adapter, by their names among the masters."""
+        own = {name for each in self.factors for name in each.names}
+        if different := sorted(own ^ factors.keys()):
+            where = "the model" if different[0] in own else "the adapter"
+            raise ModelError(f"adapter and model do not belong together: only {where} has '{different[0]}'")
+        for name in own:
+            if self.masters[name].shape != factors[name].shape:
+                shapes = f"{list(factors[name].shape)}, not {list(self.masters[name].shape)}"
+                raise ModelError(f"adapter and model do not belong together: '{name}' is {shapes}")
+            self.masters[name].copy_(factors[name])
+        self.refresh()
 
     def _named_masters(self) -> Iterator[tuple[str, Tensor]]:
         for each in self.factors:

@@ -1,12 +1,16 @@
 """A trainer from a model: where its weights go, how they are stored, what else it needs."""
 
+from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from dora_rl.core.named import Objects
 from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.trainer.adapter import load_factors, merge_adapter
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.policy import Policy
@@ -27,9 +31,11 @@ def trainer_of(
     """Make a trainer of a float32 decoder, which it owns from now on; of several ranks, this one's part."""
     ranks = ranks or Alone()
     serving = getattr(torch, config.serving_dtype)
-    reference = _reference(decoder, config, serving)
+    adapter = config.lora.adapter if config.lora is not None else None
+    factors = load_factors(Path(adapter)) if adapter is not None else None
+    reference = _reference(decoder, config, serving, factors)
     return Trainer(
-        _weights(policy_of(decoder, config), config, serving, ranks),
+        _weights(policy_of(decoder, config), config, serving, ranks, factors),
         config,
         reference=reference,
         ranks=ranks,
@@ -51,10 +57,19 @@ def _kept(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> Kept
     )
 
 
-def _weights(policy: Policy, config: TrainerConfig, serving: torch.dtype, ranks: Ranks) -> Weights:
+def _weights(
+    policy: Policy,
+    config: TrainerConfig,
+    serving: torch.dtype,
+    ranks: Ranks,
+    factors: Mapping[str, Tensor] | None,
+) -> Weights:
     if config.lora is None:
         return FullWeights(policy, serving) if ranks.size == 1 else ShardedWeights(policy, serving)
-    return LoraWeights(policy, serving, config.lora, seed=config.seed, ranks=ranks)
+    weights = LoraWeights(policy, serving, config.lora, seed=config.seed, ranks=ranks)
+    if factors is not None:
+        weights.start_from(factors)
+    return weights
 
 
 def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
@@ -65,8 +80,14 @@ def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
     return Policy(decoder, critic=config.critic, attention=config.attention, fused_head=config.fused_head)
 
 
-def _reference(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> Policy | None:
+def _reference(
+    decoder: Decoder, config: TrainerConfig, serving: torch.dtype, factors: Mapping[str, Tensor] | None
+) -> Policy | None:
+    """The policy that training starts from, frozen: the model, with its adapter where it starts from one."""
     if config.algorithm.kl is None:
         return None
-    frozen = deepcopy(decoder).to(serving).requires_grad_(False)
+    frozen = deepcopy(decoder)
+    if factors is not None and config.lora is not None:
+        merge_adapter(frozen, config.lora, factors)
+    frozen = frozen.to(serving).requires_grad_(False)
     return Policy(frozen, attention=config.attention)

@@ -23,6 +23,7 @@ from dora_rl.core.recipe.aliases import suggestion
 from dora_rl.core.recipe.data import RewardConfig, SourceConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import preset
+from dora_rl.core.recipe.trainer_config import TrainerSettings
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
 from dora_rl.core.struct_loader import Tree, assigned, build, load_yaml, split_assignment, to_dict
 
@@ -212,6 +213,7 @@ def anchored(recipe: Recipe, directory: Path) -> Recipe:
             for reward in recipe.rewards
         ),
         algorithm=replace(algorithm, loss=loss, advantage=advantage),
+        trainer=_with_full_adapter(recipe.trainer, directory),
         run=replace(recipe.run, trackers=tuple(_object(name, directory) for name in recipe.run.trackers)),
     )
 
@@ -222,6 +224,12 @@ def _reward_options(reward: RewardConfig, directory: Path) -> dict[str, Any]:
     if reward.function == "reward_model" and isinstance(model, str):
         return {**reward.options, "model": _full(model, directory)}
     return reward.options
+
+
+def _with_full_adapter(trainer: TrainerSettings, directory: Path) -> TrainerSettings:
+    if trainer.lora is None or trainer.lora.adapter is None:
+        return trainer
+    return replace(trainer, lora=replace(trainer.lora, adapter=_full(trainer.lora.adapter, directory)))
 
 
 def _object(name: str, directory: Path) -> str:

@@ -66,6 +66,11 @@ class LoraConfig(Record, frozen=True):
     """Scale of the change: it is multiplied by alpha / rank."""
     targets: tuple[str, ...] = LORA_TARGETS
     """Names of the matrices that change, as in the model's checkpoint."""
+    adapter: str | None = None
+    """A peft adapter to go on from, a directory, whose rank, alpha and targets are taken over; left out,
+    fresh factors. `model` may be such a directory too, which names its model."""
+    merged_checkpoints: bool = False
+    """Write the merged model beside the adapter, in `merged` of each checkpoint."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.targets) - set(LORA_TARGETS))

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
@@ -189,10 +190,13 @@ def open_rank(begin: say.Begin) -> RankSteps:
     layout = LiveLayout(root=Path(setup.run_directory))
     torch.set_num_threads(setup.devices.trainer_threads)
     ranks = join(setup.devices, rank, rendezvous=layout.rendezvous, timeout_s=setup.recipe.patience.step_s)
-    device = setup.devices.rank_device(rank)
+    config, device = setup.trainer, setup.devices.rank_device(rank)
+    if config.lora is not None and config.lora.adapter is not None:
+        # The run's own copy, wherever it came from.
+        config = replace(config, lora=replace(config.lora, adapter=str(layout.initial_adapter)))
     trainer = trainer_of(
         load_decoder(Path(setup.model_directory), device=device, dtype=torch.float32),
-        setup.trainer,
+        config,
         ranks=ranks,
         max_response_tokens=setup.max_new_tokens,
         objects=begin.objects,
