@@ -24,6 +24,7 @@ from dora_rl.launch.breaking import broken
 from dora_rl.launch.protocol import WorkerSpec
 from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.instances import InstancePool
+from dora_rl.run.journalled_groups import group_of
 from dora_rl.run.live_run import resumable
 from dora_rl.run.messages import (
     AbandonStep,
@@ -45,7 +46,7 @@ from dora_rl.run.rewards.judge import Judgement
 from dora_rl.run.rewards.queue import RewardFailures, RewardsFailed
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import read_setup, write_setup
-from dora_rl.run.trainer_process import TrainerProcess, group_of
+from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied, end_if_final, how_it_ended
 from dora_rl.store.errors import DiskFull
 from dora_rl.store.journal import Journal

@@ -223,7 +223,7 @@ class ResumedRun(Work):
     def __call__(self) -> RunSummary:
         layout = self._layout
         self._check(layout)
-        recipe = change_run(layout.root, self._values, lambda text: self._teller.say(escape(text))).recipe
+        recipe = change_run(layout.root, self._values, self._teller.say).recipe
         if layout.is_finished:
             if (summary := read_summary(layout.finished)) is not None and summary.steps >= recipe.steps:
                 self._teller.say("the run is finished: nothing is left to train; --set steps=N extends it")

@@ -7,7 +7,6 @@ after that is sent again, those that were published as replays. So its death is 
 control goes on as if the step took longer.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +14,10 @@ from pathlib import Path
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Hand, Take
 from dora_rl.core.named import Objects
-from dora_rl.engines.requests import Sampling
 from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
 from dora_rl.run.evaluations import EvaluationTracker
+from dora_rl.run.journalled_groups import group_of
 from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.received import CoverBatches, Received, RecordStep, ServeStore
 from dora_rl.run.run_layout import LiveLayout
@@ -27,7 +26,6 @@ from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import FinishedGroup
-from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
 
 _NAME = "the trainer"
 
@@ -248,8 +246,6 @@ class TrainerProcess:
 
         A RunError where the journal no longer has what the one that it could use lacks.
         """
-        for problem in ready.damaged:
-            self._deaths.write_down(f"{problem}; training goes on from version {ready.version}")
         if ready.version < self._journal.oldest_start:
             problems = "; ".join(ready.damaged) or "there is none"
             raise RunError(
@@ -257,9 +253,9 @@ class TrainerProcess:
                 hint="restore one, or start another run from the model of one: --set model=CHECKPOINT",
             )
         self._wants_checkpoint |= bool(ready.damaged)
-        return [
-            told.CheckpointDamaged(at=at, problem=problem, version=ready.version) for problem in ready.damaged
-        ]
+        for problem in ready.damaged:
+            self._deaths.write_down(f"{problem}; training goes on from version {ready.version}")
+        return [told.CheckpointDamaged(at=at, problem=each, version=ready.version) for each in ready.damaged]
 
     def _catch_up(self, version: int) -> None:
         """Send every batch that was taken after the version the trainer holds; none where it is the first."""
@@ -308,27 +304,3 @@ class TrainerProcess:
             return f"took more than {limit_s:g} s {'for a step' if self.is_ready else 'to start'}"
         silence_s = self._setup.recipe.control.silence_s
         return f"was silent for {silence_s:g} s" if now - self._heard_at > silence_s else None
-
-
-def group_of(finished: FinishedGroup, sampling: Sampling) -> TrainGroup:
-    """A journalled group as the trainer takes it: always read back, so a replay trains on the same bits."""
-    members = []
-    for whole in finished.members:
-        response = whole.response
-        drawn = [stretch.version for stretch in response.stretches if stretch.version is not None]
-        is_policy = response.is_policy
-        members.append(
-            TrainTrajectory(
-                prompt=whole.prompt,
-                response=response.tokens,
-                logprobs=response.logprobs,
-                version=drawn[0] if drawn else whole.version,
-                # What is no number is masked by the trainer, and counted.
-                reward=math.nan if whole.reward is None else whole.reward,
-                is_policy=() if all(is_policy) else is_policy,
-                is_truncated=whole.is_truncated,
-                is_cut=sampling.is_cut,
-                temperature=sampling.temperature,
-            )
-        )
-    return TrainGroup(id=finished.group, members=tuple(members))

@@ -104,10 +104,9 @@ class Journal:
         self.num_inputs = first + len(events)
 
     def covered(self, step: int, *, oldest: int | None = None) -> None:
-        """Note that a durable checkpoint holds version `step`.
+        """Note that a durable checkpoint holds version `step`, and that none before `oldest` is started from.
 
-        `oldest` is the oldest version that training may still be started from, by default this one: batches
-        before it are not needed again.
+        Batches before that, by default the same version, are not needed again.
         """
         with transaction(self._db, self.path):
             if step > (newest := self._tables.newest_version()):
@@ -148,7 +147,7 @@ class Journal:
         """Oldest version that training may be started from: the batches after it are all there."""
         with named_errors(self.path):
             row = self._tables.one("SELECT value FROM settings WHERE name = 'oldest_start'")
-        # Journals were written that kept only what the newest checkpoint does not cover.
+        # Without it only what the newest checkpoint lacks was kept.
         return self.covered_step if row is None else int(msgspec.msgpack.decode(row[0]))
 
     @property
