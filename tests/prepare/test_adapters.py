@@ -4,14 +4,22 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.live import WarmStart
-from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerSettings
+from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerConfig, TrainerSettings
+from dora_rl.core.struct_loader import build
+from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
+from dora_rl.prepare.messages import Given
 from dora_rl.prepare.planner import with_base
+from dora_rl.prepare.sampling_inputs import prepare_sampling
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.trainer.trainer_factory import trainer_of
+from dora_rl.weights.store import Store
 
 
 @pytest.fixture
@@ -53,3 +61,28 @@ def test_an_adapter_needs_its_model_as_it_was(tmp_path: Path, model: Path) -> No
     nameless = adapter_of(tmp_path / "nameless", "")
     with pytest.raises(ModelError, match="does not name the model it changes"):
         with_base(nameless, Recipe(model=str(nameless)))
+
+
+def test_an_adapter_is_sampled_from_as_it_was_served(tmp_path: Path, model: Path) -> None:
+    config = TrainerConfig(lora=LoraConfig(rank=2, alpha=4.0), serving_dtype="bfloat16")
+    trainer = trainer_of(load_decoder(model, dtype=torch.float32), config)
+    for name, master in trainer.weights.masters.items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(master, std=0.1)
+    trainer.weights.refresh()
+    checkpoint = trainer.take_checkpoint()
+    assert checkpoint is not None
+    checkpoint.write(tmp_path / "adapter", state="trainer", origin=model)
+    tree = {
+        "model": str(tmp_path / "adapter"),
+        "data": {"train": {"name": "count", "options": {"rows": 4}}},
+        "devices": {"kind": "cpu", "memory_gib": 8},
+        # Of the run that made it, where a warm start made the model that is changed.
+        "warm_start": {"steps": 3},
+    }
+    recipe = build(Recipe, tree, "the recipe of a test")
+    (tmp_path / "target").mkdir()
+    prepare_sampling(recipe, tmp_path / "target", lambda doing: None, Given(), is_judged=False)
+    with Store(LiveLayout(root=tmp_path / "target").versions) as store:
+        for name, own in store.fetch(0).items():
+            assert torch.equal(own, trainer.served_tensors()[name]), name

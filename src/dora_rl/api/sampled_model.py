@@ -123,7 +123,8 @@ def located(model: str | Path) -> tuple[str, Path | None]:
             raise UserError(f"the run in {path} has no checkpoint yet", hint="wait for one, or name a model")
         return str(checkpoint), path
     run = path.absolute().parent.parent
-    is_checkpoint = (path / "config.json").is_file() and LiveLayout(root=run).setup.is_file()
+    is_model = (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
+    is_checkpoint = is_model and LiveLayout(root=run).setup.is_file()
     return str(model), run if is_checkpoint else None
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Batch, Control, Recipe
+from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import Data, load_data
 from dora_rl.envs.tokenized_prompts import tokenize_rows
@@ -22,11 +23,12 @@ from dora_rl.prepare.function_checks import check_functions
 from dora_rl.prepare.machine import gpus, num_cores
 from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.prepare.model_directory import model_directory
-from dora_rl.prepare.planner import memory_limits
+from dora_rl.prepare.planner import memory_limits, with_base
 from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.run.prompt_table import PromptTable, check_lengths
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
+from dora_rl.trainer.adapter import load_factors, merge_adapter
 from dora_rl.weights.store import Store
 
 
@@ -35,7 +37,9 @@ def prepare_sampling(
 ) -> RunSetup:
     """Leave in `target` what sampling begins with; returns its set-up. Rewards are looked at if wanted."""
     report(Doing(what=f"looking for the model '{recipe.model}'"))
-    directory = Path(given.model) if given.model is not None else model_directory(recipe)
+    found = Path(given.model) if given.model is not None else model_directory(recipe)
+    # What made the model is over: an adapter is only merged.
+    directory, recipe = with_base(found, replace(recipe, warm_start=WarmStart()))
     model = read_config(directory / "config.json")
 
     if recipe.data is None:
@@ -126,7 +130,10 @@ def _devices(recipe: Recipe) -> DeviceLayout:
 
 def _publish(directory: Path, setup: RunSetup, store: Path) -> None:
     dtype = getattr(torch, setup.recipe.trainer.serving_dtype)
-    decoder = load_decoder(directory, dtype=dtype)
+    decoder, lora = load_decoder(directory, dtype=torch.float32), setup.recipe.trainer.lora
+    if lora is not None and lora.adapter is not None:
+        merge_adapter(decoder, lora, load_factors(Path(lora.adapter)))
+    decoder = decoder.to(dtype)
     tensors = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
     with Store(store) as publishing:
         publishing.publish(0, tensors)
