@@ -13,7 +13,7 @@ from dora_rl.core.errors import UserError
 _RECIPE = """\
 # Write the alphabet backwards, from one letter down to another, judged by rewards.py: `h<d:` wants `hgfed`.
 #
-#   dora train recipe.yaml              run it: about a minute on two CPU cores
+#   dora train recipe.yaml              run it: one to two minutes on two CPU cores
 #   dora train recipe.yaml --dry-run    what it resolves to, and what it will need
 #   dora report runs/recipe-1           what came of it
 #
