@@ -14,6 +14,7 @@ from dora_rl.core.struct_loader import build
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
 from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.row_stream import load_stream_start
 from dora_rl.envs.tokenized_prompts import tokenize_rows
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
@@ -108,11 +109,13 @@ def staged(setup: RunSetup) -> Path:
     directory, layout = Path(setup.model_directory), LiveLayout(root=Path(f"{setup.run_directory}-inputs"))
     layout.root.mkdir(exist_ok=True)
     tokenizer = load_tokenizer(directory)
-    data = load_data(setup.data)
+    groups, is_stream = setup.recipe.batch.groups, setup.data.train.stream
+    data = load_stream_start(setup.data, groups) if is_stream else load_data(setup.data)
     PromptTable(
         train=tokenize_rows(data.train, tokenizer, setup.data).prompts,
         held_out=tokenize_rows(data.held_out, tokenizer, setup.data).prompts if data.held_out else (),
         stop_tokens=tuple(sorted(load_eos_ids(directory))),
+        num_read=data.num_read,
     ).write(layout.prompts)
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
     return layout.root

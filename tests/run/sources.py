@@ -3,6 +3,8 @@
 import random
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count, islice
+from typing import Any
 
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompt_source import GroupScore
@@ -64,3 +66,46 @@ class Beyond(LearnableFirst):
 def one_epoch(rows: Sequence[Row], *, seed: int) -> Iterator[int]:
     """Five rows, and no more."""
     yield from range(5)
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+TEXTS = "0123456789"
+
+
+def endless(start: int = 0) -> Iterator[dict[str, Any]]:
+    """Rows without end; the number of a row is a column."""
+    yield from ({"prompt": TEXTS[i % 10] * (1 + i % 3), "number": i} for i in count(start))
+
+
+def five_rows() -> Iterator[dict[str, Any]]:
+    yield from islice(endless(), 5)
+
+
+def halting() -> Iterator[dict[str, Any] | None]:
+    """Rows with pauses in between, and then one that never comes."""
+    for row in islice(endless(), 3):
+        yield None
+        yield row
+    time.sleep(3600)
+
+
+def breaking() -> Iterator[dict[str, Any]]:
+    yield from islice(endless(), 2)
+    yield {"prompt": [{"role": "user"}]}
+
+
+class Climbing:
+    """A stream that hears scores: each that it hears makes the next row harder."""
+
+    def __init__(self) -> None:
+        self.level = 0
+        self.heard: list[int] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for i in count():
+            yield {"prompt": TEXTS[i % 10], "level": self.level}
+
+    def scored(self, score: GroupScore) -> None:
+        self.level += 1
+        self.heard.append(score.row)

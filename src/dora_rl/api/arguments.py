@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from dora_rl.api.loaded_models import LoadedModel, lora_section
-from dora_rl.api.objects import UserObjects
+from dora_rl.api.objects import STREAM, UserObjects
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import OBJECT
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.aliases import translated
+from dora_rl.core.recipe.data import MIXTURE, PartConfig
 from dora_rl.core.recipe.resolution import Base, anchored, resolve_recipe
 from dora_rl.core.struct_loader import Tree, to_dict
 from dora_rl.envs.tasks.task import Task
@@ -97,7 +98,7 @@ class Asked:
                 case "data":
                     values |= self._data(value)
                 case "held_out":
-                    values["data.held_out"] = self._source(value, "held_out")
+                    values["data.held_out"] = self._table(value, "held_out")
                 case "rewards":
                     values["rewards"] = self._rewards(value, weights)
                 case "loss" | "advantage":
@@ -116,11 +117,30 @@ class Asked:
         if isinstance(given, Mapping):
             # The recipe's own section, in which a source may be a table of rows.
             section = {key: _plain(value) for key, value in given.items() if key not in ("train", "held_out")}
-            for key in ("train", "held_out"):
-                if given.get(key) is not None:
-                    section[key] = self._source(given[key], "rows" if key == "train" else "held_out")
+            if given.get("train") is not None:
+                section["train"] = self._train(given["train"])
+            if given.get("held_out") is not None:
+                section["held_out"] = self._table(given["held_out"], "held_out")
             return {"data": section}
-        return {"data.train": self._source(given, "rows")}
+        return {"data.train": self._train(given)}
+
+    def _train(self, given: Any) -> Any:
+        """The rows trained on: one table, a list of several, or a stream."""
+        if isinstance(given, list | tuple) and given and all(map(_is_table, given)):
+            parts = [self._part(entry, f"rows_{number}") for number, entry in enumerate(given)]
+            return {"name": MIXTURE, "parts": parts}
+        section = given if isinstance(given, Mapping) else {"name": given}
+        rows, is_asked_for = section.get("name"), bool(section.get("stream"))
+        if _is_stream(rows) or (is_asked_for and not isinstance(rows, str | Path)):
+            others = {key: _plain(value) for key, value in section.items() if key != "name"}
+            return others | {"name": self.objects.add(rows, kind=STREAM), "stream": True}
+        return self._table(given, "rows")
+
+    def _part(self, given: Any, label: str) -> Tree:
+        match given:
+            case (table, int() | float() as weight):
+                return self._part(table, label) | {"weight": float(weight)}
+        return self._table(given, label)
 
     def _task(self, task: Task) -> Tree:
         tables = {"rows": task.train, "held_out": task.held_out}
@@ -134,11 +154,15 @@ class Asked:
             "response.max_new_tokens": task.max_new_tokens,
         }
 
-    def _source(self, given: Any, label: str) -> Any:
+    def _table(self, given: Any, label: str) -> Tree:
+        """The section of one table of rows, whose `name` may be the rows themselves."""
         if isinstance(given, str | Path):
             return {"name": str(given)}
-        if isinstance(given, Mapping | msgspec.Struct):
-            return _plain(given)
+        if isinstance(given, msgspec.Struct):
+            return to_dict(given)
+        if isinstance(given, Mapping):
+            others = {key: _plain(value) for key, value in given.items() if key != "name"}
+            return (self._table(given["name"], label) if "name" in given else {}) | others
         if not isinstance(given, Iterable):
             raise ConfigError(
                 f"data is no table of rows but {type(given).__name__}",
@@ -224,6 +248,22 @@ def plain_values(settings: Mapping[str, Any]) -> Tree:
         found = translated(name, value, settings)
         values |= {name: _plain(value)} if found is None else found
     return values
+
+
+def _is_stream(given: Any) -> bool:
+    """Whether an object gives rows as they are needed: a function, or an IterableDataset of `datasets`."""
+    names = {base.__name__ for base in type(given).__mro__}
+    return "IterableDataset" in names or (callable(given) and not isinstance(given, Iterable))
+
+
+def _is_table(entry: Any) -> bool:
+    """Whether an entry of a list is a table of rows, perhaps with a weight, as against a row."""
+    match entry:
+        case (table, int() | float()):
+            return _is_table(table)
+        case Mapping():
+            return "name" in entry and set(entry) <= set(PartConfig.__struct_fields__)
+    return isinstance(entry, str | Path | msgspec.Struct | Iterable)
 
 
 def _name(base: Base) -> str:

@@ -52,9 +52,10 @@ def train(
 
     `recipe` is the name of a shipped recipe, a YAML file, a Recipe or a mapping; keywords are laid over it:
     sections (`batch={"groups": 8}`), keys by any unambiguous end of their path (`max_staleness=2`), or TRL's
-    names (`num_generations=8`). `data` is a name, a path, an iterable of rows, or a `datasets.Dataset`;
-    `model` a name, a path or a loaded `transformers` model, with its `tokenizer`; `rewards`, `loss` and
-    `advantage` are names or functions; `peft_config` is a peft LoraConfig.
+    names (`num_generations=8`). `data` is a name, a path, an iterable of rows, a `datasets.Dataset`, several of
+    them with weights, or, for rows that are read as they are needed, a function that yields them or a
+    `datasets.IterableDataset`; `model` a name, a path or a loaded `transformers` model, with its `tokenizer`;
+    `rewards`, `loss` and `advantage` are names or functions; `peft_config` is a peft LoraConfig.
 
     The run leaves everything in `runs/NAME-1`, `-2` and so on, where `run={"directory": ...}` does not say
     otherwise; `name` is the recipe's where it has one.
@@ -107,6 +108,7 @@ def resume(
     rewards: Any = None,
     loss: Any = None,
     advantage: Any = None,
+    data: Any = None,
     on_step: Callback | None = None,
     on_evaluation: Callback | None = None,
     progress: Progress | bool = "auto",
@@ -121,9 +123,9 @@ def resume(
     Keywords change its recipe, as far as that decides nothing about what was trained: more `steps`,
     checkpoints, how often it is evaluated, trackers, patience, the number of instances; others are refused by
     name. Functions that it was given as objects are not in its directory: give them again, those of one name
-    in the same order; a run that names all its functions needs none.
+    in the same order, and `data` where its rows are a stream that was one; a run that names all needs none.
     """
-    given = {"rewards": rewards, "loss": loss, "advantage": advantage}
+    given = {"rewards": rewards, "loss": loss, "advantage": advantage, "data": data}
     callbacks = Callbacks(on_step, on_evaluation)
     return resumed(run, plain_values(settings), given, callbacks, progress, launch)
 

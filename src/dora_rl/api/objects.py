@@ -13,6 +13,8 @@ from dora_rl.core.errors import UserError
 from dora_rl.core.named import OBJECT
 from dora_rl.core.recipe import Recipe
 
+STREAM = "the rows"
+"""Kind, and label, of a stream of rows: a label that no function's name can be."""
 _TOO_LARGE = 64 * 2**20
 """Bytes of a packed object from which on a mistake is likelier than a wish."""
 
@@ -26,7 +28,7 @@ class UserObjects:
 
     def add(self, given: Any, *, kind: str) -> str:
         """Keep an object; returns the name that stands for it in the recipe."""
-        label = _free(_label(given, kind), self._given)
+        label = STREAM if kind == STREAM else _free(_label(given, kind), self._given)
         self._given[label], self._kinds[label] = given, kind
         return f"{OBJECT}{label}"
 
@@ -57,10 +59,14 @@ class UserObjects:
         """Refuse an object that cannot be sent where the caller's process cannot call it."""
         for label, reason in kept.items():
             if self._kinds[label] != "reward":
-                raise UserError(
-                    f"the {self._kinds[label]} '{label}' cannot be sent to the trainer's process: {reason}",
-                    hint="have it refer to plain data only, or put it in a file and name it file.py:name",
-                )
+                what, where = f"the {self._kinds[label]} '{label}'", "the trainer's process"
+                hint = "have it refer to plain data only, or put it in a file and name it file.py:name"
+                if self._kinds[label] == STREAM:
+                    what, where = "the stream of rows", "the process that reads it"
+                    hint = (
+                        "give the function that yields rows, data=rows and not data=rows(), or file.py:rows"
+                    )
+                raise UserError(f"{what} cannot be sent to {where}: {reason}", hint=hint)
 
     def check_complete(self, recipe: Recipe) -> None:
         """Refuse to go on without objects that a recipe names."""
@@ -72,7 +78,7 @@ class UserObjects:
         if missing:
             raise UserError(
                 f"the run was started from Python with objects that are not here: {', '.join(missing)}",
-                hint="go on from Python and give them again: dora_rl.resume(RUN, rewards=[...])",
+                hint="go on from Python and give them again: dora_rl.resume(RUN, rewards=[...], data=...)",
             )
 
 
@@ -88,11 +94,15 @@ def objects_named(given: Mapping[str, Any]) -> UserObjects:
     for kind in ("loss", "advantage"):
         if callable(given.get(kind)):
             objects.add(given[kind], kind=kind)
+    if given.get("data") is not None:
+        objects.add(given["data"], kind=STREAM)
     return objects
 
 
 def _named_in(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """The names of functions in a recipe, each with the key it stands under."""
+    if recipe.data is not None and recipe.data.train.stream:
+        yield recipe.data.train.name, "data"
     yield from ((reward.function, "rewards") for reward in recipe.rewards)
     for kind in ("loss", "advantage"):
         function = getattr(getattr(recipe.algorithm, kind), "function", None)

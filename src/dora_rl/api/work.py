@@ -26,6 +26,7 @@ from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input, Published, Tick
 from dora_rl.core.recipe import Recipe
 from dora_rl.envs.data.rows import no_mapping, plain_value
+from dora_rl.envs.data.sources import read_whole
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
 from dora_rl.observe.live.completions import CompletionLog, load_decode
@@ -316,7 +317,8 @@ def given_in_files(asked: Asked, objects: dict[str, bytes]) -> Iterator[Given]:
 
 def write_table(rows: Iterable[Any], path: Path) -> None:
     """Write rows of the caller's as one list in msgpack; a UserError where one is no plain data."""
-    table = [_plain_row(row, f"data, row {number}") for number, row in enumerate(rows)]
+    whole = read_whole(rows, "data", "give the function that yields them, data=rows and not data=rows(),")
+    table = [_plain_row(row, f"data, row {number}") for number, row in enumerate(whole)]
     path.write_bytes(msgspec.msgpack.encode(table))
 
 

@@ -6,9 +6,10 @@ told in `offered` and `scored`, in that order, and of nothing else: after a cras
 same again, and goes on exactly where the old one was, also where a choice got lost before it was written.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, Protocol
 
 from dora_rl.core.errors import UserError
@@ -95,6 +96,52 @@ class RowsInOrder:
 
     def offered(self, rows: Sequence[int]) -> None:
         self._num_offered += len(rows)
+
+    def scored(self, score: GroupScore) -> None:
+        """Ignored: the order does not depend on scores."""
+
+
+class WeightedParts:
+    """Several sources of one table each, in turn: of any number of rows each has its weight's share.
+
+    Rows are numbered through, those of the first table first. When one of the sources has no more, neither
+    have all.
+    """
+
+    def __init__(
+        self, parts: Sequence[PromptSource], part_rows: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        """`part_rows` is the number of rows of each table."""
+        self._parts = parts
+        self._firsts = [0, *accumulate(part_rows)][:-1]
+        self._shares = [weight / sum(weights) for weight in weights]
+        self._num_offered = [0] * len(parts)
+
+    def choose(self, count: int) -> Sequence[int] | None:
+        turns = self._turns(count)
+        chosen = [iter(part.choose(turns.count(i)) or ()) for i, part in enumerate(self._parts)]
+        rows: list[int] = []
+        for i in turns:
+            row = next(chosen[i], None)
+            if row is None:
+                break
+            rows.append(self._firsts[i] + row)
+        return rows or None
+
+    def _turns(self, count: int) -> list[int]:
+        """Whose turn it is, `count` times: always that of the source farthest behind its share."""
+        taken, turns = list(self._num_offered), list[int]()
+        for place in range(sum(taken) + 1, sum(taken) + count + 1):
+            lags = [share * place - num for share, num in zip(self._shares, taken, strict=True)]
+            turns.append(lags.index(max(lags)))
+            taken[turns[-1]] += 1
+        return turns
+
+    def offered(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            i = bisect_right(self._firsts, row) - 1
+            self._num_offered[i] += 1
+            self._parts[i].offered([row - self._firsts[i]])
 
     def scored(self, score: GroupScore) -> None:
         """Ignored: the order does not depend on scores."""

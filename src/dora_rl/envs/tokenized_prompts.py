@@ -47,30 +47,30 @@ class PromptSet(Record, frozen=True):
 
 def tokenize_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConfig) -> PromptSet:
     """Every row's prompt as token ids; too long ones are an error or left out, as the config says."""
-    tokenized: list[TokenizedPrompt] = []
-    for row in rows:
-        prompt = row.prompt
-        if isinstance(prompt, str) and config.wrap_in_chat:
-            prompt = [{"role": "user", "content": prompt}]
-        if isinstance(prompt, str):
-            token_ids = tokenizer(prompt)["input_ids"]
-        else:
-            if config.system_prompt is not None and prompt[0]["role"] != "system":
-                prompt = [{"role": "system", "content": config.system_prompt}, *prompt]
-            token_ids = _chat_ids(prompt, row.row, tokenizer, config)
-        if not token_ids:
-            raise UserError(
-                f"the prompt of row {row.row} has no tokens", hint="every prompt needs at least one"
-            )
-        seen = Row(row=row.row, prompt=prompt, columns=row.columns)
-        tokenized.append(TokenizedPrompt(row=seen, token_ids=tuple(token_ids)))
-
+    tokenized = [tokenize_row(row, tokenizer, config) for row in rows]
     limit = config.max_prompt_tokens
     kept = [prompt for prompt in tokenized if limit is None or len(prompt.token_ids) <= limit]
     num_overlong = len(tokenized) - len(kept)
     if num_overlong and (config.overlong_prompts == "error" or not kept):
         raise _overlong(tokenized, num_overlong, config)
     return PromptSet(prompts=tuple(kept), num_overlong=num_overlong)
+
+
+def tokenize_row(row: Row, tokenizer: Tokenizer, config: DataConfig) -> TokenizedPrompt:
+    """One row's prompt as token ids, however long."""
+    prompt = row.prompt
+    if isinstance(prompt, str) and config.wrap_in_chat:
+        prompt = [{"role": "user", "content": prompt}]
+    if isinstance(prompt, str):
+        token_ids = tokenizer(prompt)["input_ids"]
+    else:
+        if config.system_prompt is not None and prompt[0]["role"] != "system":
+            prompt = [{"role": "system", "content": config.system_prompt}, *prompt]
+        token_ids = _chat_ids(prompt, row.row, tokenizer, config)
+    if not token_ids:
+        raise UserError(f"the prompt of row {row.row} has no tokens", hint="every prompt needs at least one")
+    seen = Row(row=row.row, prompt=prompt, columns=row.columns)
+    return TokenizedPrompt(row=seen, token_ids=tuple(token_ids))
 
 
 def _chat_ids(messages: Messages, row: int, tokenizer: Tokenizer, config: DataConfig) -> list[int]:
@@ -81,14 +81,20 @@ def _chat_ids(messages: Messages, row: int, tokenizer: Tokenizer, config: DataCo
         )
     # A chat that ends with the assistant's words is to be continued, not answered.
     is_begun = messages[-1]["role"] == "assistant"
-    encoded = tokenizer.apply_chat_template(
-        messages,
-        tokenize=True,
-        return_dict=True,
-        add_generation_prompt=not is_begun,
-        continue_final_message=is_begun,
-        **config.template_options,
-    )
+    try:
+        encoded = tokenizer.apply_chat_template(
+            messages,
+            tokenize=True,
+            return_dict=True,
+            add_generation_prompt=not is_begun,
+            continue_final_message=is_begun,
+            **config.template_options,
+        )
+    except Exception as error:  # a template is a program: it raises by itself, or trips over what it is given
+        raise UserError(
+            f"the chat template cannot take the prompt of row {row}: {type(error).__name__}: {error}",
+            hint="a template may want roles in turn, a content that is text, or no system message",
+        ) from error
     ids: list[int] = encoded["input_ids"]
     return ids
 

@@ -90,6 +90,8 @@ def summary_lines(
         done += f" ({duration(whole_s)} with preparations)"
     trained = f"{summary.trained_trajectories:,} trajectories trained on"
     yield f"{'finished' if summary.is_complete else 'interrupted'}: {done}, {trained}"
+    if summary.steps_asked is not None:
+        yield f"the stream of rows ended before the {summary.steps_asked:,} steps asked for"
     reward = summary.last_metrics.get("reward")
     if reward is not None:
         yield f"reward of the last step: {reward:.3f}"
@@ -157,7 +159,8 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "run", setup.run_directory
     dtype = setup.recipe.trainer.serving_dtype
     yield "model", f"{setup.model_directory}, {plan.num_parameters:,} parameters, served in {dtype}"
-    yield "rows", f"{plan.num_rows:,} to train on{held_out}; {prompts}"
+    rows = "a stream, read as it is needed" if setup.data.train.stream else f"{plan.num_rows:,} to train on"
+    yield "rows", f"{rows}{held_out}; {prompts}"
     for text in overlong_lines(plan):
         yield "left out", text
     yield "rewards", rewards

@@ -15,9 +15,15 @@ from dora_rl.envs.tasks.task import Task
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_setup import DeviceLayout
 
+_LEAST_ROOM = 64
+"""Tokens that prompts of a stream may have at least, where nobody said how long they may be."""
 
-def completed(recipe: Recipe, task: Task | None, prompts: PromptTable) -> Recipe:
-    """The recipe, with what task, rows and algorithm say filled in where it was silent."""
+
+def completed(recipe: Recipe, task: Task | None, prompts: PromptTable, max_positions: int) -> Recipe:
+    """The recipe, with what task, rows and algorithm say filled in where it was silent.
+
+    `max_positions` is the most tokens that the model can take.
+    """
     _check_comparison(recipe)
     max_new_tokens = recipe.response.max_new_tokens or (task.max_new_tokens if task is not None else None)
     if max_new_tokens is None:
@@ -33,14 +39,21 @@ def completed(recipe: Recipe, task: Task | None, prompts: PromptTable) -> Recipe
 
     # The rows as the simulator is told of them; how long responses usually are is the recipe's to say.
     lengths = [len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out)]
-    imagined = replace(
-        recipe.task, rows=len(prompts.train), prompt_tokens=max(1, round(sum(lengths) / len(lengths)))
-    )
+    data = recipe.data
+    assert data is not None, "a run without rows is refused"
+    num_rows = len(prompts.train)
+    if data.train.stream:
+        num_rows = recipe.steps * recipe.batch.groups
+        if data.max_prompt_tokens is None:
+            room = max(max(lengths), max_positions - max_new_tokens)
+            data = replace(data, max_prompt_tokens=min(max(_LEAST_ROOM, 2 * max(lengths)), room))
+    imagined = replace(recipe.task, rows=num_rows, prompt_tokens=max(1, round(sum(lengths) / len(lengths))))
     if isinstance(imagined.lengths, Lognormal):
         usual = replace(imagined.lengths, min_tokens=1, max_tokens=max_new_tokens)
         imagined = replace(imagined, lengths=usual)
     return replace(
         recipe,
+        data=data,
         response=replace(recipe.response, max_new_tokens=max_new_tokens),
         trainer=trainer,
         evaluation=_evaluation(recipe, len(prompts.held_out)),

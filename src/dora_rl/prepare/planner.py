@@ -19,6 +19,7 @@ from dora_rl.core.errors import ConfigError, ModelError, NoRoom
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.trainer_config import MICRO_BATCH_TOKENS
 from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.row_stream import load_stream_start
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt, tokenize_rows
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import check_weights, load_decoder
@@ -43,7 +44,7 @@ from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
 from dora_rl.prepare.trainer_memory import num_parameters
 from dora_rl.prepare.ways_to_fit import LEAST_PASS_TOKENS, how_to_fit
-from dora_rl.run.prompt_table import PromptTable, check_lengths
+from dora_rl.run.prompt_table import PromptTable, check_lengths, longest_prompt
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.trainer import adapter
@@ -79,7 +80,17 @@ class RunPlanner:
         rows = named_data(recipe)
         limit = ("patience.step_s", recipe.patience.step_s)
         report(Doing(what=f"reading the rows of {rows.train.name}", limit=limit))
-        data = load_data(rows, given.tables)
+        is_stream = rows.train.stream
+        if is_stream and recipe.warm_start.steps:
+            raise ConfigError(
+                "a warm start shows rows that are all known, and the rows are a stream",
+                hint="set warm_start.steps=0",
+            )
+        data = (
+            load_stream_start(rows, recipe.batch.groups, tables=given.tables, objects=given.objects)
+            if is_stream
+            else load_data(rows, given.tables)
+        )
         rewards = recipe.rewards or (data.task.rewards if data.task is not None else ())
         if not rewards:
             raise ConfigError(
@@ -103,6 +114,8 @@ class RunPlanner:
             stop_tokens=tuple(sorted(load_eos_ids(self._directory))),
             num_overlong=train.num_overlong,
             num_overlong_held_out=held_out.num_overlong if held_out else 0,
+            part_rows=data.part_rows(rows, [prompt.row.row for prompt in train.prompts]),
+            num_read=data.num_read,
         )
         largest = max(max(prompt.token_ids) for prompt in (*self._prompts.train, *self._prompts.held_out))
         if largest >= self._model.vocab_size:
@@ -112,7 +125,7 @@ class RunPlanner:
                 hint="copy tokenizer.json from the model that the weights belong to",
             )
         report(Doing(what="working out who runs where"))
-        self._recipe = completed(judged, data.task, self._prompts)
+        self._recipe = completed(judged, data.task, self._prompts, self._model.max_positions)
 
     def plan(self) -> RunPlan:
         """The plan on the best placement that has room; where none has, an error about the best one.
@@ -133,7 +146,7 @@ class RunPlanner:
 
     def _planned(self, asked: Recipe) -> tuple[RunPlan, RunMemory]:
         prompts, found = self._prompts, gpus() if asked.devices.kind != "cpu" else []
-        longest = max(len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out))
+        longest = longest_prompt(prompts, named_data(asked))
         num_rows, num_held_out = len(prompts.train), len(prompts.held_out)
         failure: NoRoom | None = None
         for devices in placements(asked, self._model, found, num_cores()):

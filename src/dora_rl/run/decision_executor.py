@@ -18,7 +18,7 @@ from dora_rl.run import messages as say
 from dora_rl.run import received as follow
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
-from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.prompt_table import RunPrompts
 from dora_rl.run.received import AnyEffect
 from dora_rl.run.request_table import RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
@@ -41,7 +41,7 @@ class DecisionExecutor:
     def __init__(
         self,
         setup: RunSetup,
-        prompts: PromptTable,
+        prompts: RunPrompts,
         plane: ControlPlane,
         journal: Journal,
         *,

@@ -9,7 +9,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core.decisions import Admit, Decision, Start
 from dora_rl.core.history import Event, HistoryWriter, Watcher
 from dora_rl.core.inputs import Input
-from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.prompt_table import RunPrompts
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import AnyPayload, PromptTokens
 
@@ -22,7 +22,7 @@ class JournalWriter:
         plane: ControlPlane,
         journal: Journal,
         log: HistoryWriter,
-        prompts: PromptTable,
+        prompts: RunPrompts,
         watchers: Sequence[Watcher],
         past: Sequence[Event] = (),
     ) -> None:

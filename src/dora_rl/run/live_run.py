@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from dora_rl.control.plane import ControlPlane
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.history import Watcher
 from dora_rl.core.named import Objects
@@ -122,16 +123,28 @@ def resumable(root: Path, objects: Objects | None = None) -> Iterator[None]:
         raise
 
 
+def _left_over(plane: ControlPlane) -> dict[str, int]:
+    """Trajectories of the last groups, which are too few for another batch."""
+    groups = [group for group in plane.ledger.groups.values() if not group.is_evaluation]
+    number = sum(len(group.left()) for group in groups)
+    return {"left over: the stream ended": number} if number else {}
+
+
 def _summary(opened: OpenRun, orchestrator: Orchestrator) -> RunSummary:
-    plane = opened.plane
+    plane, steps, newest = opened.plane, opened.setup.recipe.steps, opened.plane.window.newest
+    # A table's rows are known, and a run that asks for more of them than there are is a mistake; how many a
+    # stream has nobody knows, so its end is an end of the run like any other.
+    has_ended_early = plane.is_stranded and opened.setup.data.train.stream
     staleness = plane.meters.staleness
     return RunSummary(
         run_directory=str(opened.layout.root),
-        is_complete=plane.is_done and opened.journal.covered_step >= opened.setup.recipe.steps,
+        is_complete=(plane.is_done or has_ended_early)
+        and opened.journal.covered_step >= (newest if has_ended_early else steps),
+        steps_asked=steps if has_ended_early else None,
         steps=plane.window.newest,
         elapsed_s=orchestrator.now,
         trained_trajectories=plane.ledger.num_committed,
-        closed_trajectories=dict(plane.ledger.outcomes),
+        closed_trajectories=dict(plane.ledger.outcomes) | (_left_over(plane) if has_ended_early else {}),
         staleness_mean=sum(s * n for s, n in staleness.items()) / max(1, staleness.total()),
         staleness_max=max(staleness, default=0),
         starved_s=plane.meters.starved_s,

@@ -8,9 +8,7 @@ told or say is from `launch`.
 from msgspec import field
 
 from dora_rl.core.instance_spec import InstanceSpec
-from dora_rl.core.recipe.data import OrderConfig
 from dora_rl.engines.requests import DrawnTokens, Request
-from dora_rl.envs.prompt_source import GroupScore
 from dora_rl.launch.messages import Alive as Alive
 from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message
@@ -269,54 +267,3 @@ TrainerWord = Broken | Alive | TrainerReady | StepTrained | StepPublished | Step
 # --- said by the trainer's other ranks, to its first --------------------------------------------
 
 RankWord = Broken | Alive
-
-# --- told to and said by a source of prompts ----------------------------------------------------
-
-
-class RowsOffered(Message, frozen=True):
-    """Tell a prompt source that these rows will be started, in this order."""
-
-    rows: tuple[int, ...]
-
-
-class GroupScored(Message, frozen=True):
-    """Tell a prompt source what came of a group."""
-
-    score: GroupScore
-
-
-SourceTold = RowsOffered | GroupScored
-
-
-class OpenSource(Message, frozen=True):
-    """The first message to a prompt source: which one, over which rows, and everything told to it before."""
-
-    order: OrderConfig
-    prompts: str
-    """The file of the run's prompts."""
-    seed: int
-    told: tuple[SourceTold, ...] = ()
-    objects: dict[str, bytes] = field(default_factory=dict)
-    """The user's own objects for the names `object:LABEL` in the recipe: cloudpickle bytes by label."""
-
-
-class ChooseRows(Message, frozen=True):
-    """Ask a prompt source to choose up to this many rows."""
-
-    count: int
-
-
-SourceCommand = OpenSource | ChooseRows | RowsOffered | GroupScored | Stop
-
-
-class SourceReady(Message, frozen=True):
-    """The prompt source is imported and has been told everything that happened before."""
-
-
-class RowsChosen(Message, frozen=True):
-    """The rows a prompt source chose: empty for none at the moment, None for never any again."""
-
-    rows: tuple[int, ...] | None
-
-
-SourceWord = Broken | Alive | SourceReady | RowsChosen

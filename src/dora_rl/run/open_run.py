@@ -14,10 +14,11 @@ from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
 from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
-from dora_rl.run.prompt_feed import PromptFeed
-from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.prompt_feed import Feed
+from dora_rl.run.prompt_table import PromptTable, RunPrompts
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup, read_setup
+from dora_rl.run.stream_feed import open_feed
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
@@ -56,10 +57,10 @@ class OpenRun:
             reconcile(layout.events, journal)
             self.log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
             closing.enter_context(self.log)
-            self.prompts = PromptTable.read(layout.prompts)
+            self.prompts = RunPrompts(PromptTable.read(layout.prompts), journal)
             # As it was when the run began: what was changed since is among the inputs.
             self.plane = make_plane(self.setup, journal.recipe.steps)
-            self.feed = PromptFeed(self.setup, self.prompts)
+            self.feed = open_feed(self.setup, self.prompts)
 
             # Brought to where they were, by telling them the journal again.
             self.past = ResumePoint(is_resumed=journal.num_inputs > 0)
@@ -81,7 +82,7 @@ def _decided(decision: Decision | None) -> str:
     return "nothing" if decision is None else type(decision).__name__
 
 
-def _remembered(journal: Journal, past: ResumePoint, feed: PromptFeed) -> Iterator[Event]:
+def _remembered(journal: Journal, past: ResumePoint, feed: Feed) -> Iterator[Event]:
     """The journal's events, one by one; what parts other than control need of them is kept in `past`."""
     evaluated: set[int] = set()
     for told, decisions in journal.events():

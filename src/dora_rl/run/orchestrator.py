@@ -75,11 +75,11 @@ class Orchestrator:
         )
         close(self.metrics.close)
         self._evaluations = EvaluationTracker(
-            recipe.evaluation, recipe.steps, prompts, self.metrics, past.evaluations
+            recipe.evaluation, recipe.steps, prompts.table, self.metrics, past.evaluations
         )
 
         # The workers.
-        run.feed.start(layout, self.deaths, launch)
+        run.feed.start(layout, self.deaths, launch, objects or {})
         close(run.feed.close)
         self.trainer = TrainerProcess(
             setup,
@@ -94,7 +94,7 @@ class Orchestrator:
             objects=objects,
         )
         close(self.trainer.close)
-        self._instances = InstancePool(setup, layout, self.deaths, prompts.stop_tokens, launch=launch)
+        self._instances = InstancePool(setup, layout, self.deaths, prompts.table.stop_tokens, launch=launch)
         close(self._instances.close)
         self.rewards = RewardQueue(
             setup.scoring,
@@ -162,7 +162,7 @@ class Orchestrator:
                 self._await_messages()
                 self._heed_interrupts()
                 at = self.now
-                received = Received(inputs=[*self._run.feed.offers(self._run.plane, at)])
+                received = self._run.feed.read(self._run.plane, at)
                 received += self._instance_inbox.read(at)
                 received += self.rewards.read(at)
                 received += self.trainer.read(at)
@@ -170,7 +170,7 @@ class Orchestrator:
                 received.inputs += self._tick(at)
                 self._carry_out(received)
                 self._check_progress()
-            if self._run.plane.is_stranded:
+            if self._run.plane.is_stranded and not self._run.setup.data.train.stream:
                 raise exhausted(self._run.plane.window.newest, self._run.plane.steps)
         except WorkerDied:
             # The last death is in the event log too.
@@ -220,7 +220,9 @@ class Orchestrator:
         run, journal = self._run, self._run.journal
         if not run.past.is_resumed:
             at = self.now
-            self._carry_out(Received(inputs=[*run.feed.offers(run.plane, at), *self._evaluations.due(0, at)]))
+            received = run.feed.read(run.plane, at)
+            received.inputs += self._evaluations.due(0, at)
+            self._carry_out(received)
             return
         lost = [
             told.InstanceLost(at=self.now, instance=instance.id, reason="the run was resumed")

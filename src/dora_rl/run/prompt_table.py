@@ -1,7 +1,8 @@
 """The prompts of a run: rows to train on, rows held out, and their token ids, in one file of the run.
 
-Rows are numbered through: those to train on first, then those held out. So a number names a row wherever
-control, the journal or a request speaks of one.
+Rows are numbered through: those to train on first, then those held out, then those of a stream that are read
+while the run is going, which the journal has. So a number names a row wherever control, the journal or a
+request speaks of one.
 """
 
 from collections.abc import Sequence
@@ -12,9 +13,12 @@ import msgspec
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.inputs import QueuedPrompt
+from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.run.run_setup import RunSetup
+from dora_rl.store.journal import Journal
+from dora_rl.store.journal_records import StreamedRow
 
 
 class PromptTable(Record, frozen=True):
@@ -28,6 +32,10 @@ class PromptTable(Record, frozen=True):
     """Rows to train on that were left out because their prompts are too long."""
     num_overlong_held_out: int = 0
     """Held-out rows that were left out because their prompts are too long."""
+    part_rows: tuple[int, ...] = ()
+    """Where rows are of several tables, how many of `train` are of each, in order; else empty."""
+    num_read: int = 0
+    """Of a stream, how many rows were read before the run: those to train on are of them."""
 
     def __getitem__(self, row: int) -> TokenizedPrompt:
         num_train = len(self.train)
@@ -74,6 +82,47 @@ class PromptCounts(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.msgpack.decode(path.read_bytes(), type=cls)
 
 
+class RunPrompts:
+    """The prompts of a run by their numbers: those of its table, and those of a stream behind them.
+
+    A streamed prompt is kept here until its group has ended; the journal has it from its offer on, until a
+    checkpoint covers its batch.
+    """
+
+    def __init__(self, table: PromptTable, journal: Journal) -> None:
+        self.table = table
+        self._journal = journal
+        self._num_known = len(table.train) + len(table.held_out)
+        self._streamed: dict[int, TokenizedPrompt] = {}
+
+    def __getitem__(self, row: int) -> TokenizedPrompt:
+        if row < self._num_known:
+            return self.table[row]
+        if row not in self._streamed:
+            content = self._journal.streamed_row(row)
+            self._streamed[row] = msgspec.msgpack.decode(content, type=TokenizedPrompt)
+        return self._streamed[row]
+
+    def add(self, prompt: TokenizedPrompt) -> StreamedRow:
+        """Take in a prompt of a stream; what is returned must be journalled with its offer."""
+        row = self.number(prompt.row.row)
+        self._streamed[row] = prompt
+        return StreamedRow(row=row, content=msgspec.msgpack.encode(prompt))
+
+    def forget(self, row: int) -> None:
+        """Drop a streamed prompt whose group has ended."""
+        self._streamed.pop(row, None)
+
+    def number(self, place: int) -> int:
+        """The number of the row at a place of the stream that was not read before the run."""
+        return self._num_known + place - self.table.num_read
+
+    def place(self, row: int) -> int:
+        """The place in the stream of the row with this number."""
+        is_known = row < self._num_known
+        return self.table[row].row.row if is_known else row - self._num_known + self.table.num_read
+
+
 class PromptLengths(Sequence[int]):
     """The length of each training prompt in tokens, by row; held-out rows come behind its end."""
 
@@ -94,9 +143,15 @@ class PromptLengths(Sequence[int]):
         return self._lengths[row]
 
 
+def longest_prompt(table: PromptTable, data: DataConfig) -> int:
+    """Tokens of the longest prompt that the run may meet."""
+    longest = max(len(prompt.token_ids) for prompt in (*table.train, *table.held_out))
+    return max(longest, data.max_prompt_tokens or 0) if data.train.stream else longest
+
+
 def check_lengths(table: PromptTable, setup: RunSetup) -> None:
     """Refuse prompts that an engine would refuse later."""
-    longest = max(len(prompt.token_ids) for prompt in (*table.train, *table.held_out))
+    longest = longest_prompt(table, setup.data)
     limits, needed = setup.engine.limits, longest + setup.max_new_tokens
     if needed > limits.max_positions or limits.blocks_for(needed) > limits.num_blocks:
         raise ConfigError(

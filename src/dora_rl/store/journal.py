@@ -128,9 +128,8 @@ class Journal:
                     " JOIN groups g ON g.id = group_id WHERE batch = ?)",
                     number,
                 )
-                self._tables.do(
-                    "DELETE FROM prompts WHERE group_id IN (SELECT id FROM groups WHERE batch = ?)", number
-                )
+                for (group,) in self._tables.each("SELECT id FROM groups WHERE batch = ?", number):
+                    self._tables.drop_prompt(group)
                 self._tables.do("UPDATE batches SET is_pruned = 1 WHERE number = ?", number)
         return len(numbers)
 
@@ -178,6 +177,15 @@ class Journal:
                 response=to_response(join_chunks(self._tables.chunks(row[0]))),
                 is_evaluation=bool(row[7]),
             )
+
+    def streamed_row(self, row: int) -> bytes:
+        """The content of a row that was read from a stream, which no batch that was pruned may have had."""
+        with named_errors(self.path):
+            found = self._tables.one("SELECT content FROM streamed_rows WHERE row = ?", row)
+        if found is None:
+            raise JournalError(f"the journal has no row {row} of a stream")
+        content: bytes = found[0]
+        return content
 
     def unscored(self) -> Iterator[WholeTrajectory]:
         """Trajectories that ended and have no reward yet."""

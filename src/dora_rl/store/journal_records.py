@@ -24,6 +24,14 @@ class PromptTokens(Payload, frozen=True):
     tokens: tuple[int, ...]
 
 
+class StreamedRow(Payload, frozen=True):
+    """A row that was read while the run was going, recorded together with the offer of its prompt."""
+
+    row: int
+    content: bytes
+    """The row with its prompt and columns, as whoever runs writes it."""
+
+
 class Progress(Payload, frozen=True):
     """The next tokens of a trajectory, drawn under one version or appended by its environment."""
 
@@ -84,7 +92,7 @@ class StepMetrics(Payload, frozen=True):
     values: dict[str, float | None]
 
 
-AnyPayload = PromptTokens | Progress | Rewound | Completed | Rewarded | StepMetrics
+AnyPayload = PromptTokens | StreamedRow | Progress | Rewound | Completed | Rewarded | StepMetrics
 
 
 class StoredScore(Record, frozen=True, array_like=True):

@@ -14,6 +14,9 @@ class Tables:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
+        # Journals from before there were streams have no such table, and need none.
+        found = self.one("SELECT 1 FROM sqlite_master WHERE name = 'streamed_rows'")
+        self._has_streamed_rows = found is not None
 
     def do(self, statement: str, *values: Any) -> int:
         """Execute one statement and return the number of rows it changed."""
@@ -53,7 +56,11 @@ class Tables:
         self.do("DELETE FROM responses WHERE trajectory = ?", trajectory)
 
     def drop_prompt(self, group: int) -> None:
+        """Drop the prompt of a group that nothing asks for again, with its row where that was streamed."""
         self.do("DELETE FROM prompts WHERE group_id = ?", group)
+        if self._has_streamed_rows:
+            # A row of a stream comes once, so no other group has it.
+            self.do("DELETE FROM streamed_rows WHERE row = (SELECT row FROM groups WHERE id = ?)", group)
 
     # --- versions ---
 

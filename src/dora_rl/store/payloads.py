@@ -19,6 +19,7 @@ from dora_rl.store.journal_records import (
     Rewound,
     StepMetrics,
     StoredScore,
+    StreamedRow,
 )
 from dora_rl.store.journal_tables import Tables
 from dora_rl.store.number_bytes import pack_logprobs, pack_tokens
@@ -46,6 +47,7 @@ class Payloads:
         self._mixes_versions = mixes_versions
         self._handlers: dict[type, Callable[[Any], None]] = {
             PromptTokens: self._prompt,
+            StreamedRow: self._streamed_row,
             Progress: self._progress,
             Rewound: self._rewound,
             Completed: self._completed,
@@ -61,6 +63,9 @@ class Payloads:
         if self._tables.one("SELECT 1 FROM groups WHERE id = ?", payload.group):
             raise Contradiction(f"the prompt of group {payload.group} comes after its start")
         self._tables.do("INSERT INTO prompts VALUES (?, ?)", payload.group, pack_tokens(payload.tokens))
+
+    def _streamed_row(self, payload: StreamedRow) -> None:
+        self._tables.do("INSERT INTO streamed_rows VALUES (?, ?)", payload.row, payload.content)
 
     def _progress(self, payload: Progress) -> None:
         found = self._live(payload, "running")

@@ -1,6 +1,7 @@
 """Where rows come from, how a row becomes a prompt, what judges a trajectory, and the processes that do."""
 
 import math
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
@@ -14,21 +15,77 @@ ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 BUILT_IN_ORDERS = ("shuffled", "in_order")
 
+MIXTURE = "mixture"
+"""Name of a source that is several tables."""
 
-class SourceConfig(Section, frozen=True):
+
+class TableConfig(Section, frozen=True):
     """One table of rows: where it is and how it is read."""
 
     name: str
-    """A built-in task, a file (.jsonl, .json, .parquet), `module:object`, `file.py:object`, or a Hugging Face
-    data set (`owner/name`, or `hf:name`)."""
+    """A built-in task, a file (.jsonl, .json, .parquet), a directory of such files or one that `datasets`
+    saved, `module:object`, `file.py:object`, or a Hugging Face data set (`owner/name`, or `hf:name`)."""
     columns: dict[str, str] = field(default_factory=dict)
     """Names given to columns: `{prompt: question}` reads the column `question` as the prompt."""
     subset: str | None = None
     """Configuration of a Hugging Face data set."""
     split: str = "train"
-    """Split of a Hugging Face data set."""
+    """Split of a Hugging Face data set, also of one in a directory."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the built-in task, or of the function that returns rows."""
+
+
+class PartConfig(TableConfig, frozen=True):
+    """One of several tables that are trained on together."""
+
+    weight: PositiveFloat | None = None
+    """Share of the groups that start from this table, relative to the other tables' weights. Left out of all
+    of them, every row of all tables comes equally often."""
+    label: str | None = None
+    """What the column `data_source` says of this table's rows; left out, the table's name without directory
+    and ending."""
+
+    @property
+    def source_label(self) -> str:
+        """The name of this table in columns and metrics."""
+        if self.label is not None:
+            return self.label
+        place, _, attribute = self.name.rpartition(":")
+        is_object = place.endswith(".py") or place == "object"
+        return attribute if is_object else Path(self.name).stem or self.name
+
+
+class SourceConfig(TableConfig, frozen=True):
+    """The rows trained on: one table, several, or a stream.
+
+    In a recipe also the table's name alone, or a list of tables.
+    """
+
+    stream: bool = False
+    """Read rows as they are needed, in their own order, instead of all of them before the run: they may be
+    without end, and the run ends when they do."""
+    parts: tuple[PartConfig, ...] = ()
+    """Tables that are trained on together, where `name` is `mixture`. A list in the place of `data.train` is
+    written so."""
+
+    def __post_init__(self) -> None:
+        if bool(self.parts) != (self.name == MIXTURE):
+            raise ConfigError(
+                f"data.train.parts go with the name '{MIXTURE}'", hint="give data.train a list of tables"
+            )
+        if not self.parts:
+            return
+        if self.stream:
+            raise ConfigError(
+                "several tables cannot be read as one stream",
+                hint="let one function yield the rows of all: file.py:function",
+            )
+        if any(part.weight is None for part in self.parts) and any(part.weight for part in self.parts):
+            raise ConfigError("some tables of data.train have a weight, others none", hint="give each one")
+        labels = [part.source_label for part in self.parts]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ConfigError(f"two tables are called '{label}'", hint="give one of them a 'label'")
 
 
 class OrderConfig(Section, frozen=True):
@@ -40,14 +97,16 @@ class OrderConfig(Section, frozen=True):
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the order. `in_order` has `epochs`: after so many the rows are exhausted."""
     ahead: Positive | None = None
-    """Prompts that are chosen before they can start. Left out, a batch for an order of your own, which may
-    look at rewards, and for the others as many as can start at once."""
+    """Prompts that are chosen, or read from a stream, before they can start. Left out, a batch for a stream
+    and for an order of your own, which may look at rewards; for the others as many as can start at once."""
     time_limit_s: PositiveFloat = 60.0
-    """Longest call of your own code, in seconds: its process is then ended and started again, a few times."""
+    """Longest call of your own code, or wait for one row of a stream, in seconds: the process is then ended
+    and started again, a few times."""
 
-    def low_water(self, most_at_once: int, batch_groups: int) -> int:
+    def low_water(self, most_at_once: int, batch_groups: int, *, is_stream: bool = False) -> int:
         """Number of queued prompts below which more are asked for."""
-        return self.ahead or (most_at_once if self.is_built_in else batch_groups)
+        is_known = self.is_built_in and not is_stream
+        return self.ahead or (most_at_once if is_known else batch_groups)
 
     @property
     def is_built_in(self) -> bool:
@@ -74,7 +133,7 @@ class DataConfig(Section, frozen=True):
 
     train: SourceConfig
     """Rows that are trained on."""
-    held_out: SourceConfig | None = None
+    held_out: TableConfig | None = None
     """Rows for evaluation; left out, a share of the training rows, or the task's own."""
     held_out_share: ShareBelowOne = 0.0
     """Share of the training rows kept for evaluation, drawn by the seed."""
@@ -83,10 +142,10 @@ class DataConfig(Section, frozen=True):
     seed: int = 0
     """Seed of the draw of rows that `held_out_share` keeps for evaluation."""
     max_prompt_tokens: Positive | None = None
-    """Most tokens of a prompt; left out, any length."""
+    """Most tokens of a prompt; left out, any length, and of a stream twice the longest of its first batch."""
     overlong_prompts: Literal["error", "skip"] = "error"
-    """What happens to a prompt above `max_prompt_tokens`: the run does not start, or the row is left out and
-    counted."""
+    """What happens to a prompt above `max_prompt_tokens`: the run does not start, with a stream it ends; or
+    the row is left out and counted."""
     wrap_in_chat: bool = False
     """Give a prompt that is a plain string to the chat template, as a user's message."""
     system_prompt: str | None = None
@@ -100,6 +159,20 @@ class DataConfig(Section, frozen=True):
                 "data.held_out and data.held_out_share both say which rows are held out",
                 hint="give one of them",
             )
+        if self.train.stream and self.held_out_share:
+            raise ConfigError(
+                "data.held_out_share cannot be taken of a stream, whose rows are not known before the run",
+                hint="name a table of its own: data.held_out",
+            )
+        if not self.order.is_built_in and (self.train.stream or any(p.weight for p in self.train.parts)):
+            what = "a stream" if self.train.stream else "weights"
+            raise ConfigError(
+                f"data.order = '{self.order.name}' and {what} of data.train both say which row comes next",
+                hint="leave data.order out"
+                + ("" if self.train.stream else ", or the weights: an order sees the column data_source"),
+            )
+        if self.train.stream and self.order.options:
+            raise ConfigError("a stream has no epochs: it comes once", hint="leave data.order.options out")
 
 
 class RewardConfig(Section, frozen=True):

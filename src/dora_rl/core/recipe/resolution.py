@@ -2,8 +2,8 @@
 
 A tree may say less than a Recipe: `algorithm` may be a preset's name, or a preset and what differs from it;
 a learning rate that falls may leave out when it has fallen; a reward may be the name of its function alone,
-and so may the order of the rows; a group of one keeps one member. `recipe_of` fills these in, so that the
-recipe a run leaves behind needs no preset to be read.
+and so may the order of the rows or a table of them; several tables may be a list; a group of one keeps one
+member. `recipe_of` fills these in, so that the recipe a run leaves behind needs no preset to be read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import is_place
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.aliases import suggestion
-from dora_rl.core.recipe.data import RewardConfig, SourceConfig
+from dora_rl.core.recipe.data import MIXTURE, RewardConfig, TableConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.trainer_config import TrainerSettings
@@ -30,9 +30,13 @@ from dora_rl.core.struct_loader import Tree, assigned, build, load_yaml, split_a
 Base = str | Path | Recipe | Mapping[str, Any] | None
 """What a recipe starts from: a recipe's name or file, a Recipe, a tree, or the defaults."""
 
+AnyTable = TypeVar("AnyTable", bound=TableConfig)
+
 _DIRECTORY = Path(str(files("dora_rl"))) / "recipes"
 _SUFFIXES = (".yaml", ".yml")
 _PRESET_KEYS = ("preset", "algorithm.preset")
+_NAMED_KEYS = ("data.train", "data.held_out", "held_out", "data.order", "order")
+"""Sections that a name alone may stand for."""
 _LETTERS = {
     "S": "control.max_staleness",
     "R": "control.active_groups",
@@ -71,11 +75,13 @@ def resolve_recipe(
     return anchored(recipe_of(tree, changes, source), directory)
 
 
-def with_preset_keys(tree: Tree) -> Tree:
-    """The tree with a named algorithm, and a named loss or advantage of it, written as mappings.
+def with_sections(tree: Tree) -> Tree:
+    """The tree with names that stand for a section written as one: of an algorithm, a loss, rows, an order.
 
     Overrides can then add to them.
     """
+    if isinstance(data := tree.get("data"), dict | str):
+        tree = tree | {"data": _data_section(data)}
     algorithm = tree.get("algorithm")
     if isinstance(algorithm, str):
         algorithm = {"preset": algorithm}
@@ -95,10 +101,14 @@ def recipe_of(tree: Tree, values: Mapping[str, Any], source: str) -> Recipe:
 
     `values` are set in it first, by any unambiguous end of their paths. `source` names the tree in errors.
     """
-    others = {key: value for key, value in values.items() if key not in _PRESET_KEYS}
+    others = {
+        key: {"name": value} if key in _NAMED_KEYS and isinstance(value, str) else value
+        for key, value in values.items()
+        if key not in _PRESET_KEYS
+    }
     with _hints_for_trl_names(others):
         # Before, so that values can add to them, and after, as a value may be such a name.
-        tree = with_preset_keys(assigned(with_preset_keys(tree), others, Recipe))
+        tree = with_sections(assigned(with_sections(tree), others, Recipe))
     algorithm = tree.get("algorithm") or {}
     for key in _PRESET_KEYS:
         if key in values:
@@ -112,10 +122,6 @@ def recipe_of(tree: Tree, values: Mapping[str, Any], source: str) -> Recipe:
     if isinstance(rewards, list):
         named = [{"function": entry} if isinstance(entry, str) else entry for entry in rewards]
         tree = tree | {"rewards": named}
-
-    match tree:
-        case {"data": {"order": str(order)} as data}:
-            tree = tree | {"data": data | {"order": {"name": order}}}
 
     # A group of one keeps one member, where nobody set how many.
     match tree:
@@ -156,6 +162,18 @@ def laid_over(base: Tree, top: Tree) -> Tree:
     return laid
 
 
+def _data_section(data: Tree | str) -> Tree:
+    """The section about rows, with names and lists that stand for tables, and for an order, written out."""
+    section = {"train": data} if isinstance(data, str) else dict(data)
+    for key in ("train", "held_out", "order"):
+        if isinstance(name := section.get(key), str):
+            section[key] = {"name": name}
+    if isinstance(tables := section.get("train"), list):
+        parts = [{"name": table} if isinstance(table, str) else table for table in tables]
+        section["train"] = {"name": MIXTURE, "parts": parts}
+    return section
+
+
 def _total_updates(tree: Tree) -> int | None:
     """Optimizer updates of the whole run; None where the tree is wrong, which building it reports better."""
     batch = tree.get("batch", {})
@@ -177,19 +195,30 @@ def _default(name: str) -> Any:
 def anchored(recipe: Recipe, directory: Path) -> Recipe:
     """The recipe with every path that exists made absolute."""
 
-    def source(given: SourceConfig) -> SourceConfig:
+    def table(given: AnyTable) -> AnyTable:
         options = {
             key: _full(value, directory) if key.endswith("path") and isinstance(value, str) else value
             for key, value in given.options.items()
         }
-        return replace(given, name=_object(given.name, directory), options=options)
+        name = given.name
+        # A data set elsewhere is `owner/name` too: what is here wins.
+        is_path = "/" in name and ":" not in name
+        found = _full(name, directory) if is_path else _object(name, directory)
+        return replace(given, name=found, options=options)
 
     data, algorithm = recipe.data, recipe.algorithm
     if data is not None:
         data = replace(
             data,
-            train=source(data.train),
-            held_out=None if data.held_out is None else source(data.held_out),
+            train=replace(
+                table(data.train),
+                parts=tuple(
+                    # The label is part of the name as written; it must not change with the place.
+                    replace(table(part), label=part.source_label)
+                    for part in data.train.parts
+                ),
+            ),
+            held_out=None if data.held_out is None else table(data.held_out),
             order=replace(data.order, name=_object(data.order.name, directory)),
         )
     loss, advantage = algorithm.loss, algorithm.advantage

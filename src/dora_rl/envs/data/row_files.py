@@ -1,10 +1,13 @@
 """Rows of local files: JSON lines, JSON or msgpack (a list of rows), parquet where pyarrow is installed.
 
+A directory is its files one after the other, in the order of their names.
+
 Knows endings and formats; what the columns mean is `rows`.
 """
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +24,31 @@ def read_file(path: Path) -> Iterator[dict[str, Any]]:
     return READERS[path.suffix](path)
 
 
+def read_directory(directory: Path) -> Iterator[dict[str, Any]]:
+    """The raw rows of all files of a directory, also of directories in it, in the order of their paths."""
+    found = [path for path in sorted(directory.rglob("*")) if path.suffix in READERS and path.is_file()]
+    kinds = sorted({path.suffix for path in found})
+    if not found:
+        raise UserError(
+            f"{directory} has no files of rows", hint=f"endings that are read: {', '.join(READERS)}"
+        )
+    if len(kinds) > 1:
+        raise UserError(
+            f"{directory} has files of several kinds ({', '.join(kinds)}), and which are rows is not clear",
+            hint="name one file, or a directory with files of one kind",
+        )
+    return chain.from_iterable(map(read_file, found))
+
+
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
                 yield _parsed(line, f"{path}, line {number}")
 
 
 def _json(path: Path) -> Iterator[dict[str, Any]]:
-    table = _parsed(path.read_text(encoding="utf-8"), str(path))
+    table = _parsed(path.read_bytes(), str(path))
     if not isinstance(table, list):
         raise UserError(f"{path} is not a list of rows", hint="for one object a line use the ending .jsonl")
     yield from table
@@ -55,9 +74,19 @@ def _msgpack(path: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path} is not a list of rows in msgpack: {error}") from error
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parsed(content: bytes, where: str) -> Any:
     try:
-        return json.loads(text)
+        # Windows programs begin a file with a mark that is no JSON.
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{where} is not UTF-8: byte {error.object[error.start]:#04x} at position {error.start}",
+            hint="write the file anew as UTF-8: iconv -f latin1 -t utf-8 FILE, if it is latin1",
+        ) from error
+    except RecursionError as error:
+        raise UserError(
+            f"{where} is nested too deeply to be read", hint="give such a column as text"
+        ) from error
     except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}") from error
 

@@ -4,7 +4,7 @@ The number is the row's place in its source. Randomness is keyed by it, so leavi
 them changes no other row's draws.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -21,6 +21,10 @@ Prompt = str | Messages
 
 RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_metric", "log_extra")
 """Keywords that a reward function gets from the run, which no column may be called."""
+
+
+_MAX_DEPTH = 64
+"""Levels of lists and mappings in a column: what is deeper cannot be read again in every process."""
 
 
 class Row(Record, frozen=True):
@@ -42,18 +46,21 @@ def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], so
     raws = list(table)
     if not raws:
         raise UserError(f"{source} has no rows")
-    _check_renaming(raws, columns, source)
-    taken, rows = {*columns, *columns.values()}, list[Row]()
-    for number, raw in enumerate(raws):
-        where = f"{source}, row {number}"
-        if not isinstance(raw, Mapping):
-            raise no_mapping(raw, where)
-        values = {str(name): value for name, value in raw.items() if name not in taken}
-        values |= {new: raw[old] for new, old in columns.items() if old in raw}
-        _check_names(values, raw, where)
-        plain = {name: plain_value(value, f"{where}, column '{name}'") for name, value in values.items()}
-        rows.append(Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain))
-    return rows
+    check_renaming(raws, columns, source)
+    return [read_row(raw, columns, number, source) for number, raw in enumerate(raws)]
+
+
+def read_row(raw: Mapping[str, Any], columns: Mapping[str, str], number: int, source: str) -> Row:
+    """The row with this number in its source, checked, its columns renamed by `{new: old}`."""
+    where = f"{source}, row {number}"
+    if not isinstance(raw, Mapping):
+        raise no_mapping(raw, where)
+    taken = {*columns, *columns.values()}
+    values = {str(name): value for name, value in raw.items() if name not in taken}
+    values |= {new: raw[old] for new, old in columns.items() if old in raw}
+    _check_names(values, raw, where)
+    plain = {name: plain_value(value, f"{where}, column '{name}'") for name, value in values.items()}
+    return Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain)
 
 
 def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
@@ -83,7 +90,8 @@ def _check_names(values: Mapping[str, Any], raw: Mapping[str, Any], where: str) 
             )
 
 
-def _check_renaming(raws: list[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> None:
+def check_renaming(raws: Sequence[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> None:
+    """Refuse to rename a column that none of these rows has."""
     known = list(dict.fromkeys(str(name) for raw in raws if isinstance(raw, Mapping) for name in raw))
     for new, old in columns.items():
         if old not in known:
@@ -103,14 +111,39 @@ def no_mapping(raw: Any, where: str) -> UserError:
 
 def plain_value(value: Any, where: str) -> Any:
     """The value as it will reach a reward function in another process: of an array, lists and numbers."""
-    if type(value) in (str, int, float, bool, NoneType):
+    if type(value) in (int, float, bool, NoneType) or (type(value) is str and value.isascii()):
         return value
     try:
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(value, enc_hook=_builtin))
+        plain = msgspec.msgpack.decode(msgspec.msgpack.encode(value, enc_hook=_builtin))
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])[1:-1]
+        raise UserError(
+            f"{where} is no text: {half} is half of a character (a lone surrogate)",
+            hint="it was cut in the middle, or read with errors='surrogateescape': write it anew",
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(where) from error
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(
             f"{where} is not plain data: {error}", hint="use numbers, strings, lists and mappings"
         ) from error
+    if _is_deeper(plain, _MAX_DEPTH):
+        raise _too_deep(where)
+    return plain
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and mappings are nested more than so many levels deep."""
+    if not isinstance(value, list | dict):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return not levels or any(_is_deeper(each, levels - 1) for each in inner)
+
+
+def _too_deep(where: str) -> UserError:
+    return UserError(
+        f"{where} is nested more than {_MAX_DEPTH} levels deep", hint="give it as text, in JSON for example"
+    )
 
 
 def _builtin(value: Any) -> Any:
@@ -134,4 +167,11 @@ def _prompt(value: Any, where: str) -> Prompt:
             hint="a message is {role: user, content: ...}",
         )
     messages: Messages = value
+    for number, message in enumerate(messages):
+        if not isinstance(message.get("content"), str | list) and not message.get("tool_calls"):
+            has = "no 'content'" if message.get("content") is None else "a 'content' that is no text"
+            raise UserError(
+                f"{where}: message {number} of the prompt, by '{message['role']}', has {has}",
+                hint="a message is {role: user, content: ...}",
+            )
     return messages

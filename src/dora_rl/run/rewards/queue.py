@@ -25,7 +25,7 @@ from dora_rl.core.visible_text import visible
 from dora_rl.envs.scoring.reward_messages import Item, RewardFailure, TrainerState
 from dora_rl.launch.protocol import Launch
 from dora_rl.run.metrics_writer import MetricsWriter
-from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.prompt_table import RunPrompts
 from dora_rl.run.received import Received
 from dora_rl.run.rewards.judge import Judge
 from dora_rl.run.rewards.pool import ScorerPool
@@ -48,7 +48,7 @@ class RewardQueue:
     def __init__(
         self,
         config: ScoringConfig,
-        prompts: PromptTable,
+        prompts: RunPrompts,
         layout: LiveLayout,
         plane: ControlPlane,
         deaths: WorkerDeaths,

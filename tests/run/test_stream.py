@@ -1,0 +1,81 @@
+"""Rows that are a stream in a live run: read while it goes on, durable before they start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dora_rl.core.decisions import Admit
+from dora_rl.core.errors import UserError
+from dora_rl.core.inputs import PromptsOffered
+from dora_rl.core.recipe.data import DataConfig, OrderConfig, SourceConfig
+from dora_rl.run.live_run import run_live
+from dora_rl.run.open_run import replay_live
+from dora_rl.run.prompt_table import PromptTable, RunPrompts
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import RunSetup
+from dora_rl.run.worker_deaths import WorkerDied
+from dora_rl.store.journal import Journal
+
+from .conftest import MakeSetup, staged
+from .test_crashes import KILL, run, summary
+
+SOURCES = Path(__file__).with_name("sources.py")
+
+
+def with_stream(make_setup: MakeSetup, name: str, order: Any = None, **changes: Any) -> RunSetup:
+    train = SourceConfig(name=f"{SOURCES}:{name}", stream=True)
+    data = DataConfig(train=train, order=order or OrderConfig(), max_prompt_tokens=8)
+    return make_setup(data=data, **changes)
+
+
+def admitted_places(setup: RunSetup) -> list[int]:
+    """Places in the stream of the rows whose groups started, in their order; each is offered once."""
+    layout = LiveLayout(root=Path(setup.run_directory))
+    places, offered = [], []
+    with Journal.open(layout.journal) as journal:
+        prompts = RunPrompts(PromptTable.read(layout.prompts), journal)
+        for told, decisions in journal.events():
+            if isinstance(told, PromptsOffered):
+                offered += [prompts.place(prompt.row) for prompt in told.prompts]
+            places += [prompts.place(decision.row) for decision in decisions if isinstance(decision, Admit)]
+    assert offered == list(range(len(offered)))
+    return places
+
+
+def test_a_run_ends_in_order_when_its_stream_does(make_setup: MakeSetup) -> None:
+    setup = with_stream(make_setup, "five_rows")
+    done = run_live(setup, staged(setup))
+    assert (done.is_complete, done.steps, done.steps_asked) == (True, 2, 3)
+    assert done.closed_trajectories == {"left over: the stream ended": setup.recipe.batch.group_size}
+    assert (Path(setup.run_directory) / "checkpoints/step_00002").is_dir()
+    assert admitted_places(setup) == [0, 1, 2, 3, 4]
+    assert replay_live(Path(setup.run_directory)).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_stream_goes_on_behind_its_last_row_when_everything_is_killed(make_setup: MakeSetup) -> None:
+    setup = with_stream(make_setup, "endless")
+    assert run(setup, [["Take", KILL, "workers.source_worker"], ["Published", KILL, "self"]]).returncode == -9
+    assert summary(run(setup, [], is_first=False))["is_complete"]
+    places = admitted_places(setup)
+    assert places == list(range(len(places)))
+    assert replay_live(Path(setup.run_directory)).difference is None
+    with Journal.open(LiveLayout(root=Path(setup.run_directory)).journal) as journal:
+        # Batches a checkpoint covers need no rows any more.
+        assert journal.covered_step == setup.recipe.steps
+        with pytest.raises(Exception, match="no row 2 of a stream"):
+            journal.streamed_row(2)
+
+
+def test_a_wrong_row_of_a_stream_ends_the_run_with_its_place(make_setup: MakeSetup) -> None:
+    setup = with_stream(make_setup, "breaking")
+    with pytest.raises(UserError, match="row 2: message 0 of the prompt, by 'user', has no 'content'"):
+        run_live(setup, staged(setup))
+
+
+def test_a_stream_that_hangs_is_opened_again_and_then_ends_the_run(make_setup: MakeSetup) -> None:
+    setup = with_stream(make_setup, "halting", OrderConfig(time_limit_s=0.5))
+    with pytest.raises(WorkerDied, match=r"the source of prompts died 3 times .* data.order.time_limit_s"):
+        run_live(setup, staged(setup))
