@@ -30,6 +30,7 @@ lint: setup
 
 docs: setup
 	$(BIN)/dora keys --markdown > docs/reference.md
+	$(BIN)/dora keys --peers > docs/coming_from.md
 
 # The wheel and the source archive, built as an index would have them.
 dist: setup

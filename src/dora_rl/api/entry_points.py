@@ -52,8 +52,8 @@ def train(
 
     `recipe` is the name of a shipped recipe, a YAML file, a Recipe or a mapping; keywords are laid over it:
     sections (`batch={"groups": 8}`), keys by any unambiguous end of their path (`max_staleness=2`), or TRL's
-    names (`num_generations=8`). `data` is a name, a path, an iterable of rows, a `datasets.Dataset`, several of
-    them with weights, or, for rows that are read as they are needed, a function that yields them or a
+    names (`num_generations=8`). `data` is a name, a path, an iterable of rows, a `datasets.Dataset`, several
+    of them with weights, or, for rows that are read as they are needed, a function that yields them or a
     `datasets.IterableDataset`; `model` a name, a path or a loaded `transformers` model, with its `tokenizer`;
     `rewards`, `loss` and `advantage` are names or functions; `peft_config` is a peft LoraConfig.
 

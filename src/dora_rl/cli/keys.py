@@ -12,13 +12,20 @@ def keys(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="The whole reference, as docs/reference.md has it.")
     ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="What other trainers call them, as docs/coming_from.md has it.")
+    ] = False,
 ) -> None:
     """Show every key of a recipe with its type, default and meaning."""
     from dora_rl.core.errors import UserError
     from dora_rl.core.named import did_you_mean
     from dora_rl.core.recipe import Recipe
     from dora_rl.core.recipe.key_reference import reference, sections
+    from dora_rl.core.recipe.peer_names import page
 
+    if peers:
+        typer.echo(page(), nl=False)
+        return
     if markdown:
         typer.echo(reference(Recipe), nl=False)
         return

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.resolution import laid_over, recipe_of, shipped_recipes, with_preset_keys
+from dora_rl.core.recipe.resolution import laid_over, recipe_of, shipped_recipes, with_sections
 from dora_rl.core.record import Record
 from dora_rl.core.struct_loader import Tree, load_yaml, split_assignment
 from dora_rl.costs.gpu_memory import check_memory
@@ -174,7 +174,7 @@ def resolve(
     if file is not None and not file.is_file():
         file = shipped_recipes().get(str(file), file)
     base = find_preset(preset) if preset else _NO_PRESET
-    given = with_preset_keys(load_yaml(file) if file else tree or {})
+    given = with_sections(load_yaml(file) if file else tree or {})
     changes = dict(map(split_assignment, assignments)) | dict(values or {})
     source = str(file) if file else f"preset {preset}" if preset else "recipe"
     recipe = recipe_of(laid_over(base.tree, given), changes, source)

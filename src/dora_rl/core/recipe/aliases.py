@@ -62,15 +62,6 @@ def translated(name: str, value: Any, given: Mapping[str, Any]) -> dict[str, Any
     return None if translate is None else translate(value, given)
 
 
-def suggestion(name: str) -> str | None:
-    """What to write instead of an argument of TRL's; None where the name is not TRL's."""
-    if name in KEYS:
-        return f"what TRL calls '{name}' is '{KEYS[name]}' here"
-    if name in _REFUSED:
-        return _REFUSED[name]
-    return _INSTEAD.get(name)
-
-
 def _beta(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"algorithm.kl": {"coefficient": value} if value else None}
 
@@ -128,19 +119,4 @@ _TRANSLATED: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
     "per_device_train_batch_size": _batch_size,
     "report_to": _report_to,
     "scale_rewards": _scale_rewards,
-}
-
-_INSTEAD = {
-    "beta": "what TRL calls 'beta' is 'algorithm.kl.coefficient' here",
-    "epsilon": "what TRL calls 'epsilon' is 'algorithm.loss.clip_low' and 'algorithm.loss.clip_high' here",
-    "generation_batch_size": "a train step takes 'batch.groups' groups of 'batch.group_size' trajectories",
-    "gradient_accumulation_steps": "a train step takes 'batch.groups' groups, in passes of at most "
-    "'trainer.micro_batch_tokens' tokens",
-    "loss_type": "what TRL calls 'loss_type' is 'algorithm' here",
-    "lr_scheduler_type": "what TRL calls 'lr_scheduler_type' is 'optimizer.learning_rate_schedule.kind' here",
-    "per_device_train_batch_size": "a train step takes 'batch.groups' groups of 'batch.group_size'",
-    "report_to": "what TRL calls 'report_to' is 'run.trackers' here",
-    "reward_funcs": "what TRL calls 'reward_funcs' is 'rewards' here",
-    "scale_rewards": "what TRL calls 'scale_rewards' is 'algorithm.advantage.scale' here",
-    "train_dataset": "what TRL calls 'train_dataset' is 'data.train' here",
 }

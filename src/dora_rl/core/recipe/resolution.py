@@ -6,7 +6,8 @@ and so may the order of the rows or a table of them; several tables may be a lis
 member. `recipe_of` fills these in, so that the recipe a run leaves behind needs no preset to be read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.resources import files
@@ -19,9 +20,9 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import is_place
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
-from dora_rl.core.recipe.aliases import suggestion
 from dora_rl.core.recipe.data import MIXTURE, RewardConfig, TableConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
+from dora_rl.core.recipe.peer_names import suggestion
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.trainer_config import TrainerSettings
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
@@ -37,6 +38,7 @@ _SUFFIXES = (".yaml", ".yml")
 _PRESET_KEYS = ("preset", "algorithm.preset")
 _NAMED_KEYS = ("data.train", "data.held_out", "held_out", "data.order", "order")
 """Sections that a name alone may stand for."""
+_UNKNOWN = re.compile(r"unknown key '([^']+)'$")
 _LETTERS = {
     "S": "control.max_staleness",
     "R": "control.active_groups",
@@ -106,7 +108,7 @@ def recipe_of(tree: Tree, values: Mapping[str, Any], source: str) -> Recipe:
         for key, value in values.items()
         if key not in _PRESET_KEYS
     }
-    with _hints_for_trl_names(others):
+    with _hints_for_peers_names(others):
         # Before, so that values can add to them, and after, as a value may be such a name.
         tree = with_sections(assigned(with_sections(tree), others, Recipe))
     algorithm = tree.get("algorithm") or {}
@@ -135,19 +137,18 @@ def recipe_of(tree: Tree, values: Mapping[str, Any], source: str) -> Recipe:
             if schedule.get("total_updates") is None and (total := _total_updates(tree)) is not None:
                 falling = {"learning_rate_schedule": {"total_updates": total}}
                 tree = laid_over(tree, {"optimizer": falling})
-    with _hints_for_trl_names(tree):
+    with _hints_for_peers_names(tree):
         return build(Recipe, tree, source)
 
 
 @contextmanager
-def _hints_for_trl_names(names: Iterable[str]) -> Iterator[None]:
-    """Where an unknown key is an argument of TRL's, the hint is what to write instead."""
+def _hints_for_peers_names(given: Mapping[str, Any]) -> Iterator[None]:
+    """Where an unknown key is a setting of another trainer, the hint is what to write instead."""
     try:
         yield
     except ConfigError as error:
-        for name in names:
-            if error.message.endswith(f"unknown key '{name}'"):
-                error.hint = suggestion(name) or error.hint
+        if unknown := _UNKNOWN.search(error.message):
+            error.hint = suggestion(unknown[1], given.get(unknown[1])) or error.hint
         raise
 
 
