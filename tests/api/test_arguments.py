@@ -6,6 +6,8 @@ import pytest
 
 from dora_rl.api.arguments import Asked
 from dora_rl.api.entry_points import train
+from dora_rl.api.objects import objects_named
+from dora_rl.api.work import write_table
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.recipe import Recipe
 
@@ -224,3 +226,57 @@ def test_a_traceback_shows_a_hint_in_keywords(hint, note):
     error = ConfigError("wrong", hint=hint)
     assert error.hint == hint
     assert error.__notes__ == [f"hint: {note}"]
+
+
+# --- rows of several kinds -----------------------------------------------------------------------
+
+
+def endless():
+    while True:
+        yield {"prompt": "p"}
+
+
+def test_a_function_that_yields_rows_is_a_stream():
+    found = asked(data=endless)
+    assert (found.recipe.data.train.name, found.recipe.data.train.stream) == ("object:the rows", True)
+    sent, kept = found.objects.packed()
+    assert list(sent) == ["the rows"]
+    assert not kept
+    named = asked(data={"train": {"name": endless, "columns": {"prompt": "q"}}, "max_prompt_tokens": 9})
+    assert named.recipe.data.train.stream
+    assert named.recipe.data.train.columns == {"prompt": "q"}
+
+
+def test_a_stream_that_cannot_be_sent_says_what_to_give_instead():
+    found = asked(data={"train": {"name": endless(), "stream": True}})
+    with pytest.raises(UserError, match=r"stream of rows cannot be sent .*generator") as error:
+        found.objects.check_sent(found.objects.packed()[1])
+    assert "data=rows and not data=rows()" in str(error.value.hint)
+
+
+def test_a_generator_without_end_is_an_error_and_no_hang(tmp_path):
+    with pytest.raises(UserError, match="data gave 100,000 rows and goes on") as error:
+        write_table(endless(), tmp_path / "rows.msgpack")
+    assert "give the function that yields them" in str(error.value.hint)
+
+
+def test_several_tables_may_have_weights():
+    found = asked(data=[(ROWS, 3), ("more.jsonl", 1)])
+    train = found.recipe.data.train
+    assert [(part.name, part.weight, part.source_label) for part in train.parts] == [
+        ("object:rows_0", 3.0, "rows_0"),
+        ("more.jsonl", 1.0, "more"),
+    ]
+    assert found.tables["object:rows_0"] is ROWS
+    assert [part.name for part in asked(data=["a.jsonl", {"name": "b.jsonl"}]).recipe.data.train.parts] == [
+        "a.jsonl",
+        "b.jsonl",
+    ]
+    assert asked(data=ROWS).recipe.data.train.parts == ()
+
+
+def test_a_run_that_was_given_a_stream_is_resumed_with_it():
+    recipe = asked(data=endless).recipe
+    with pytest.raises(UserError, match=r"the rows \(data\)"):
+        objects_named({}).check_complete(recipe)
+    objects_named({"data": endless}).check_complete(recipe)

@@ -178,3 +178,24 @@ def test_a_shipped_recipe_says_what_it_is_and_how_to_run_it(name: str) -> None:
     tree = yaml.safe_load(path.read_text())
     assert {"model", "data", "steps", "batch"} <= tree.keys()
     assert resolve_recipe(name).data is not None
+
+
+def test_a_name_or_a_list_may_stand_for_rows(tmp_path: Path) -> None:
+    assert resolve_recipe(None, ["data.train=rows.jsonl"]).data == resolve_recipe({"data": "rows.jsonl"}).data
+    both = ["data.train=rows.jsonl", "data.train.split=test", "data.held_out=other.jsonl"]
+    found = resolve_recipe(None, both).data
+    assert found is not None
+    assert (found.train.name, found.train.split) == ("rows.jsonl", "test")
+    assert found.held_out is not None
+    path = tmp_path / "recipe.yaml"
+    path.write_text("data: {train: [rows.jsonl, {name: dir/more.jsonl, weight: 2}]}")
+    with pytest.raises(ConfigError, match=r"some tables of data.train have a weight, others none"):
+        resolve_recipe(str(path))
+    path.write_text("data: {train: [{name: rows.jsonl, weight: 1}, {name: dir/more.jsonl, weight: 2}]}")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir/more.jsonl").touch()
+    found = resolve_recipe(str(path)).data
+    assert found is not None
+    first, second = found.train.parts
+    assert (first.name, first.label, second.label) == ("rows.jsonl", "rows", "more")
+    assert second.name == str(tmp_path / "dir/more.jsonl")

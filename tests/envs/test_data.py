@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.core.errors import ConfigError, UserError
-from dora_rl.core.recipe.data import DataConfig, SourceConfig
+from dora_rl.core.recipe.data import DataConfig, PartConfig, SourceConfig
 from dora_rl.core.struct_loader import build
 from dora_rl.envs.data.rows import Row, read_rows
 from dora_rl.envs.data.sources import load_data, load_rows
@@ -140,7 +140,8 @@ def test_a_wrong_table_is_a_sentence(table: Any, columns: Any, words: str, hint:
     [
         ("cuont", "no task 'cuont'", "did you mean 'count'?"),
         ("absent.jsonl", "no file absent.jsonl", "check the path"),
-        ("tests", "no kind of file that holds rows", ".jsonl"),
+        ("tests", "tests has no files of rows", ".jsonl"),
+        ("pyproject.toml", "no kind of file that holds rows", ".jsonl"),
         ("json:dumps", None, None),
         ("math:pi", "no iterable of rows but float", "name a list"),
     ],
@@ -246,3 +247,105 @@ def test_numbers_and_arrays_of_numpy_are_plain_data() -> None:
     (row,) = read_rows(table, {}, "table")
     assert row.columns == {"n": 5, "is": True, "half": 0.5, "a": [[1.0, 0.0], [0.0, 1.0]]}
     assert type(row.columns["n"]) is int
+
+
+# --- directories and several tables --------------------------------------------------------------
+
+
+def test_a_directory_is_its_files_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for number, name in enumerate(("a.jsonl", "b/c.jsonl", "d.jsonl")):
+        (tmp_path / name).write_text(json.dumps({"prompt": "p", "number": number}) + "\n")
+    (tmp_path / "README.md").touch()
+    rows = load_rows(SourceConfig(name=str(tmp_path)), seed=0)
+    assert [row.columns["number"] for row in rows] == [0, 1, 2]
+    (tmp_path / "more.json").write_text("[]")
+    with pytest.raises(UserError, match=r"files of several kinds \(.json, .jsonl\)"):
+        load_rows(SourceConfig(name=str(tmp_path)), seed=0)
+
+
+def test_a_directory_without_rows_says_what_would_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no files of rows") as error:
+        load_rows(SourceConfig(name=str(tmp_path)), seed=0)
+    assert ".parquet" in str(error.value.hint)
+
+
+def test_a_directory_of_parquet_files_is_read(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for part in range(2):
+        table = arrow.Table.from_pylist(ROWS[10 * part : 10 * part + 10])
+        parquet.write_table(table, tmp_path / f"train-{part:05}-of-00002.parquet")
+    assert as_table(load_rows(source(tmp_path), seed=0)) == ROWS
+
+
+def test_what_save_to_disk_wrote_is_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_list(ROWS)
+    table.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": table, "test": table.select(range(3))}).save_to_disk(tmp_path / "several")
+    assert as_table(load_rows(source(tmp_path / "one"), seed=0)) == ROWS
+    assert len(load_rows(source(tmp_path / "several", split="test"), seed=0)) == 3
+    with pytest.raises(UserError, match="has no split 'validation'") as error:
+        load_rows(source(tmp_path / "several", split="validation"), seed=0)
+    assert "train, test" in str(error.value.hint)
+
+
+def mixture(tmp_path: Path, *weights: float | None) -> DataConfig:
+    parts = []
+    for number, weight in enumerate(weights):
+        path = tmp_path / f"table{number}.jsonl"
+        rows = [{"prompt": "p", "number": i} for i in range(3 + number)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        parts.append(PartConfig(name=str(path), weight=weight))
+    return DataConfig(train=SourceConfig(name="mixture", parts=tuple(parts)))
+
+
+def test_rows_of_several_tables_are_numbered_through_and_say_where_they_are_from(tmp_path: Path) -> None:
+    config = mixture(tmp_path, None, None)
+    data = load_data(config)
+    assert [row.row for row in data.train] == list(range(7))
+    assert [row.columns["data_source"] for row in data.train] == ["table0"] * 3 + ["table1"] * 4
+    assert data.part_ends == (3, 7)
+    assert data.part_rows(config, [0, 2, 3, 6]) == (2, 2)
+    with pytest.raises(UserError, match="no row of 'table0' is left"):
+        data.part_rows(config, [5])
+
+
+def test_weights_are_given_to_all_tables_or_to_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"some tables of data.train have a weight"):
+        mixture(tmp_path, 1.0, None)
+
+
+# --- rows that are wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            b'{"prompt": "a"}\n{"prompt": "\xe9"}\n',
+            r"rows.jsonl, line 2 is not UTF-8: byte 0xe9 at position 12",
+        ),
+        (b'{"prompt": "\\ud83d"}\n', r"row 0, column 'prompt' is no text: .ud83d is half of a character"),
+        (b'{"prompt": "a", "b": ["\\udc00"]}\n', r"row 0, column 'b' is no text"),
+        (b'{"prompt": [{"role": "user"}]}\n', r"row 0: message 0 of the prompt, by 'user', has no 'content'"),
+        (b'{"prompt": [{"role": "user", "content": 3}]}\n', "a 'content' that is no text"),
+        (
+            b'{"prompt": "a", "b": ' + b"[" * 100 + b"]" * 100 + b"}\n",
+            r"column 'b' is nested more than 64 levels",
+        ),
+        (b'{"prompt": "a", "b": ' + b"[" * 10**6 + b"]" * 10**6 + b"}\n", "line 1 is nested too deeply"),
+    ],
+)
+def test_a_wrong_row_is_named_with_its_place(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        load_rows(SourceConfig(name=str(tmp_path / "rows.jsonl")), seed=0)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_calls_need_no_content(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    chat = [{"role": "user", "content": "a"}, call]
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"prompt": chat}).encode())
+    assert load_rows(SourceConfig(name=str(path)), seed=0)[0].prompt == chat

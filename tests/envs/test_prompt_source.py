@@ -18,6 +18,7 @@ from dora_rl.envs.prompt_source import (
     PromptSource,
     RowsInOrder,
     ShuffledRows,
+    WeightedParts,
     built_in_source,
     make_source,
 )
@@ -86,6 +87,39 @@ def test_an_order_that_does_not_exist_or_has_no_such_option_is_refused() -> None
         OrderConfig(name="shufled")
     with pytest.raises(ConfigError, match="no option 'epochs'"):
         OrderConfig(options={"epochs": 2})
+
+
+PARTS = st.lists(st.tuples(st.integers(1, 9), st.floats(0.1, 10)), min_size=1, max_size=4)
+
+
+def weighted(parts: list[tuple[int, float]], seed: int) -> WeightedParts:
+    sources = [ShuffledRows(rows, seed=seed + i) for i, (rows, _) in enumerate(parts)]
+    return WeightedParts(sources, [rows for rows, _ in parts], [weight for _, weight in parts])
+
+
+@given(parts=PARTS, seed=st.integers(), counts=st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_every_table_has_its_share_at_any_time_and_goes_on_where_it_was(
+    parts: list[tuple[int, float]], seed: int, counts: list[int]
+) -> None:
+    first, second = weighted(parts, seed), weighted(parts, seed)
+    drawn = draw(first, *counts)
+    assert drawn == draw(weighted(parts, seed), sum(counts))
+    begin, total = 0, sum(weight for _, weight in parts)
+    for rows, weight in parts:
+        own = [row - begin for row in drawn if begin <= row < begin + rows]
+        assert abs(len(own) - weight / total * len(drawn)) < len(parts)
+        assert sorted(own[:rows]) == sorted(set(own[:rows])), "each row comes once an epoch"
+        begin += rows
+    assert all(row < begin for row in drawn)
+    first.choose(5)  # A choice that was lost in a crash.
+    second.offered(drawn)
+    assert draw(first, 7) == draw(second, 7)
+
+
+def test_tables_end_when_one_of_them_does() -> None:
+    source = WeightedParts([RowsInOrder(2, epochs=1), RowsInOrder(9)], [2, 9], [1.0, 1.0])
+    assert draw(source, 10) == [0, 2, 1, 3]
+    assert source.choose(3) is None
 
 
 # --- a source of the user's own ------------------------------------------------------------------

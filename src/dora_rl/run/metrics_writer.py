@@ -1,6 +1,7 @@
 """Metrics of a run: one line a step, of what the trainer measured and how asynchronous the run was."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,6 +19,9 @@ from dora_rl.store.journal_records import FinishedGroup, StepMetrics
 
 Values = dict[str, float | None]
 
+_MOST_SOURCES = 32
+"""Most tables of one batch that have metrics of their own: a column with more values says something else."""
+
 
 class MetricsWriter:
     """The metrics of a run: `metrics.jsonl`, and TensorBoard files where that is installed."""
@@ -30,12 +34,17 @@ class MetricsWriter:
         *,
         newest_version: int = 0,
         journalled: Mapping[int, Values] | None = None,
+        data_source: Callable[[int], Any] = lambda row: None,
     ) -> None:
-        """`journalled`: what the journal has of each step, which a crash may have kept from the file."""
+        """`journalled`: what the journal has of each step, which a crash may have kept from the file.
+
+        `data_source` says which of several tables a row is of; None where it does not matter.
+        """
         lines = _reconciled(path, newest_version, journalled or {})
         self._file = path.open("ab")
         self._board = _board(board)
         self._plane = plane
+        self._data_source = data_source
         self._marks = self._counters()
         self._last_at = max((line["at"] for line in lines if "step_time" in line), default=0.0)
         self._evaluated = {line["step"] for line in lines if "eval/prompts" in line}
@@ -60,9 +69,27 @@ class MetricsWriter:
         """Note the rewards and the staleness of a batch that was taken."""
         means = mean_by_function(member.values for group in groups for member in group.members)
         values: Values = {f"rewards/{name}/mean": mean for name, mean in means.items()}
+        values |= self._by_source(groups)
         for staleness in range(max(take.staleness) + 1):
             values[f"staleness/{staleness}/groups"] = float(take.staleness.count(staleness))
         self._taken[take.batch] = values
+
+    def _by_source(self, groups: Sequence[FinishedGroup]) -> Values:
+        """Groups and mean reward of each table that rows of the batch are of, where they say so."""
+        rewards: dict[str, list[float]] = {}
+        numbers: Counter[str] = Counter()
+        for group in groups:
+            source = self._data_source(group.members[0].key.row) if group.members else None
+            if isinstance(source, str):
+                numbers[source] += 1
+                found = (member.reward for member in group.members)
+                rewards.setdefault(source, []).extend(reward for reward in found if reward is not None)
+        if len(numbers) > _MOST_SOURCES:
+            return {}
+        means = {source: fmean(given) if given else None for source, given in rewards.items()}
+        return {f"data_source/{source}/reward": mean for source, mean in means.items()} | {
+            f"data_source/{source}/groups": float(number) for source, number in numbers.items()
+        }
 
     def published(self, message: StepPublished, at: float) -> StepMetrics:
         """The metrics of a published step, for the journal; `watch` writes them once that has them."""

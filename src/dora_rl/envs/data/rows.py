@@ -23,6 +23,9 @@ RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_me
 """Keywords that a reward function gets from the run, which no column may be called."""
 
 
+SOURCE_COLUMN = "data_source"
+"""The column that says from which of several tables a row is, unless the rows have one of that name."""
+
 _MAX_DEPTH = 64
 """Levels of lists and mappings in a column: what is deeper cannot be read again in every process."""
 

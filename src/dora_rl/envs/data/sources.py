@@ -20,7 +20,7 @@ from dora_rl.core.recipe.data import DataConfig, TableConfig
 from dora_rl.core.record import Record
 from dora_rl.envs.data.hub import is_saved, read_hub, read_saved
 from dora_rl.envs.data.row_files import READERS, read_directory, read_file
-from dora_rl.envs.data.rows import Row, read_rows, with_all_columns
+from dora_rl.envs.data.rows import SOURCE_COLUMN, Row, read_rows, with_all_columns
 from dora_rl.envs.data.splits import held_out
 from dora_rl.envs.tasks import TASKS, Task, load_task
 
@@ -28,8 +28,6 @@ Tables = Mapping[str, str]
 """Files with rows, by the name that stands for them in a recipe."""
 RawRows = Iterable[Mapping[str, Any]]
 
-SOURCE_COLUMN = "data_source"
-"""The column that says from which of several tables a row is, unless the rows have one of that name."""
 MOST_UNSIZED = 100_000
 """Most rows that are read whole from something that does not say how many it has."""
 
