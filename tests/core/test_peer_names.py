@@ -55,6 +55,7 @@ def test_a_name_stands_once_in_each_table() -> None:
         ("rollout.max_head_offpolicyness=2", "'control.max_staleness' here"),
         ("ppo_mini_batch_size=64", "updates = train_batch_size / ppo_mini_batch_size"),
         ("logging_steps=1", "every step is logged"),
+        ("rollout.n=8", "'batch.group_size' here"),
     ],
 )
 def test_an_unknown_key_of_another_trainer_is_answered_with_ours(given: str, hint: str) -> None:

@@ -265,7 +265,7 @@ def _found(name: str) -> list[tuple[list[str], PeerName]]:
         for entry in names:
             if entry.name == name:
                 found.setdefault(entry, []).append(peer)
-    if not found and "." not in name:
+    if not found:
         for peer, names in PEERS.items():
             ends = [entry for entry in names if entry.name.endswith(f".{name}")]
             if len(ends) == 1:
