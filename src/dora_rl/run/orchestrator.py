@@ -21,7 +21,6 @@ from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Watcher
 from dora_rl.core.named import Objects
-from dora_rl.envs.data.rows import SOURCE_COLUMN
 from dora_rl.envs.prompt_offers import exhausted
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts, wait_for
@@ -73,7 +72,7 @@ class Orchestrator:
             plane,
             newest_version=journal.newest_version,
             journalled=journal.step_metrics(),
-            data_source=lambda row: prompts[row].row.columns.get(SOURCE_COLUMN),
+            data_source=prompts.data_source,
         )
         close(self.metrics.close)
         self._evaluations = EvaluationTracker(

@@ -7,7 +7,7 @@ request speaks of one.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import msgspec
 
@@ -15,6 +15,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.inputs import QueuedPrompt
 from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.record import Record
+from dora_rl.envs.data.rows import SOURCE_COLUMN
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.store.journal import Journal
@@ -112,6 +113,10 @@ class RunPrompts:
     def forget(self, row: int) -> None:
         """Drop a streamed prompt whose group has ended."""
         self._streamed.pop(row, None)
+
+    def data_source(self, row: int) -> Any:
+        """What a row says about the table it is of; None where it says nothing."""
+        return self[row].row.columns.get(SOURCE_COLUMN)
 
     def number(self, place: int) -> int:
         """The number of the row at a place of the stream that was not read before the run."""

@@ -59,9 +59,9 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._db = open_database(path)
-        self._tables = Tables(self._db)
         try:
             with named_errors(path):
+                self._tables = Tables(self._db)
                 self.recipe = build(Recipe, msgspec.msgpack.decode(self._setting("recipe")), str(path))
                 self.num_inputs = self._tables.num_events()
                 """Number of inputs appended so far, which is the `seq` of the next."""

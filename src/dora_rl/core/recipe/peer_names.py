@@ -23,6 +23,8 @@ class PeerName(NamedTuple):
 _GROUPS = "a step takes batch.groups prompts of batch.group_size trajectories each"
 _PASSES = "a step is split into passes of at most so many tokens; gradients do not depend on it"
 _EPOCHS = "steps = rows x epochs / batch.groups; rows come again when all were used"
+_WARMUP = "optimizer.learning_rate_schedule.warmup_updates"
+_MINI_BATCHES = "updates = train_batch_size / ppo_mini_batch_size"
 _BUILT_IN = "the rollout engine is built in"
 _PRECISION = "bfloat16 or float32"
 
@@ -73,21 +75,14 @@ PEERS: Mapping[str, tuple[PeerName, ...]] = {
         PeerName("actor_rollout_ref.actor.kl_loss_type", "algorithm.kl.estimator"),
         PeerName("actor_rollout_ref.actor.loss_agg_mode", "algorithm.aggregation", "over and length"),
         PeerName("actor_rollout_ref.actor.optim.lr", "optimizer.learning_rate"),
-        PeerName(
-            "actor_rollout_ref.actor.optim.lr_warmup_steps",
-            "optimizer.learning_rate_schedule.warmup_updates",
-        ),
+        PeerName("actor_rollout_ref.actor.optim.lr_warmup_steps", _WARMUP),
         PeerName("actor_rollout_ref.actor.optim.weight_decay", "optimizer.weight_decay"),
         PeerName("actor_rollout_ref.actor.ppo_epochs", "", "a trajectory is trained on once"),
         PeerName("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "trainer.micro_batch_tokens"),
         PeerName(
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "trainer.micro_batch_tokens", _PASSES
         ),
-        PeerName(
-            "actor_rollout_ref.actor.ppo_mini_batch_size",
-            "batch.updates",
-            "updates = train_batch_size / ppo_mini_batch_size",
-        ),
+        PeerName("actor_rollout_ref.actor.ppo_mini_batch_size", "batch.updates", _MINI_BATCHES),
         PeerName("actor_rollout_ref.actor.use_kl_loss", "algorithm.kl", "null is off"),
         PeerName("actor_rollout_ref.model.enable_gradient_checkpointing", "trainer.gradient_checkpointing"),
         PeerName("actor_rollout_ref.model.path", "model"),
@@ -270,7 +265,6 @@ def _found(name: str) -> list[tuple[list[str], PeerName]]:
             ends = [entry for entry in names if entry.name.endswith(f".{name}")]
             if len(ends) == 1:
                 found.setdefault(ends[0], []).append(peer)
-    # One name for the same key, with and without words about it, is one answer.
     keys: dict[str, tuple[list[str], PeerName]] = {}
     for entry, peers in found.items():
         keys.setdefault(entry.key, ([], entry))[0].extend(peers)
