@@ -357,6 +357,33 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
     assert (second["step_time"], second["logged/step_time"]) == (2.0, 7.0), "the run's own names stay its own"
 
 
+def test_rows_of_several_tables_have_metrics_of_their_own(make_setup: MakeSetup, tmp_path: Path) -> None:
+    def group(row: int, *rewards: float | None) -> FinishedGroup:
+        members = tuple(
+            WholeTrajectory(
+                trajectory=i, group=row, version=0, key=StreamKey(seed=0, row=row, member=i), prompt=(),
+                response=Response(), is_truncated=False, is_evaluation=False, reward=reward)
+            for i, reward in enumerate(rewards)
+        )  # fmt: skip
+        return FinishedGroup(group=row, version=0, members=members)
+
+    path, tables = tmp_path / "metrics.jsonl", ["math", "code", "code", None]
+    metrics = MetricsWriter(
+        path, tmp_path / "board", make_plane(make_setup()), data_source=lambda row: tables[row]
+    )
+    groups = [group(0, 1.0, 0.0), group(1, 1.0, 1.0), group(2, 0.0, None), group(3, 0.5)]
+    metrics.took(Take(batch=0, groups=(0, 1, 2, 3), staleness=(0,) * 4), groups)
+    metrics.published(StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    metrics.close()
+    line = json.loads(path.read_text())
+    assert {name: value for name, value in line.items() if name.startswith("data_source/")} == {
+        "data_source/math/reward": 0.5,
+        "data_source/code/reward": pytest.approx(2 / 3),
+        "data_source/math/groups": 1.0,
+        "data_source/code/groups": 2.0,
+    }
+
+
 def test_an_evaluation_has_the_mean_of_each_reward_function(make_setup: MakeSetup, tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "board", make_plane(make_setup()))
     metrics.evaluated(

@@ -22,6 +22,7 @@ from dora_rl.store.journal_records import (
     Rewarded,
     Rewound,
     StepMetrics,
+    StreamedRow,
     Stretch,
 )
 
@@ -452,6 +453,31 @@ def test_pruning_keeps_rewards_and_lengths_and_what_is_not_covered(journal: Jour
         journal.batches_after(1)
     with pytest.raises(JournalError, match="pruned"):
         journal.group(0)
+
+
+def test_a_streamed_row_is_kept_until_its_batch_is_covered_or_its_group_closed(journal: Journal) -> None:
+    journal.append([], [StreamedRow(row=row, content=b"row %d" % row) for row in range(4)])
+    trained(journal, 2)
+    admit(journal, 2, 3)
+    journal.covered(1)
+    journal.prune()
+    decided(journal, Close(group=2, members=(4, 5), outcome="aborted: redundant"))
+    assert [journal.streamed_row(row) for row in (1, 3)] == [b"row 1", b"row 3"]
+    for row in (0, 2):
+        with pytest.raises(JournalError, match=f"no row {row} of a stream"):
+            journal.streamed_row(row)
+    with pytest.raises(Contradiction):
+        journal.append([], [StreamedRow(row=1, content=b"another")])
+
+
+def test_a_journal_from_before_there_were_streams_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal.create(path, RECIPE) as made:
+        made._db.execute("DROP TABLE streamed_rows")
+    with Journal.open(path) as journal:
+        trained(journal, 2)
+        journal.covered(1)
+        assert journal.prune() == 1
 
 
 def test_pruned_space_is_used_again(journal: Journal) -> None:
