@@ -79,7 +79,10 @@ def endless(start: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def five_rows() -> Iterator[dict[str, Any]]:
-    yield from islice(endless(), 5)
+    """Five rows that are short enough, and one before the last that is not."""
+    yield from islice(endless(), 4)
+    yield {"prompt": "0" * 99, "number": -1}
+    yield from islice(endless(5), 1)
 
 
 def halting() -> Iterator[dict[str, Any] | None]:

@@ -92,6 +92,8 @@ def summary_lines(
     yield f"{'finished' if summary.is_complete else 'interrupted'}: {done}, {trained}"
     if summary.steps_asked is not None:
         yield f"the stream of rows ended before the {summary.steps_asked:,} steps asked for"
+    if summary.overlong_rows:
+        yield f"rows of the stream left out, as their prompts are too long: {summary.overlong_rows:,}"
     reward = summary.last_metrics.get("reward")
     if reward is not None:
         yield f"reward of the last step: {reward:.3f}"

@@ -140,6 +140,7 @@ def _summary(opened: OpenRun, orchestrator: Orchestrator) -> RunSummary:
         run_directory=str(opened.layout.root),
         is_complete=(plane.is_done or has_ended_early)
         and opened.journal.covered_step >= (newest if has_ended_early else steps),
+        overlong_rows=opened.feed.num_overlong,
         steps_asked=steps if has_ended_early else None,
         steps=plane.window.newest,
         elapsed_s=orchestrator.now,

@@ -33,6 +33,11 @@ class Feed(Protocol):
         ...
 
     @property
+    def num_overlong(self) -> int:
+        """Rows left out since the run began because their prompts are too long."""
+        ...
+
+    @property
     def handles(self) -> list[Handle]: ...
 
     def watch(self, told: Input, decisions: Sequence[Decision]) -> None:
@@ -77,6 +82,11 @@ class PromptFeed:
                     objects=dict(objects),
                 ),
             )
+
+    @property
+    def num_overlong(self) -> int:
+        """None: which rows of a table are too long was known before the run."""
+        return 0
 
     @property
     def handles(self) -> list[Handle]:

@@ -32,6 +32,8 @@ class RunSummary(Record, frozen=True):
     """The newest checkpoint, a Hugging Face directory."""
     last_metrics: dict[str, float | None]
     """The metrics of the last train step."""
+    overlong_rows: int = 0
+    """Rows of a stream that were left out because their prompts are too long."""
     steps_asked: int | None = None
     """Steps the recipe asks for, where the run has fewer because its stream of rows ended; else None."""
 

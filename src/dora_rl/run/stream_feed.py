@@ -45,6 +45,8 @@ class StreamFeed:
         """How many of the rows that were read before the run are offered."""
         self._next_place = prompts.table.num_read
         """Place in the stream of the row that is read next."""
+        self._num_streamed = 0
+        """How many rows that were read while the run was going are offered."""
         self._is_ended = False
         self._told: list[say.SourceTold] | None = []
         """All that a stream which hears scores was told; None once this one is known to hear none."""
@@ -68,6 +70,11 @@ class StreamFeed:
             self._worker = SourceProcess(setup, layout, deaths, launch, opening)
 
     @property
+    def num_overlong(self) -> int:
+        """Rows read while the run was going that were left out because their prompts are too long."""
+        return self._next_place - self._prompts.table.num_read - self._num_streamed
+
+    @property
     def handles(self) -> list[Handle]:
         """Handles of processes whose messages the loop waits for."""
         return [self._worker.handle] if self._worker is not None and self._worker.is_started else []
@@ -77,7 +84,9 @@ class StreamFeed:
         if isinstance(told, PromptsOffered):
             self._is_ended |= told.is_last
             num_known = len(self._prompts.table.train)
-            self._num_first += sum(prompt.row < num_known for prompt in told.prompts)
+            num_first = sum(prompt.row < num_known for prompt in told.prompts)
+            self._num_first += num_first
+            self._num_streamed += len(told.prompts) - num_first
             places = tuple(self._prompts.place(prompt.row) for prompt in told.prompts)
             self._next_place = max(self._next_place, *(place + 1 for place in places), 0)
             self._tell(say.RowsOffered(rows=places))
