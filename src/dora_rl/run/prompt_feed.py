@@ -143,8 +143,7 @@ def num_wanted(setup: RunSetup, plane: ControlPlane) -> int:
 
 def _choices(word: say.SourceWord) -> list[tuple[int, ...] | None]:
     """What a word of a source chooses: rows, None where no more will come, or nothing."""
-    is_choice = isinstance(word, say.RowsChosen) and word.rows != ()
-    return [word.rows] if is_choice else []
+    return [word.rows] if isinstance(word, say.RowsChosen) and word.rows != () else []
 
 
 def table_source(data: DataConfig, table: PromptTable, *, seed: int) -> PromptSource:

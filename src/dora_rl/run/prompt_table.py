@@ -96,6 +96,11 @@ class RunPrompts:
         self._num_known = len(table.train) + len(table.held_out)
         self._streamed: dict[int, TokenizedPrompt] = {}
 
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows there are to train on; None where they are a stream."""
+        return None if self.table.num_read else len(self.table.train)
+
     def __getitem__(self, row: int) -> TokenizedPrompt:
         if row < self._num_known:
             return self.table[row]

@@ -165,7 +165,7 @@ def laid_over(base: Tree, top: Tree) -> Tree:
 
 def _data_section(data: Tree | str) -> Tree:
     """The section about rows, with names and lists that stand for tables, and for an order, written out."""
-    section = {"train": data} if isinstance(data, str) else dict(data)
+    section: Tree = {"train": data} if isinstance(data, str) else dict(data)
     for key in ("train", "held_out", "order"):
         if isinstance(name := section.get(key), str):
             section[key] = {"name": name}

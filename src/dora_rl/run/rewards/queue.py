@@ -153,7 +153,9 @@ class RewardQueue:
 
     def _state(self) -> TrainerState:
         done, plane = self._plane.window.newest, self._plane
-        epoch = done * self._batch.groups / len(self._prompts.train)
+        # A stream has no epochs: the whole run is one, as TRL has it.
+        num_rows = self._prompts.num_rows or plane.steps * self._batch.groups
+        epoch = done * self._batch.groups / num_rows
         return TrainerState(global_step=done, max_steps=plane.steps, epoch=epoch)
 
     def close(self) -> None:
