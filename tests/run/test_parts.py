@@ -373,7 +373,7 @@ def test_rows_of_several_tables_have_metrics_of_their_own(make_setup: MakeSetup,
     )
     groups = [group(0, 1.0, 0.0), group(1, 1.0, 1.0), group(2, 0.0, None), group(3, 0.5)]
     metrics.took(Take(batch=0, groups=(0, 1, 2, 3), staleness=(0,) * 4), groups)
-    metrics.published(StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
+    publish(metrics, StepPublished(batch=0, train_s=1.0, publish_s=0.0), 3.0)
     metrics.close()
     line = json.loads(path.read_text())
     assert {name: value for name, value in line.items() if name.startswith("data_source/")} == {
