@@ -8,6 +8,7 @@ import pytest
 from dora_rl.core.decisions import Admit
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import PromptsOffered
+from dora_rl.core.recipe import Patience
 from dora_rl.core.recipe.data import DataConfig, OrderConfig, SourceConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.prompt_offers import GroupScores, PromptOffers
@@ -28,7 +29,7 @@ SOURCES = Path(__file__).with_name("sources.py")
 def with_source(make_setup: MakeSetup, name: str, **order: object) -> RunSetup:
     train = SourceConfig(name="count", options={"rows": 64, "held_out_rows": 8})
     chosen = OrderConfig(name=f"{SOURCES}:{name}", **order)  # type: ignore[arg-type]
-    return make_setup(data=DataConfig(train=train, order=chosen))
+    return make_setup(data=DataConfig(train=train, order=chosen), patience=Patience(max_deaths=3))
 
 
 def check_choices(setup: RunSetup, source: PromptSource) -> None:

@@ -8,6 +8,7 @@ import pytest
 from dora_rl.core.decisions import Admit
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import PromptsOffered
+from dora_rl.core.recipe import Patience
 from dora_rl.core.recipe.data import DataConfig, OrderConfig, SourceConfig
 from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
@@ -78,6 +79,7 @@ def test_a_wrong_row_of_a_stream_ends_the_run_with_its_place(make_setup: MakeSet
 
 
 def test_a_stream_that_hangs_is_opened_again_and_then_ends_the_run(make_setup: MakeSetup) -> None:
-    setup = with_stream(make_setup, "halting", OrderConfig(time_limit_s=0.5))
-    with pytest.raises(WorkerDied, match=r"the source of prompts died 3 times .* data.order.time_limit_s"):
+    patience = Patience(max_deaths=2)
+    setup = with_stream(make_setup, "halting", OrderConfig(time_limit_s=0.5), patience=patience)
+    with pytest.raises(WorkerDied, match=r"the source of prompts died 2 times .* data.order.time_limit_s"):
         run_live(setup, staged(setup))
