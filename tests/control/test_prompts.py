@@ -2,10 +2,9 @@
 
 import pytest
 
-from dora_rl.control.prompt_queue import PromptQueue
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
-from dora_rl.core.inputs import PromptsOffered, QueuedPrompt
+from dora_rl.core.inputs import QueuedPrompt
 
 from .bench import Bench, one, only
 
@@ -23,9 +22,10 @@ def hungry(**fields: object) -> Bench:
 
 
 def test_prompts_start_in_the_order_they_were_offered() -> None:
-    queue = PromptQueue(most_at_once=3)
-    queue.offer(PromptsOffered(at=0.0, prompts=prompts(4, 2)))
-    queue.offer(PromptsOffered(at=1.0, prompts=prompts(7)))
+    bench = hungry()
+    bench.tell(told.PromptsOffered, prompts=prompts(4, 2))
+    bench.tell(told.PromptsOffered, prompts=prompts(7))
+    queue = bench.plane.prompts
     assert queue.peek() == queue.peek() == prompts(4)[0]
     assert [queue.take().row for _ in range(3)] == [4, 2, 7]
     assert not queue

@@ -27,7 +27,7 @@ from dora_rl.observe.report.run_reader import read_run
 from dora_rl.observe.report.text import lines
 from dora_rl.sim.simulated_run import Result, simulate
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import Completed, Progress, PromptTokens, Rewarded
+from dora_rl.store.journal_records import Progress, PromptTokens, Rewarded
 
 RECIPE = build(
     Recipe,
@@ -230,9 +230,10 @@ def test_completions_go_on_counting_as_the_file_does(tmp_path: Path, first: int)
     with Journal.create(tmp_path / "journal", RECIPE) as journal:
         journal.append([admitted], [PromptTokens(group=0, tokens=(7,))])
         for i in members:
-            drawn = Progress(trajectory=i, attempt=0, start=0, tokens=(i,), version=0, logprobs=(0.0,))
-            ended = Completed(trajectory=i, attempt=0, num_tokens=1)
-            journal.append([], [drawn, ended, Rewarded(trajectory=i, attempt=0, reward=1.0)])
+            drawn = Progress(
+                trajectory=i, attempt=0, start=0, tokens=(i,), version=0, logprobs=(0.0,), is_last=True
+            )
+            journal.append([], [drawn, Rewarded(trajectory=i, attempt=0, reward=1.0)])
     log = CompletionLog(path, journal=tmp_path / "journal", num_trajectories=4, decode=lambda: spelled)
     log.watch(told.Tick(at=1.0), [do.Take(batch=1, groups=(0,), staleness=(1,))])
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [first, first + 1]

@@ -74,7 +74,6 @@ def make_executor(make_setup: MakeSetup) -> tuple[DecisionExecutor, list[str]]:
         make_setup(),
         recorder,
         recorder,
-        recorder,
         inbox=recorder,
         instances=recorder,
         requests=RequestTable(),
@@ -110,7 +109,7 @@ def test_effects_and_then_decisions_are_carried_out_in_their_order(make_setup: M
     effects: list[AnyEffect] = [
         follow.ServeStore(),
         follow.RecordStep(is_checkpoint_due=True),
-        follow.CoverBatches(version=1),
+        follow.CoverBatches(version=1, oldest=1),
     ]
     take = do.Take(batch=1, groups=(1,), staleness=(0,))
     executor.carry_out(effects, [do.Hand(batch=1, group=1), take, do.Lend(instance=0)])

@@ -50,7 +50,7 @@ from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied, end_if_final, how_it_ended
 from dora_rl.store.errors import DiskFull
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import FinishedGroup, Response, Stretch, WholeTrajectory
+from dora_rl.store.journal_records import FinishedGroup, JournalledTrajectory, Response, Stretch
 from dora_rl.trainer.checkpoint import CheckpointError
 
 from .conftest import MakeSetup
@@ -276,7 +276,7 @@ def test_a_users_mistake_is_not_tried_again() -> None:
 
 
 def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> None:
-    whole = WholeTrajectory(
+    whole = JournalledTrajectory(
         trajectory=0,
         group=0,
         version=2,
@@ -360,7 +360,7 @@ def test_what_rewards_log_and_how_often_they_fail_is_of_the_step(
 def test_rows_of_several_tables_have_metrics_of_their_own(make_setup: MakeSetup, tmp_path: Path) -> None:
     def group(row: int, *rewards: float | None) -> FinishedGroup:
         members = tuple(
-            WholeTrajectory(
+            JournalledTrajectory(
                 trajectory=i, group=row, version=0, key=StreamKey(seed=0, row=row, member=i), prompt=(),
                 response=Response(), is_truncated=False, is_evaluation=False, reward=reward)
             for i, reward in enumerate(rewards)

@@ -10,7 +10,8 @@ from dora_rl.core.inputs import QueuedPrompt, Scored
 from dora_rl.core.recipe import Batch
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.launch.local import LOCAL
-from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.prompt_table import PromptTable, RunPrompts
+from dora_rl.run.received import ScoreTrajectory
 from dora_rl.run.rewards.queue import RewardQueue
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.worker_deaths import WorkerDeaths
@@ -46,9 +47,10 @@ class Queued:
         inputs.logs.mkdir()
         self.plane: Any = _Plane()
         metrics: Any = _Unmeasured()
+        journal: Any = None  # It is asked for rows of a stream only.
         self.queue = RewardQueue(
             scoring(RewardConfig(function=f"{USER}:rank")),
-            PromptTable.read(inputs.prompts),
+            RunPrompts(PromptTable.read(inputs.prompts), journal),
             inputs,
             self.plane,
             WorkerDeaths(3, tmp_path / "book"),
@@ -58,7 +60,8 @@ class Queued:
         )
 
     def ask(self, trajectory: int, group: int, row: int, length: int) -> None:
-        self.queue.ask(trajectory, group, row, 0, [20] * length)
+        tokens = (20,) * length
+        self.queue.ask(ScoreTrajectory(trajectory=trajectory, group=group, row=row, attempt=0, tokens=tokens))
 
     def rewards(self, count: int) -> dict[int, float | None]:
         found: dict[int, float | None] = {}
@@ -103,3 +106,10 @@ def test_samples_of_a_held_out_row_are_compared_with_each_other_and_not_with_ano
     ledger.forget(groups[2])
     queued.queue.look_at(groups[2].id * 3, groups[2].id)
     assert queued.rewards(2) == {0: 1.0, 3: 0.0}
+
+
+def test_a_trajectory_that_was_closed_meanwhile_is_not_judged(queued: Queued) -> None:
+    group = queued.plane.ledger.admit(QueuedPrompt(epoch=0, row=0, tokens=1), 0)
+    group.members[0].phase = Phase.CLOSED
+    queued.ask(0, group.id, 0, 5)
+    assert queued.queue.pool.num_pending == 0

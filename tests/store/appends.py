@@ -9,7 +9,7 @@ from dora_rl.core.history import Event
 from dora_rl.core.inputs import Tick
 from dora_rl.core.recipe import Batch, Recipe
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens
+from dora_rl.store.journal_records import AnyPayload, Progress, PromptTokens
 
 RECIPE = Recipe(batch=Batch(groups=1, group_size=2), seed=5)
 
@@ -30,7 +30,9 @@ def admission(group: int) -> Event:
     return Tick(at=float(group)), [*decisions]
 
 
-def progress(trajectory: int, tokens: int, *, first: int = 0, attempt: int = 0) -> Progress:
+def progress(
+    trajectory: int, tokens: int, *, first: int = 0, attempt: int = 0, is_last: bool = False
+) -> Progress:
     return Progress(
         trajectory=trajectory,
         attempt=attempt,
@@ -38,6 +40,14 @@ def progress(trajectory: int, tokens: int, *, first: int = 0, attempt: int = 0) 
         tokens=tuple(range(trajectory, trajectory + tokens)),
         version=0,
         logprobs=(-0.5,) * tokens,
+        is_last=is_last,
+    )
+
+
+def completed(trajectory: int, num_tokens: int, *, attempt: int = 0) -> Progress:
+    """The end of a trajectory all of whose tokens are recorded."""
+    return Progress(
+        trajectory=trajectory, attempt=attempt, start=num_tokens, tokens=(), version=None, is_last=True
     )
 
 
@@ -50,8 +60,8 @@ def nth(i: int) -> tuple[list[Event], list[AnyPayload]]:
     payloads: list[AnyPayload] = [prompt(i)]
     if i:
         first, second = 2 * (i - 1), 2 * (i - 1) + 1
-        payloads += [progress(first, num_tokens(first)), progress(second, num_tokens(second))]
-        payloads.append(Completed(trajectory=first, attempt=0, num_tokens=num_tokens(first)))
+        payloads.append(progress(first, num_tokens(first), is_last=True))
+        payloads.append(progress(second, num_tokens(second)))
     return [admission(i)], payloads
 
 

@@ -19,7 +19,7 @@ from dora_rl.core.history import Event
 from dora_rl.core.inputs import LoadReport, Published
 from dora_rl.core.recipe import Batch, Recipe
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens, Rewarded
+from dora_rl.store.journal_records import AnyPayload, Progress, PromptTokens, Rewarded
 from dora_rl.store.reconcile import reconcile
 
 GROUP_SIZE = 8
@@ -56,7 +56,7 @@ def chunk(trajectory: int, first: int, count: int) -> Progress:
 
 def endings(trajectory: int, num_tokens: int) -> list[AnyPayload]:
     return [
-        Completed(trajectory=trajectory, attempt=0, num_tokens=num_tokens),
+        Progress(trajectory=trajectory, attempt=0, start=num_tokens, tokens=(), version=None, is_last=True),
         Rewarded(trajectory=trajectory, attempt=0, reward=1.0, values={"accuracy": 1.0, "format": 0.0}),
     ]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from dora_rl.control.ledger import Phase
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core import decisions as do
@@ -18,7 +20,7 @@ from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import AnyPayload, Completed, Progress, PromptTokens, Rewarded, Rewound
+from dora_rl.store.journal_records import AnyPayload, Progress, PromptTokens, Rewarded, Rewound
 
 
 class Member:
@@ -104,7 +106,7 @@ class Scribe:
         known = self.plane.ledger.trajectory(key)
         match event:
             case told.Ended() if member.state == "running" and known and known.phase == Phase.ENDED:
-                return [*self._up_to(member, event.tokens), self._completed(member, event)]
+                return self._last_words(member, event)
             case told.EnvironmentReplied() if member.state == "running" and known:
                 return [self._progress(member, len(member.tokens), event.tokens, None)]
             case told.Scored() if member.state == "ended" and (not known or known.phase == Phase.SCORED):
@@ -125,11 +127,12 @@ class Scribe:
         count = self.fate.randint(0, 5)
         return [self._progress(member, len(member.tokens), count, known.version)]
 
-    def _up_to(self, member: Member, num_tokens: int) -> list[AnyPayload]:
-        if num_tokens < len(member.tokens):
-            return [self._rewound(member, num_tokens)]
-        missing = num_tokens - len(member.tokens)
-        return [self._progress(member, len(member.tokens), missing, member.start.version)]
+    def _last_words(self, member: Member, ended: told.Ended) -> list[AnyPayload]:
+        """All its tokens and its end: in one payload, or after going back."""
+        back = min(ended.tokens, len(member.tokens))
+        missing = self._progress(member, back, ended.tokens - back, member.start.version)
+        last = replace(missing, is_last=True, is_truncated=ended.truncated)
+        return [self._rewound(member, back), last] if back < len(member.tokens) else [last]
 
     def _progress(self, member: Member, start: int, count: int, version: int | None) -> Progress:
         tokens = tuple(self.fate.randrange(2**31) for _ in range(count))
@@ -147,16 +150,6 @@ class Scribe:
     def _rewound(member: Member, num_tokens: int) -> Rewound:
         start = member.start
         return Rewound(trajectory=start.trajectory, attempt=start.attempt, num_tokens=num_tokens)
-
-    @staticmethod
-    def _completed(member: Member, event: told.Ended) -> Completed:
-        start = member.start
-        return Completed(
-            trajectory=start.trajectory,
-            attempt=start.attempt,
-            num_tokens=event.tokens,
-            is_truncated=event.truncated,
-        )
 
     def _new_prompts(self, decisions: list[Decision]) -> list[AnyPayload]:
         sizes = {d.group: d.prompt_tokens for d in decisions if isinstance(d, do.Start)}
@@ -182,10 +175,10 @@ class Scribe:
             case Progress():
                 member.tokens += payload.tokens
                 member.writers += [payload.version] * len(payload.tokens)
+                if payload.is_last:
+                    member.state, member.is_truncated = "ended", payload.is_truncated
             case Rewound():
                 del member.tokens[payload.num_tokens :], member.writers[payload.num_tokens :]
-            case Completed():
-                member.state, member.is_truncated = "ended", payload.is_truncated
             case Rewarded():
                 member.state, member.score = "scored", (payload.reward, payload.values)
 

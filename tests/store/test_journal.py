@@ -17,7 +17,6 @@ from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import (
     AnyPayload,
-    Completed,
     Progress,
     Rewarded,
     Rewound,
@@ -26,7 +25,7 @@ from dora_rl.store.journal_records import (
     Stretch,
 )
 
-from .appends import RECIPE, admission, check, progress, prompt, start, write
+from .appends import RECIPE, admission, check, completed, progress, prompt, start, write
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def finish(journal: Journal, group: int, tokens: int = 4) -> None:
             [],
             [
                 progress(key, tokens),
-                Completed(trajectory=key, attempt=0, num_tokens=tokens),
+                completed(key, tokens),
                 Rewarded(trajectory=key, attempt=0, reward=float(key), values={"f": 1.0, "g": None}),
             ],
         )
@@ -155,8 +154,8 @@ def test_a_second_writer_is_found_out(journal: Journal) -> None:
 
 def test_an_append_that_is_refused_leaves_nothing(journal: Journal) -> None:
     admit(journal, 0)
-    bad = Completed(trajectory=0, attempt=0, num_tokens=99)
-    with pytest.raises(Contradiction, match="complete with 99 tokens, where 4 are recorded"):
+    bad = completed(0, 99)
+    with pytest.raises(Contradiction, match="tokens from 99 on, where 4 are recorded"):
         journal.append([admission(1)], [prompt(1), progress(0, 4), bad])
     assert journal.num_inputs == 1
     assert [t.response.tokens for t in journal.unfinished()] == [(), ()]
@@ -166,7 +165,7 @@ def test_an_append_that_is_refused_leaves_nothing(journal: Journal) -> None:
 
 def test_numbers_that_are_none_survive(journal: Journal) -> None:
     admit(journal, 0)
-    journal.append([], [progress(0, 1), Completed(trajectory=0, attempt=0, num_tokens=1)])
+    journal.append([], [progress(0, 1), completed(0, 1)])
     reward = Rewarded(trajectory=0, attempt=0, reward=math.nan, values={"f": math.inf})
     journal.append([(Scored(at=1.0, trajectory=0, reward=math.nan), [])], [reward])
     told, _ = list(journal.events())[-1]
@@ -182,7 +181,7 @@ def test_numbers_that_are_none_survive(journal: Journal) -> None:
 @pytest.mark.parametrize(
     ("again", "message"),
     [
-        (Completed(trajectory=0, attempt=0, num_tokens=4), "while attempt 0 is scored"),
+        (completed(0, 4), "while attempt 0 is scored"),
         (Rewarded(trajectory=0, attempt=0, reward=0.0), "while attempt 0 is scored"),
         (progress(0, 1, first=4), "while attempt 0 is scored"),
         (prompt(0), "comes after its start"),
@@ -230,7 +229,7 @@ def test_a_batch_holds_groups_of_which_every_member_is_scored_or_closed(
 ) -> None:
     admit(journal, 0)
     for key in scored:
-        done = Completed(trajectory=key, attempt=0, num_tokens=1)
+        done = completed(key, 1)
         journal.append([], [progress(key, 1), done, Rewarded(trajectory=key, attempt=0, reward=1.0)])
     rest = tuple({0, 1} - set(scored))
     if rest:
@@ -312,7 +311,7 @@ def test_a_later_attempt_begins_with_nothing_and_late_words_of_the_earlier_are_l
     admit(journal, 0)
     journal.append([], [progress(0, 7)])
     decided(journal, start(0, 0, attempt=1))
-    journal.append([], [progress(0, 2, first=7), Completed(trajectory=0, attempt=0, num_tokens=9)])
+    journal.append([], [progress(0, 2, first=7), completed(0, 9)])
     found = next(journal.unfinished())
     assert (found.response.tokens, found.key.attempt) == ((), 1)
     with pytest.raises(Contradiction, match="attempt 0 starts, while attempt 1"):
@@ -321,10 +320,10 @@ def test_a_later_attempt_begins_with_nothing_and_late_words_of_the_earlier_are_l
 
 def test_a_complete_trajectory_whose_environment_failed_begins_again(journal: Journal) -> None:
     admit(journal, 0)
-    journal.append([], [progress(0, 7), Completed(trajectory=0, attempt=0, num_tokens=7)])
+    journal.append([], [progress(0, 7), completed(0, 7)])
     decided(journal, start(0, 0, attempt=1))
     assert not list(journal.unscored())
-    journal.append([], [progress(0, 2, attempt=1), Completed(trajectory=0, attempt=1, num_tokens=2)])
+    journal.append([], [progress(0, 2, attempt=1), completed(0, 2, attempt=1)])
     assert [t.response.tokens for t in journal.unscored()] == [(0, 1)]
 
 
@@ -375,7 +374,7 @@ def test_chunks_join_to_what_was_appended(
                 journal.append([], [written(attempt, len(tokens), new, version)])
                 tokens, writers = tokens + new, writers + [version] * size
         before = next(journal.unfinished()).response
-        journal.append([], [Completed(trajectory=0, attempt=attempt, num_tokens=len(tokens))])
+        journal.append([], [completed(0, len(tokens), attempt=attempt)])
         after = next(journal.unscored()).response
     assert before == after
     assert list(after.tokens) == tokens
@@ -511,7 +510,7 @@ def test_an_evaluation_leaves_its_reward_and_length(journal: Journal) -> None:
     journal.append([(Tick(at=0.0), [evaluation])], [prompt(4)])
     assert next(journal.unfinished()).is_evaluation
     reward = Rewarded(trajectory=8, attempt=0, reward=0.5)
-    done = [progress(8, 3), Completed(trajectory=8, attempt=0, num_tokens=3), reward]
+    done = [progress(8, 3), completed(8, 3), reward]
     journal.append([(Tick(at=1.0), [])], done)
     (summary,) = journal.summaries()
     assert (summary.num_tokens, summary.reward, summary.is_evaluation) == (3, 0.5, True)

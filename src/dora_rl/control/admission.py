@@ -77,12 +77,19 @@ class Admission:
                 return
 
             # The next prompt is pinned to the version, and its first member starts: one atomic act.
+            # The others start beside it, or wherever there is room.
             prompt = p.prompts.take()
             window.admit(version)
             p.schedule.gate.admitted()
             group = p.ledger.admit(prompt, version)
             p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
-            p.dispatch.launch(group, place)
+            first, *others = group.members
+            p.dispatch.start(first, place)
+            for t in others:
+                if not p.control.prompt_replication and p.dispatch.can_take(place, t):
+                    p.dispatch.start(t, place)
+                else:
+                    p.dispatch.place(t)
 
     def _needs_refill(self, instance: Instance, version: int) -> bool:
         """Whether the trainer would starve without more groups of an instance's own older version."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet, Instance, State
-from dora_rl.control.ledger import Group, Ledger, Phase, Trajectory
+from dora_rl.control.ledger import Ledger, Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.core.decisions import Abort, Decision, Evict, Move, Park, Resume, Start
 
@@ -28,7 +28,6 @@ class Dispatch:
         emit: Emit,
         *,
         queues: bool,
-        replicates: bool,
         kv_reuse: bool,
     ) -> None:
         self._ledger = ledger
@@ -37,7 +36,6 @@ class Dispatch:
         self._meters = meters
         self._emit = emit
         self._queues = queues
-        self._replicates = replicates
         self._kv_reuse = kv_reuse
         self._turn = 0
         self.moving: dict[int, int] = {}
@@ -53,15 +51,9 @@ class Dispatch:
             return self._fleet.roomiest(version, prompt_tokens)
         return self._dealt(version)
 
-    def launch(self, group: Group, first: Instance) -> None:
-        """Start a group: its first member on `first`, the others beside it or wherever there is room."""
-        head, *rest = group.members
-        self.start(head, first)
-        for t in rest:
-            if not self._replicates and self._can_take(first, t):
-                self.start(t, first)
-            else:
-                self.place(t)
+    def can_take(self, instance: Instance, t: Trajectory) -> bool:
+        """Whether a request may be put on this instance now."""
+        return not self._queues or self._fleet.has_room(instance, t.prompt_tokens + t.tokens)
 
     def place(self, t: Trajectory) -> None:
         """Start a pinned request where there is room, or let it wait for a place."""
@@ -77,7 +69,7 @@ class Dispatch:
         """Give an instance with room the requests that wait for its versions, oldest version first."""
         for version in sorted(instance.cohorts):
             queue = self.pending.get(version)
-            while queue and self._can_take(instance, queue[0]):
+            while queue and self.can_take(instance, queue[0]):
                 self.start(queue.popleft(), instance)
 
     def fill_version(self, version: int) -> None:
@@ -240,9 +232,6 @@ class Dispatch:
         instance = self._fleet.get(t.instance)
         if self.moving.pop(t.id, None) is not None and instance is not None:
             instance.arriving -= 1
-
-    def _can_take(self, instance: Instance, t: Trajectory) -> bool:
-        return not self._queues or self._fleet.has_room(instance, t.prompt_tokens + t.tokens)
 
     def _dealt(self, version: int) -> Instance | None:
         """Batch scheduling: the next instance in turn that serves `version`, whether or not it has room."""

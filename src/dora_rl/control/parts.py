@@ -58,7 +58,6 @@ class ControlParts:
             self.meters,
             self.emit,
             queues=control.queue_scheduling,
-            replicates=control.prompt_replication,
             kv_reuse=control.kv_reuse,
         )
         self.fleet_changes = FleetChanges(

@@ -186,8 +186,11 @@ class ControlPlane:
     # --- prompts ---
 
     def _prompts_offered(self, event: told.PromptsOffered) -> None:
-        was_empty = not self._p.prompts
-        self._p.prompts.offer(event)
+        queue = self._p.prompts
+        was_empty = not queue
+        assert not (queue.is_exhausted and event.prompts), "a source that is exhausted offers nothing"
+        queue.waiting.extend(event.prompts)
+        queue.is_exhausted |= event.is_last
         if was_empty and event.prompts and self._has_begun:
             # Whatever had room waited for this.
             self._admission.look_again()

@@ -6,7 +6,7 @@ replay needs neither the rows nor whoever chose. Queued prompts have no version:
 
 from collections import deque
 
-from dora_rl.core.inputs import PromptsOffered, QueuedPrompt
+from dora_rl.core.inputs import QueuedPrompt
 
 
 class PromptQueue:
@@ -21,11 +21,6 @@ class PromptQueue:
 
     def __len__(self) -> int:
         return len(self.waiting)
-
-    def offer(self, event: PromptsOffered) -> None:
-        assert not (self.is_exhausted and event.prompts), "a source that is exhausted offers nothing"
-        self.waiting.extend(event.prompts)
-        self.is_exhausted = self.is_exhausted or event.is_last
 
     def peek(self) -> QueuedPrompt:
         """The prompt that starts next, left in the queue, which must not be empty."""

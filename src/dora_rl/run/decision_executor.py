@@ -7,8 +7,6 @@ sent: control hears of the death and decides again.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dora_rl.control.ledger import Phase
-from dora_rl.control.plane import ControlPlane
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core import decisions as do
 from dora_rl.core.decisions import Decision
@@ -42,7 +40,6 @@ class DecisionExecutor:
         self,
         setup: RunSetup,
         prompts: RunPrompts,
-        plane: ControlPlane,
         journal: Journal,
         *,
         inbox: InstanceInbox,
@@ -54,7 +51,6 @@ class DecisionExecutor:
     ) -> None:
         self._setup = setup
         self._prompts = prompts
-        self._plane = plane
         self._journal = journal
         self._instances = instances
         self._requests = requests
@@ -62,7 +58,7 @@ class DecisionExecutor:
         self._rewards = rewards
         self._max_staleness = make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness
         self._effects: dict[type[follow.Effect], Callable[[Any], None]] = {
-            follow.ScoreTrajectory: self._score,
+            follow.ScoreTrajectory: rewards.ask,
             follow.ContinueRequest: lambda e: self._generate(e.trajectory, e.request),
             follow.DeliverKv: self._deliver,
             follow.ServeStore: lambda e: inbox.serve_store(),
@@ -146,14 +142,6 @@ class DecisionExecutor:
             self._instances.restart(restart.instance, restart.reason)
 
     # --- trajectories and batches ---------------------------------------------------------------
-
-    def _score(self, effect: follow.ScoreTrajectory) -> None:
-        """Ask for a reward, unless the trajectory was closed by what was decided about the same messages."""
-        key = effect.trajectory
-        partial, group = self._requests.partial.pop(key, None), self._plane.ledger.group_of(key)
-        if partial is not None and group is not None and group.member(key).phase == Phase.ENDED:
-            start = partial.start
-            self._rewards.ask(key, start.group, start.row, start.attempt, partial.tokens)
 
     def _close(self, close: do.Close) -> None:
         for trajectory in close.members:

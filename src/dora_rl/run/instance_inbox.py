@@ -13,7 +13,7 @@ from dora_rl.run.instances import InstancePhase, InstancePool, InstanceProcess
 from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PlacedRequest, RequestMoves, RequestTable
 from dora_rl.run.worker_deaths import end_if_final
-from dora_rl.store.journal_records import Completed, Progress
+from dora_rl.store.journal_records import Progress
 
 
 class InstanceInbox:
@@ -121,13 +121,21 @@ class InstanceInbox:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _grow(self, process: InstanceProcess, drawn: DrawnTokens, received: Received) -> PlacedRequest | None:
+    def _grow(
+        self,
+        process: InstanceProcess,
+        drawn: DrawnTokens,
+        received: Received,
+        *,
+        is_last: bool = False,
+        is_truncated: bool = False,
+    ) -> PlacedRequest | None:
         """Append the tokens a request drew to its trajectory; None if the instance no longer has it."""
         placed = self._requests.find(drawn.request, process.number)
         if placed is None:
             return None
         partial = self._requests.partial[placed.trajectory]
-        if drawn.tokens:
+        if drawn.tokens or is_last:
             received.payloads.append(
                 Progress(
                     trajectory=placed.trajectory,
@@ -137,6 +145,8 @@ class InstanceInbox:
                     version=drawn.version,
                     logprobs=drawn.logprobs,
                     cut_logprobs=drawn.cut_logprobs,
+                    is_last=is_last,
+                    is_truncated=is_truncated,
                 )
             )
             partial.tokens += drawn.tokens
@@ -145,32 +155,30 @@ class InstanceInbox:
     def _ended(
         self, process: InstanceProcess, message: say.RequestEnded, at: float, received: Received
     ) -> None:
-        placed = self._grow(process, message.drawn, received)
+        is_truncated = message.is_truncated
+        placed = self._grow(process, message.drawn, received, is_last=True, is_truncated=is_truncated)
         if placed is None:
             return
         key = placed.trajectory
-        partial = self._requests.partial[key]
         self._moves.forget_request(key)
-        received.payloads.append(
-            Completed(
-                trajectory=key,
-                attempt=partial.attempt,
-                num_tokens=len(partial.tokens),
-                is_truncated=message.is_truncated,
-            )
-        )
+        partial = self._requests.partial.pop(key)
+        start, tokens = partial.start, tuple(partial.tokens)
         received.inputs.append(
             told.Ended(
                 at=at,
                 instance=process.number,
                 trajectory=key,
-                tokens=len(partial.tokens),
+                tokens=len(tokens),
                 clock=message.clock,
                 kv_tokens=message.kv_tokens,
-                truncated=message.is_truncated,
+                truncated=is_truncated,
             )
         )
-        received.effects.append(ScoreTrajectory(trajectory=key))
+        received.effects.append(
+            ScoreTrajectory(
+                trajectory=key, group=start.group, row=start.row, attempt=start.attempt, tokens=tokens
+            )
+        )
 
     def _refused(
         self, process: InstanceProcess, message: say.RequestRefused, at: float, received: Received

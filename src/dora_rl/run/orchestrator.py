@@ -18,8 +18,9 @@
 import time
 
 from dora_rl.core import inputs as told
+from dora_rl.core.decisions import Admit, Start
 from dora_rl.core.errors import DoraError
-from dora_rl.core.history import Watcher
+from dora_rl.core.history import Event, Watcher
 from dora_rl.core.named import Objects
 from dora_rl.envs.prompt_offers import exhausted
 from dora_rl.launch.protocol import Launch
@@ -29,14 +30,14 @@ from dora_rl.run.decision_executor import DecisionExecutor
 from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
-from dora_rl.run.journal_writer import JournalWriter
 from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.open_run import OpenRun
-from dora_rl.run.received import Received
+from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied
+from dora_rl.store.journal_records import PromptTokens
 
 _PACE_S, _GPU_PACE_S = 0.01, 0.002
 """Least time from one turn of the loop to the next: what ends within it is written down in one transaction.
@@ -115,18 +116,9 @@ class Orchestrator:
         moves = RequestMoves(layout.root, self._instances, requests)
         close(moves.close)
         self._instance_inbox = InstanceInbox(plane, self._instances, requests, moves)
-        self._journal_writer = JournalWriter(
-            plane,
-            journal,
-            run.log,
-            prompts,
-            (run.feed.watch, self.metrics.watch, self._evaluations.watch, *watchers),
-            past.evaluations,
-        )
         self._executor = DecisionExecutor(
             setup,
             prompts,
-            plane,
             journal,
             inbox=self._instance_inbox,
             instances=self._instances,
@@ -137,6 +129,20 @@ class Orchestrator:
         )
 
         # The loop's own state.
+        self._watchers = (
+            run.log.watch,
+            run.feed.watch,
+            self.metrics.watch,
+            self._evaluations.watch,
+            *watchers,
+        )
+        self._evaluating = {
+            decision.group
+            for _, decisions in past.evaluations
+            for decision in decisions
+            if isinstance(decision, Start) and decision.evaluation
+        }
+        """Evaluation groups whose prompt is journalled."""
         self._ticked_at = 0.0
         self._turned_at = 0.0
         self._progress: tuple[int, ...] = ()
@@ -175,15 +181,37 @@ class Orchestrator:
                 raise exhausted(self._run.plane.window.newest, self._run.plane.steps)
         except WorkerDied:
             # The last death is in the event log too.
-            self._journal_writer.decide(self.deaths.faults(self.now))
+            self._carry_out(Received(inputs=[*self.deaths.faults(self.now)]))
             raise
 
     def _carry_out(self, received: Received) -> None:
-        """Let control decide about inputs, make both durable, then act."""
-        decisions = self._journal_writer.decide(received.inputs, received.payloads)
+        """Let control decide about inputs, in order; make both durable; then act."""
+        run = self._run
+        events: list[Event] = [(each, run.plane.handle(each)) for each in received.inputs]
+        decided = [decision for _, decisions in events for decision in decisions]
+
+        # Groups of an evaluation are never admitted, they just start.
+        starting: list[Admit | Start] = []
+        for decision in decided:
+            match decision:
+                case Admit():
+                    starting.append(decision)
+                case Start(evaluation=True) if decision.group not in self._evaluating:
+                    self._evaluating.add(decision.group)
+                    starting.append(decision)
+        prompts = [
+            PromptTokens(group=each.group, tokens=run.prompts[each.row].token_ids) for each in starting
+        ]
+        if events or received.payloads:
+            run.journal.append(events, [*received.payloads, *prompts])
+        for each, decisions in events:
+            for watch in self._watchers:
+                watch(each, decisions)
+        run.log.flush()
+
         # Before anything is trained on failures.
         self.rewards.failures.check()
-        self._executor.carry_out(received.effects, decisions)
+        self._executor.carry_out(received.effects, decided)
 
     def _tick(self, at: float) -> list[told.Input]:
         has_fleet = any(map(self._instances.has_joined, self._instances.processes))
@@ -235,8 +263,15 @@ class Orchestrator:
         if run.plane.is_done and journal.covered_step < run.setup.recipe.steps:
             self.trainer.write_checkpoint()
         for whole in journal.unscored():
-            key = whole.key
-            self.rewards.ask(whole.trajectory, whole.group, key.row, key.attempt, whole.response.tokens)
+            self.rewards.ask(
+                ScoreTrajectory(
+                    trajectory=whole.trajectory,
+                    group=whole.group,
+                    row=whole.key.row,
+                    attempt=whole.key.attempt,
+                    tokens=whole.response.tokens,
+                )
+            )
 
     def _heed_interrupts(self) -> None:
         """End the run when the user wants it, or when no prompts are left to go on with."""

@@ -22,6 +22,10 @@ class ScoreTrajectory(Effect, frozen=True):
     """A trajectory ended, and all its tokens are journalled: ask for its reward."""
 
     trajectory: int
+    group: int
+    row: int
+    attempt: int
+    tokens: tuple[int, ...]
 
 
 class ContinueRequest(Effect, frozen=True):

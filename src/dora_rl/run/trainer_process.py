@@ -25,7 +25,6 @@ from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths, end_if_final, how_it_ended
 from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal
-from dora_rl.store.journal_records import FinishedGroup
 
 _NAME = "the trainer"
 
@@ -122,7 +121,11 @@ class TrainerProcess:
         has_some = {hand.group for hand in self._handed}
         self._handed = []
         if self.is_ready and self._is_open:
-            self._train(take.batch, [group for group in finished if group.group not in has_some])
+            self.is_training, self._has_part = True, False
+            self._busy()
+            missing = (group for group in finished if group.group not in has_some)
+            groups = tuple(group_of(group, self._sampling) for group in missing)
+            self.handle.send(say.TrainStep(batch=take.batch, groups=groups))
 
     def hand(self, hand: Hand) -> None:
         """Send a group of a batch to come, so that training on it begins."""
@@ -183,12 +186,6 @@ class TrainerProcess:
         self.handle.send(
             say.HandGroup(batch=hand.batch, group=group_of(self._journal.group(hand.group), self._sampling))
         )
-
-    def _train(self, batch: int, finished: Sequence[FinishedGroup], *, is_replay: bool = False) -> None:
-        self.is_training, self._has_part = not is_replay, False
-        self._busy()
-        groups = tuple(group_of(group, self._sampling) for group in finished)
-        self.handle.send(say.TrainStep(batch=batch, groups=groups, is_replay=is_replay))
 
     def _busy(self) -> None:
         if not self._num_busy:
@@ -262,14 +259,14 @@ class TrainerProcess:
         for retired in self._retired:
             self.handle.send(say.RetireVersion(version=retired))
         for batch in self._journal.batches_after(version):
-            if batch.is_published or self._is_open:
-                self._train(batch.number, batch.groups, is_replay=batch.is_published)
-            if not batch.is_published:
+            if batch.is_published:
+                self._busy()
+                groups = tuple(group_of(group, self._sampling) for group in batch.groups)
+                self.handle.send(say.TrainStep(batch=batch.number, groups=groups, is_replay=True))
+            else:
                 numbers = tuple(group.group for group in batch.groups)
                 staleness = tuple(batch.number - group.version for group in batch.groups)
-                self._metrics.took(
-                    Take(batch=batch.number, groups=numbers, staleness=staleness), batch.groups
-                )
+                self.take(Take(batch=batch.number, groups=numbers, staleness=staleness))
         if self._wants_checkpoint:
             self.write_checkpoint()
         if self._is_open:

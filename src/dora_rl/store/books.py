@@ -4,7 +4,7 @@ Owns the rules by which a record may follow another; one that may not is a Contr
 change nothing here. What does is written once: a batch, a published version, an admission, an end.
 A trajectory's state:
 
-    Start ──> running ──Completed──> ended ──Rewarded──> scored ──> its group is taken
+    Start ──> running ──last Progress──> ended ──Rewarded──> scored ──> its group is taken
                 a Start of a later attempt begins again; Close ends it from anywhere: closed
 """
 

@@ -27,16 +27,17 @@ from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal_records import (
     AnyPayload,
     FinishedGroup,
+    JournalledTrajectory,
+    Response,
     StoredScore,
+    Stretch,
     Summary,
     TakenBatch,
-    Unfinished,
-    WholeTrajectory,
 )
 from dora_rl.store.journal_tables import SqlRow, Tables
-from dora_rl.store.number_bytes import unpack_tokens
+from dora_rl.store.number_bytes import unpack_logprobs, unpack_tokens
 from dora_rl.store.payloads import Payloads
-from dora_rl.store.responses import Joined, join_chunks, to_response
+from dora_rl.store.responses import Joined, join_chunks
 
 _PAGE = 4096
 """Number of events read from the journal at a time."""
@@ -45,10 +46,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_input = msgspec.msgpack.Decoder(AnyInput).decode
 _decode_decisions = msgspec.msgpack.Decoder(tuple[AnyDecision, ...]).decode
 _decode_score = msgspec.msgpack.Decoder(StoredScore).decode
+_decode_stretches = msgspec.msgpack.Decoder(tuple[tuple[int, int | None], ...]).decode
 _decode_groups = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 _TRAJECTORY = (
-    "SELECT t.id, group_id, t.version, epoch, row, member, attempt, is_evaluation, is_truncated, score"
+    "SELECT t.id, group_id, t.version, epoch, row, member, attempt, is_evaluation, is_truncated, score, state"
     " FROM trajectories t JOIN groups g ON g.id = group_id"
 )
 
@@ -165,18 +167,10 @@ class Journal:
             for told, decided in rows:
                 yield _decode_input(told), list(_decode_decisions(decided))
 
-    def unfinished(self) -> Iterator[Unfinished]:
+    def unfinished(self) -> Iterator[JournalledTrajectory]:
         """Trajectories that were being generated, with the tokens they had, to go on with."""
-        for row in self._tables.each(f"{_TRAJECTORY} WHERE state = 'running' ORDER BY t.id"):
-            yield Unfinished(
-                trajectory=row[0],
-                group=row[1],
-                version=row[2],
-                key=self._key(row),
-                prompt=self._prompt(row[1]),
-                response=to_response(join_chunks(self._tables.chunks(row[0]))),
-                is_evaluation=bool(row[7]),
-            )
+        rows = self._tables.each(f"{_TRAJECTORY} WHERE state = 'running' ORDER BY t.id")
+        return map(self._trajectory, rows)
 
     def streamed_row(self, row: int) -> bytes:
         """The content of a row that was read from a stream, which no batch that was pruned may have had."""
@@ -187,10 +181,10 @@ class Journal:
         content: bytes = found[0]
         return content
 
-    def unscored(self) -> Iterator[WholeTrajectory]:
+    def unscored(self) -> Iterator[JournalledTrajectory]:
         """Trajectories that ended and have no reward yet."""
-        for row in self._tables.each(f"{_TRAJECTORY} WHERE state = 'ended' ORDER BY t.id"):
-            yield self._whole(row)
+        rows = self._tables.each(f"{_TRAJECTORY} WHERE state = 'ended' ORDER BY t.id")
+        return map(self._trajectory, rows)
 
     def group(self, group: int) -> FinishedGroup:
         """One finished group with its tokens and rewards; they must not have been pruned."""
@@ -200,7 +194,7 @@ class Journal:
         rows = self._tables.each(
             f"{_TRAJECTORY} WHERE group_id = ? AND state = 'scored' ORDER BY t.id", group
         )
-        members = tuple(self._whole(row) for row in rows)
+        members = tuple(map(self._trajectory, rows))
         found = self._tables.one("SELECT version FROM groups WHERE id = ?", group)
         if found is None:
             raise JournalError(f"the journal knows no group {group}")
@@ -274,36 +268,42 @@ class Journal:
         value: bytes = row[0]
         return value
 
-    def _whole(self, row: SqlRow) -> WholeTrajectory:
-        prompt = self._prompt(row[1])
-        found = self._tables.one(
-            "SELECT stretches, tokens, logprobs, cut_logprobs FROM responses WHERE trajectory = ?", row[0]
-        )
-        if found is None:
-            raise JournalError(f"the tokens of trajectory {row[0]} were pruned")
-        score = _score(row[9])
-        return WholeTrajectory(
-            trajectory=row[0],
-            group=row[1],
-            version=row[2],
-            key=self._key(row),
-            prompt=prompt,
-            response=to_response(Joined(*found)),
-            is_truncated=bool(row[8]),
-            is_evaluation=bool(row[7]),
-            reward=score.reward,
-            values=score.values,
-            extras=score.extras,
-        )
-
-    def _key(self, row: SqlRow) -> StreamKey:
-        return StreamKey(seed=self.recipe.seed, epoch=row[3], row=row[4], member=row[5], attempt=row[6])
-
-    def _prompt(self, group: int) -> tuple[int, ...]:
-        found = self._tables.one("SELECT tokens FROM prompts WHERE group_id = ?", group)
-        if found is None:
+    def _trajectory(self, row: SqlRow) -> JournalledTrajectory:
+        """A trajectory with its tokens, which are in one piece, or in chunks while it is being generated."""
+        key, group, version, epoch, number, member, attempt, is_evaluation, is_truncated, score, state = row
+        prompt = self._tables.one("SELECT tokens FROM prompts WHERE group_id = ?", group)
+        if prompt is None:
             raise JournalError(f"the prompt of group {group} was pruned")
-        return unpack_tokens(found[0])
+        if state == "running":
+            response = join_chunks(self._tables.chunks(key))
+        else:
+            found = self._tables.one(
+                "SELECT stretches, tokens, logprobs, cut_logprobs FROM responses WHERE trajectory = ?", key
+            )
+            if found is None:
+                raise JournalError(f"the tokens of trajectory {key} were pruned")
+            response = Joined(*found)
+        scored = _score(score)
+        return JournalledTrajectory(
+            trajectory=key,
+            group=group,
+            version=version,
+            key=StreamKey(seed=self.recipe.seed, epoch=epoch, row=number, member=member, attempt=attempt),
+            prompt=unpack_tokens(prompt[0]),
+            response=Response(
+                tokens=unpack_tokens(response.tokens),
+                logprobs=unpack_logprobs(response.logprobs),
+                cut_logprobs=unpack_logprobs(response.cut_logprobs),
+                stretches=tuple(
+                    Stretch(start=at, version=v) for at, v in _decode_stretches(response.stretches)
+                ),
+            ),
+            is_truncated=bool(is_truncated),
+            is_evaluation=bool(is_evaluation),
+            reward=scored.reward,
+            values=scored.values,
+            extras=scored.extras,
+        )
 
 
 def _score(packed: bytes | None) -> StoredScore:

@@ -33,7 +33,10 @@ class StreamedRow(Payload, frozen=True):
 
 
 class Progress(Payload, frozen=True):
-    """The next tokens of a trajectory, drawn under one version or appended by its environment."""
+    """The next tokens of a trajectory, drawn under one version or appended by its environment.
+
+    The last ones, or none where all are recorded, come together with its Ended.
+    """
 
     trajectory: int
     attempt: int
@@ -46,6 +49,10 @@ class Progress(Payload, frozen=True):
     """Logprob of each drawn token at the sampling temperature; kept as float32."""
     cut_logprobs: tuple[float, ...] = ()
     """Logprob of each drawn token after top-k, top-p and min-p, where one of them is on."""
+    is_last: bool = False
+    """Whether no token comes after these: the trajectory ended."""
+    is_truncated: bool = False
+    """Whether the trajectory ended at the length cap."""
 
     def __post_init__(self) -> None:
         num_drawn = 0 if self.version is None else len(self.tokens)
@@ -62,15 +69,6 @@ class Rewound(Payload, frozen=True):
     trajectory: int
     attempt: int
     num_tokens: int
-
-
-class Completed(Payload, frozen=True):
-    """All tokens of a trajectory are recorded; comes together with its Ended."""
-
-    trajectory: int
-    attempt: int
-    num_tokens: int
-    is_truncated: bool = False
 
 
 class Rewarded(Payload, frozen=True):
@@ -92,7 +90,7 @@ class StepMetrics(Payload, frozen=True):
     values: dict[str, float | None]
 
 
-AnyPayload = PromptTokens | StreamedRow | Progress | Rewound | Completed | Rewarded | StepMetrics
+AnyPayload = PromptTokens | StreamedRow | Progress | Rewound | Rewarded | StepMetrics
 
 
 class StoredScore(Record, frozen=True, array_like=True):
@@ -134,8 +132,8 @@ class Response(Record, frozen=True):
         )
 
 
-class Unfinished(Record, frozen=True):
-    """A trajectory that was being generated: everything needed to continue it elsewhere."""
+class JournalledTrajectory(Record, frozen=True):
+    """A trajectory with the tokens recorded of it: all, or those to go on behind while it is generated."""
 
     trajectory: int
     group: int
@@ -144,21 +142,10 @@ class Unfinished(Record, frozen=True):
     key: StreamKey
     prompt: tuple[int, ...]
     response: Response
-    is_evaluation: bool
-
-
-class WholeTrajectory(Record, frozen=True):
-    """A trajectory with all its tokens, scored or not."""
-
-    trajectory: int
-    group: int
-    version: int
-    key: StreamKey
-    prompt: tuple[int, ...]
-    response: Response
     is_truncated: bool
     is_evaluation: bool
     reward: float | None = None
+    """The reward, once it is scored; None also where no function applied, or one failed."""
     values: dict[str, float | None] = field(default_factory=dict)
     extras: dict[str, PlainValue] = field(default_factory=dict)
 
@@ -168,7 +155,7 @@ class FinishedGroup(Record, frozen=True):
 
     group: int
     version: int
-    members: tuple[WholeTrajectory, ...]
+    members: tuple[JournalledTrajectory, ...]
 
 
 class TakenBatch(Record, frozen=True):

@@ -12,7 +12,6 @@ from msgspec import msgpack
 from dora_rl.store.errors import Contradiction
 from dora_rl.store.journal_records import (
     AnyPayload,
-    Completed,
     Progress,
     PromptTokens,
     Rewarded,
@@ -50,7 +49,6 @@ class Payloads:
             StreamedRow: self._streamed_row,
             Progress: self._progress,
             Rewound: self._rewound,
-            Completed: self._completed,
             Rewarded: self._rewarded,
             StepMetrics: self._measured,
         }
@@ -68,29 +66,39 @@ class Payloads:
         self._tables.do("INSERT INTO streamed_rows VALUES (?, ?)", payload.row, payload.content)
 
     def _progress(self, payload: Progress) -> None:
-        found = self._live(payload, "running")
-        if found is None or not payload.tokens:
+        """Append tokens in a chunk; behind the last ones all chunks become one response."""
+        found, key = self._live(payload, "running"), payload.trajectory
+        if found is None or not (payload.tokens or payload.is_last):
             return
         if payload.start != found.num_tokens:
             raise Contradiction(
-                f"trajectory {payload.trajectory}: tokens from {payload.start} on, "
-                f"where {found.num_tokens} are recorded"
+                f"trajectory {key}: tokens from {payload.start} on, where {found.num_tokens} are recorded"
             )
         if payload.version not in (None, found.version) and not self._mixes_versions:
             raise Contradiction(
-                f"trajectory {payload.trajectory} is pinned to version {found.version}, "
+                f"trajectory {key} is pinned to version {found.version}, "
                 f"its tokens were drawn under {payload.version}"
             )
-        chunk = Chunk(
-            trajectory=payload.trajectory,
-            start=payload.start,
-            version=payload.version,
-            tokens=pack_tokens(payload.tokens),
-            logprobs=pack_logprobs(payload.logprobs),
-            cut_logprobs=pack_logprobs(payload.cut_logprobs),
-        )
-        self._tables.insert_chunk(chunk)
-        self._set_num_tokens(payload.trajectory, payload.start + len(payload.tokens))
+        if payload.tokens:
+            chunk = Chunk(
+                trajectory=key,
+                start=payload.start,
+                version=payload.version,
+                tokens=pack_tokens(payload.tokens),
+                logprobs=pack_logprobs(payload.logprobs),
+                cut_logprobs=pack_logprobs(payload.cut_logprobs),
+            )
+            self._tables.insert_chunk(chunk)
+            self._set_num_tokens(key, payload.start + len(payload.tokens))
+        if payload.is_last:
+            joined = join_chunks(self._tables.chunks(key))
+            self._tables.drop_chunks(key)
+            self._tables.do("INSERT INTO responses VALUES (?, ?, ?, ?, ?)", key, *joined)
+            self._tables.do(
+                "UPDATE trajectories SET state = 'ended', is_truncated = ? WHERE id = ?",
+                payload.is_truncated,
+                key,
+            )
 
     def _rewound(self, payload: Rewound) -> None:
         found = self._live(payload, "running")
@@ -105,24 +113,6 @@ class Payloads:
         for chunk in cut_chunks(chunks, payload.num_tokens):
             self._tables.insert_chunk(chunk)
         self._set_num_tokens(payload.trajectory, payload.num_tokens)
-
-    def _completed(self, payload: Completed) -> None:
-        found, key = self._live(payload, "running"), payload.trajectory
-        if found is None:
-            return
-        if payload.num_tokens != found.num_tokens:
-            raise Contradiction(
-                f"trajectory {key} is complete with {payload.num_tokens} tokens, "
-                f"where {found.num_tokens} are recorded"
-            )
-        joined = join_chunks(self._tables.chunks(key))
-        self._tables.drop_chunks(key)
-        self._tables.do("INSERT INTO responses VALUES (?, ?, ?, ?, ?)", key, *joined)
-        self._tables.do(
-            "UPDATE trajectories SET state = 'ended', is_truncated = ? WHERE id = ?",
-            payload.is_truncated,
-            key,
-        )
 
     def _rewarded(self, payload: Rewarded) -> None:
         found, key = self._live(payload, "ended"), payload.trajectory
@@ -139,7 +129,7 @@ class Payloads:
             raise Contradiction(f"metrics of version {payload.version}, which is not the next")
         self._tables.do("INSERT INTO metrics VALUES (?, ?)", payload.version, _encode(payload.values))
 
-    def _live(self, payload: Progress | Rewound | Completed | Rewarded, state: str) -> _Trajectory | None:
+    def _live(self, payload: Progress | Rewound | Rewarded, state: str) -> _Trajectory | None:
         """The trajectory of a payload, which must be in `state`; None if the payload's attempt is over."""
         key = payload.trajectory
         row = self._tables.one(

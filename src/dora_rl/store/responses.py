@@ -5,12 +5,8 @@ from typing import NamedTuple
 
 from msgspec import msgpack
 
-from dora_rl.store.journal_records import Response, Stretch
-from dora_rl.store.number_bytes import unpack_logprobs, unpack_tokens
-
 _TOKEN_BYTES = 4
 _encode = msgpack.Encoder().encode
-_decode = msgpack.Decoder(tuple[tuple[int, int | None], ...]).decode
 
 
 class Chunk(NamedTuple):
@@ -62,13 +58,3 @@ def cut_chunks(chunks: Sequence[Chunk], num_tokens: int) -> list[Chunk]:
                 )
             )
     return kept
-
-
-def to_response(joined: Joined) -> Response:
-    """Decode the bytes of a whole response into tokens and logprobs."""
-    return Response(
-        tokens=unpack_tokens(joined.tokens),
-        logprobs=unpack_logprobs(joined.logprobs),
-        cut_logprobs=unpack_logprobs(joined.cut_logprobs),
-        stretches=tuple(Stretch(start=start, version=v) for start, v in _decode(joined.stretches)),
-    )

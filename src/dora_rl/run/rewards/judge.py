@@ -109,22 +109,22 @@ class Judge:
                 case.num_waiting -= 1
             # Never a part of a group: a run that is cut short would have the rest compared without it.
             peers = cases[0].peers
-            if not any(case.num_waiting for case in peers):
-                judgements += map(self._judgement, peers)
+            if any(case.num_waiting for case in peers):
+                continue
+            for case in peers:
+                # In the order of the weights, not of the answers: floating-point sums depend on it.
+                values = {name: case.values[name] for name in self._weights if name in case.values}
+                terms = [self._weights[name] * value for name, value in values.items() if value is not None]
+                judgement = Judgement(
+                    trajectory=case.trajectory,
+                    reward=sum(terms) if terms and not case.failures else None,
+                    values=values,
+                    failures=tuple(case.failures),
+                    metrics=tuple(case.metrics),
+                    extras=case.extras,
+                )
+                judgements.append(judgement)
         return judgements
-
-    def _judgement(self, case: _Case) -> Judgement:
-        # In the order of the weights, not of the answers: floating-point sums depend on it.
-        values = [(weight, case.values.get(name)) for name, weight in self._weights.items()]
-        terms = [weight * value for weight, value in values if value is not None]
-        return Judgement(
-            trajectory=case.trajectory,
-            reward=sum(terms) if terms and not case.failures else None,
-            values={name: case.values[name] for name in self._weights if name in case.values},
-            failures=tuple(case.failures),
-            metrics=tuple(case.metrics),
-            extras=case.extras,
-        )
 
     def _ask(self, per: Per, cases: list[_Case]) -> None:
         self._asked[self._num_requests] = cases

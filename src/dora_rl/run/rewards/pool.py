@@ -84,17 +84,50 @@ class ScorerPool:
         due_at = min((worker.due_at for worker in self._workers), default=float("inf"))
         return None if due_at == float("inf") else max(0.0, due_at - self._clock())
 
-    def submit(self, request: ScoreRequest) -> None:
-        """Have a request scored; its result comes out of `poll`."""
-        assert request.items, f"request {request.request} has nothing to score"
-        self._queue.append(ScoreTask(request=request))
-        self._dispatch()
+    def submit(self, *requests: ScoreRequest) -> None:
+        """Have requests scored, behind those that wait for a worker with room; results come out of `poll`."""
+        assert all(request.items for request in requests), f"nothing to score in {requests}"
+        self._queue.extend(ScoreTask(request=request) for request in requests)
+        while self._queue:
+            worker = max(self._workers, key=lambda worker: worker.room)
+            if worker.room <= 0:
+                return
+            if not worker.tasks:
+                worker.heard(self._clock())  # An idle process has nothing to say.
+            task = self._queue.popleft()
+            task.call = None
+            worker.tasks[task.request.request] = task
+            worker.handle.send(task.request)
 
     def poll(self, timeout_s: float = 0.0) -> list[ScoreResult]:
         """Results since the last call; waits up to `timeout_s` seconds for the first."""
         until = self._clock() + timeout_s
         while True:
-            self._step(min(max(0.0, until - self._clock()), self._wait_limit_s()))
+            for key, _ in self._selector.select(min(max(0.0, until - self._clock()), self._wait_limit_s())):
+                worker: PoolWorker = key.data
+                if worker not in self._workers:
+                    continue  # Replaced a moment ago, it has nothing more to say.
+                worker.handle.flush()
+                for message in worker.handle.receive():
+                    worker.heard(self._clock())
+                    match message:
+                        case Began():
+                            worker.begin(message, self._clock())
+                        case ScoreResult():
+                            worker.end(message.request, self._clock())
+                            self._results.append(message)
+                        case Ready():
+                            self._num_failed_starts = 0
+                            self._needs = message.needs
+                            worker.open(is_concurrent=message.is_concurrent)
+                        case Unusable():
+                            raise UserError(message.message, hint=message.hint)
+                if not worker.handle.is_alive:
+                    self._bury(worker)
+            for worker in list(self._workers):
+                if worker.due_at <= self._clock():
+                    self._end_overdue(worker)
+            self.submit()  # Who has room by now gets what waits.
             if self._results or self._clock() >= until:
                 results, self._results = self._results, []
                 return results
@@ -107,7 +140,8 @@ class ScorerPool:
     def wait_ready(self, columns: Iterable[str] | None = None) -> None:
         """Wait until the reward functions are imported; check that `columns` has all they need."""
         while not self.is_ready:
-            self._step(self._wait_limit_s())
+            self._selector.select(self._wait_limit_s())
+            self._results = self.poll()
         if columns is not None:
             check_columns(self._needs, columns)
 
@@ -125,33 +159,6 @@ class ScorerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _step(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            worker: PoolWorker = key.data
-            if worker not in self._workers:
-                continue  # Replaced a moment ago, it has nothing more to say.
-            worker.handle.flush()
-            for message in worker.handle.receive():
-                worker.heard(self._clock())
-                match message:
-                    case Began():
-                        worker.begin(message, self._clock())
-                    case ScoreResult():
-                        worker.end(message.request, self._clock())
-                        self._results.append(message)
-                    case Ready():
-                        self._num_failed_starts = 0
-                        self._needs = message.needs
-                        worker.open(is_concurrent=message.is_concurrent)
-                    case Unusable():
-                        raise UserError(message.message, hint=message.hint)
-            if not worker.handle.is_alive:
-                self._bury(worker)
-        for worker in list(self._workers):
-            if worker.due_at <= self._clock():
-                self._end_overdue(worker)
-        self._dispatch()
 
     def _wait_limit_s(self) -> float:
         wait_s = self.wait_s()
@@ -220,15 +227,3 @@ class ScorerPool:
         worker = PoolWorker(self._config, handle, self._clock())
         self._workers.append(worker)
         self._selector.register(worker.descriptor, selectors.EVENT_READ, worker)
-
-    def _dispatch(self) -> None:
-        while self._queue:
-            worker = max(self._workers, key=lambda worker: worker.room)
-            if worker.room <= 0:
-                return
-            if not worker.tasks:
-                worker.heard(self._clock())  # An idle process has nothing to say.
-            task = self._queue.popleft()
-            task.call = None
-            worker.tasks[task.request.request] = task
-            worker.handle.send(task.request)

@@ -26,7 +26,7 @@ from dora_rl.envs.scoring.reward_messages import Item, RewardFailure, TrainerSta
 from dora_rl.launch.protocol import Launch
 from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.prompt_table import RunPrompts
-from dora_rl.run.received import Received
+from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.rewards.judge import Judge
 from dora_rl.run.rewards.pool import ScorerPool
 from dora_rl.run.run_layout import LiveLayout
@@ -84,16 +84,19 @@ class RewardQueue:
         """Wait for the functions to be imported; refuse rows that lack a column they need."""
         self.pool.wait_ready(self._prompts[0].row.columns)
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """The text of a response as reward functions see it."""
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+    def ask(self, ended: ScoreTrajectory) -> None:
+        """Have a trajectory judged, and its group too if this was the last member.
 
-    def ask(self, trajectory: int, group: int, row: int, attempt: int, tokens: Sequence[int]) -> None:
-        """Have a trajectory judged, and its group too if this was the last member."""
-        self._attempts[trajectory] = attempt
-        item = Item(row=self._prompts[row].row, text=self.text(tokens), token_ids=tuple(tokens))
-        self._judge.trajectory_ended(trajectory, self._judged_as(trajectory) or group, item)
-        self.look_at(trajectory, group)
+        Not one that was closed by what was decided about the same messages.
+        """
+        key, group = ended.trajectory, self._plane.ledger.group_of(ended.trajectory)
+        if group is None or group.member(key).phase != Phase.ENDED:
+            return
+        self._attempts[key] = ended.attempt
+        text = str(self._tokenizer.decode(list(ended.tokens), skip_special_tokens=True))
+        item = Item(row=self._prompts[ended.row].row, text=text, token_ids=ended.tokens)
+        self._judge.trajectory_ended(key, self._judged_as(key) or ended.group, item)
+        self.look_at(key, ended.group)
 
     def look_at(self, trajectory: int, group: int) -> None:
         """Have a group judged if nothing more comes of it, now that a member ended or was closed."""
