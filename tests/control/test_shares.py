@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dora_rl.control.shares import exclusive_bins, largest_remainder, merged_bins
@@ -65,6 +65,7 @@ def test_a_share_is_its_quota_rounded_where_everyone_wants_at_least_one(
 versions = st.dictionaries(st.integers(0, 20), st.floats(0.0, 1e6), min_size=1, max_size=8)
 
 
+@example({0: 0.0, 1: 5e-324}, 2)
 @given(versions, st.integers(1, 10))
 def test_every_version_is_in_exactly_one_bin_and_bins_fit_the_fleet(
     demands: dict[int, float], num_instances: int

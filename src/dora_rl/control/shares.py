@@ -62,7 +62,7 @@ def merged_bins(
     it knows memory and deadlines.
     """
     bins = exclusive_bins(demands, num_instances)
-    per_instance = (sum(demands.values()) or 1.0) / num_instances
+    per_instance = sum(demands.values()) / num_instances or 1.0
     i = 0
     while i + 1 < len(bins):
         together = bins[i] + bins[i + 1]
