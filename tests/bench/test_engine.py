@@ -1,22 +1,29 @@
 """The benchmark measures what it says: every section on a tiny shape, and the sums behind its columns."""
 
 import json
+import os
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from dora_rl.bench.engine.device_speed import DeviceSpeed, least_time_s
+from dora_rl.bench.engine.device_speed import DeviceSpeed
 from dora_rl.bench.engine.engine_bench import make_setup
 from dora_rl.bench.engine.features import SHARES, _dealt
-from dora_rl.bench.engine.reference import references
+from dora_rl.bench.engine.reference import gpu_reference, references
+from dora_rl.bench.engine.roofline import least_time_s
 from dora_rl.bench.engine.suite import SECTIONS, run_sections
+from dora_rl.bench.engine.vllm_beside import measure_vllm
 from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of
 from dora_rl.bench.figures import Figures
 from dora_rl.cli.bench import app
 from dora_rl.core.errors import ConfigError
-from dora_rl.model.random_models import QWEN3_06B
+from dora_rl.model.hub_config import to_published
+from dora_rl.model.random_models import QWEN3_06B, QWEN3_8B, QWEN3_MOE_15B
 from dora_rl.model.tiny import save_tiny
 
 
@@ -54,12 +61,46 @@ def test_a_real_model_is_measured_beside_transformers(tmp_path: Path) -> None:
 
 
 def test_the_roofline_is_what_a_step_reads() -> None:
-    """One request of two tokens: the second costs the weights and the KV of the prompt and the first."""
+    """One request of two tokens: the prompt costs the weights, the second token those and the KV so far."""
     hardware = DeviceSpeed(bytes_s=1e12, flops=1e30)
     workload = RequestWorkload(name="1x2", lengths=(2,), prompt_tokens=7)
     matrices = 28 * (1024 * (2 * 2048 + 2 * 1024) + 3 * 1024 * 3072) + 151_936 * 1024
     least_s = least_time_s(QWEN3_06B, workload, hardware, itemsize=2)
-    assert least_s == pytest.approx((2 * matrices + 8 * 114_688) / 1e12)
+    assert least_s == pytest.approx((2 * 2 * matrices + 8 * 114_688) / 1e12)
+
+
+def test_the_roofline_adds_up_operations() -> None:
+    """Where products multiply and attention reads, a step takes both times, not the longer of the two."""
+    rows, prompt_tokens = 256, 1000
+    workload = RequestWorkload(name="", lengths=(2,) * rows, prompt_tokens=prompt_tokens)
+    first = RequestWorkload(name="", lengths=(1,) * rows, prompt_tokens=prompt_tokens)
+    hardware = DeviceSpeed(bytes_s=4e12, flops=8e14)
+    step_s = least_time_s(QWEN3_8B, workload, hardware, itemsize=2) - least_time_s(
+        QWEN3_8B, first, hardware, itemsize=2
+    )
+    matrices = 36 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 12_288) + 151_936 * 4096
+    multiplied_s = 2 * rows * matrices / 8e14
+    read_s = 2 * rows * (prompt_tokens + 1) * 36 * 2 * 1024 / 4e12
+    assert step_s == pytest.approx(multiplied_s + read_s)
+
+
+def test_the_roofline_reads_the_experts_that_are_chosen() -> None:
+    """One row reads as many experts as it has, many rows nearly all of them and no more."""
+    hardware = DeviceSpeed(bytes_s=1e12, flops=1e30)
+    expert_bytes = 2 * 24 * 3 * 2048 * 768
+    rest = 24 * (2048 * (2 * 4096 + 2 * 512) + 2048 * 128) + 151_936 * 2048
+
+    def step_bytes(rows: int) -> float:
+        short, long = (
+            RequestWorkload(name="", lengths=(length,) * rows, prompt_tokens=1) for length in (1, 2)
+        )
+        took = [least_time_s(QWEN3_MOE_15B, each, hardware, itemsize=2) for each in (short, long)]
+        kv = 2 * 2 * 24 * 2 * 512 * rows
+        return 1e12 * (took[1] - took[0]) - 2 * rest - kv
+
+    assert step_bytes(1) == pytest.approx(8 * expert_bytes)
+    assert step_bytes(16) == pytest.approx(128 * (1 - (1 - 8 / 128) ** 16) * expert_bytes)
+    assert step_bytes(1024) == pytest.approx(128 * expert_bytes)
 
 
 def test_the_roofline_counts_only_rows_that_still_run() -> None:
@@ -116,7 +157,69 @@ def test_requests_are_spread_as_said(num_versions: int) -> None:
 
 
 def test_the_reference_holds_every_default_row() -> None:
-    assert [each.name for each in make_setup(device="cuda").workloads] == list(references().gpu.speeds)
+    for figures in references().gpu:
+        setup = make_setup(device="cuda", shape=figures.shape)
+        assert [each.name for each in setup.workloads] == list(figures.speeds)
+
+
+def test_a_shape_is_a_configuration_too(tmp_path: Path) -> None:
+    """A published configuration is measured; one of known sizes meets its figures whatever it is called."""
+    published = to_published(QWEN3_MOE_15B) | {"eos_token_id": 151_645, "intermediate_size": 8192}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(published))
+    for shape in (str(path), str(tmp_path)):
+        setup = make_setup(device="cuda", shape=shape)
+        assert setup.model.experts == QWEN3_MOE_15B.experts
+        assert gpu_reference(setup.model) == gpu_reference(QWEN3_MOE_15B) is not None
+    assert gpu_reference(msgspec.structs.replace(setup.model, num_layers=48)) is None
+
+
+_FAKE_VLLM = """
+__version__ = "0.0-fake"
+
+class SamplingParams:
+    def __init__(self, *, max_tokens, ignore_eos, logprobs, **rest):
+        assert ignore_eos and logprobs == 0, rest
+        self.max_tokens = max_tokens
+
+class Completion:
+    def __init__(self, length):
+        self.token_ids = self.logprobs = [0] * length
+
+class Output:
+    def __init__(self, length):
+        self.outputs = [Completion(length)]
+
+class LLM:
+    def __init__(self, *, model, load_format, enable_prefix_caching, max_num_seqs, **rest):
+        assert load_format == "dummy" and not enable_prefix_caching, rest
+        self.most = max_num_seqs
+
+    def generate(self, prompts, sampling, use_tqdm):
+        assert len(prompts) <= self.most
+        if len(prompts) == FAILS_AT:
+            raise RuntimeError("out of memory")
+        return [Output(each.max_tokens) for each in sampling]
+"""
+
+
+@pytest.mark.parametrize("fails_at", [0, 3])
+def test_vllm_is_run_beside_us_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """In a process of its own; if it fails, what it had done counts and where it wrote is said."""
+    (tmp_path / "vllm.py").write_text(_FAKE_VLLM.replace("FAILS_AT", str(fails_at)))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    setup = make_setup(device="cpu", shape="tiny", rows=("2x4", "3x2"), repeats=1)
+    lines: list[str] = []
+    answer = measure_vllm(setup, lines.append)
+    assert answer is not None
+    assert answer.version == "0.0-fake"
+    assert list(answer.times_s) == (["2x4"] if fails_at else ["2x4", "3x2"])
+    if fails_at:
+        log = Path(lines[-1].rpartition(" ")[2])
+        assert "out of memory" in log.read_text()
+        shutil.rmtree(log.parent)
 
 
 def test_the_command_prints_a_table_or_json() -> None:

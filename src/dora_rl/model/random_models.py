@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
-from dora_rl.model.config import DefaultRope, ModelConfig
+from dora_rl.model.config import DefaultRope, Experts, ModelConfig
 from dora_rl.model.decoder import Decoder
 
 
@@ -29,6 +30,17 @@ def _qwen3(hidden_size: int, intermediate_size: int) -> ModelConfig:
 
 QWEN3_06B = _qwen3(1024, 3072)
 QWEN3_17B = _qwen3(2048, 6144)
+QWEN3_8B = replace(_qwen3(4096, 12_288), num_layers=36, num_heads=32, is_tied=False)
+QWEN3_MOE_15B = replace(
+    _qwen3(2048, 6144),
+    family="qwen3_moe",
+    num_layers=24,
+    num_heads=32,
+    num_kv_heads=4,
+    is_tied=False,
+    experts=Experts(num_experts=128, num_active=8, intermediate_size=768, is_normalised=True),
+)
+"""Qwen3-30B-A3B with half of its layers, so that several versions fit on one GPU."""
 
 SMOLLM2_135M = ModelConfig(
     family="llama",
@@ -63,6 +75,8 @@ TINY = ModelConfig(
 SHAPES = {
     "qwen3-0.6b": QWEN3_06B,
     "qwen3-1.7b": QWEN3_17B,
+    "qwen3-8b": QWEN3_8B,
+    "qwen3-moe-15b": QWEN3_MOE_15B,
     "smollm2-135m": SMOLLM2_135M,
     "tiny": TINY,
 }

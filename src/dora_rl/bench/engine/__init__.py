@@ -2,8 +2,11 @@
 
 engine_bench    what is measured: device, shape, engines sized for a workload
 workloads       requests of given lengths, and timed runs of them
-device_speed    what the device itself can do, and the least time a workload could take on it
+device_speed    what the device itself can do
+roofline        the least time a workload could take on it, operation by operation
 reference       what vLLM reached, with machine, version and date (reference.json)
+vllm_beside     vLLM on the same workloads, where it is installed
+vllm_process    the process in which it runs
 suite           the sections by name
 throughput      tokens a second by workload, against vLLM and the roofline
 features        what batch-invariant mode, resident versions and a new version cost

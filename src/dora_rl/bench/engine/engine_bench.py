@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from dora_rl.bench.device import DeviceKind, backend_of
+from dora_rl.bench.engine.reference import gpu_reference
 from dora_rl.bench.engine.workloads import (
     PROMPT_TOKENS,
     RequestWorkload,
@@ -23,6 +24,7 @@ from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.model.config import Dtype, ModelConfig
+from dora_rl.model.hub_config import read_config
 from dora_rl.model.random_models import SHAPES, random_weights
 
 _KV_SHARE = 0.6
@@ -35,6 +37,8 @@ class EngineBench:
 
     device: DeviceKind
     shape: str
+    """Name of the measured model's shape, or where its configuration was read."""
+    model: ModelConfig
     dtype: Dtype
     workloads: tuple[RequestWorkload, ...]
     repeats: int
@@ -44,11 +48,8 @@ class EngineBench:
     """Model directory of the section `cpu`; None is SmolLM2-135M-Instruct out of its package."""
     cpu_tail: RequestWorkload | None = None
     """Workload of the section `cpu`, if not its own."""
-
-    @property
-    def model(self) -> ModelConfig:
-        """Configuration of the model that is measured."""
-        return SHAPES[self.shape]
+    is_vllm_beside: bool = False
+    """Whether vLLM runs the same workloads first."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -110,7 +111,10 @@ def _free_bytes(device: DeviceKind) -> int:
 
 
 class DeviceDefaults(Record, frozen=True):
-    """What is measured on a kind of device unless the options name something else."""
+    """What is measured on a kind of device unless the options name something else.
+
+    Where reference figures of the shape are known, their rows are measured instead of these.
+    """
 
     shape: str
     dtype: Dtype
@@ -125,7 +129,7 @@ DEFAULTS: dict[DeviceKind, DeviceDefaults] = {
     "cuda": DeviceDefaults(
         shape="qwen3-0.6b",
         dtype="bfloat16",
-        rows=("1x256", "8x256", "64x256", "256x256", "1024x256", "1024xtail", "256xtail"),
+        rows=("1x256", "16x256", "64x256", "256x256", "256xtail"),
         sections=("table", "invariant", "versions", "weights", "migrate", "host"),
         prompt_tokens=PROMPT_TOKENS,
         steps_ahead=1,
@@ -153,20 +157,35 @@ def make_setup(
     steps_ahead: int | None = None,
     step_tokens: int | None = None,
     directory: Path | None = None,
+    is_vllm_beside: bool = False,
 ) -> EngineBench:
     """The set-up that options of the command line ask for."""
     defaults = DEFAULTS[device]
-    if shape is not None and shape not in SHAPES:
-        raise ConfigError(f"no shape '{shape}'", hint=f"there are {', '.join(SHAPES)}")
+    shape = shape or defaults.shape
+    model = find_model(shape)
     tail = long_tail() if lengths is None else read_lengths(lengths)
-    workloads = (parse_workload(row, tail, defaults.prompt_tokens) for row in rows or defaults.rows)
+    known = gpu_reference(model) if device == "cuda" else None
+    names = rows or (defaults.rows if known is None else tuple(known.speeds))
     return EngineBench(
         device=device,
-        shape=shape or defaults.shape,
+        shape=shape,
+        model=model,
         dtype=defaults.dtype,
-        workloads=tuple(workloads),
+        workloads=tuple(parse_workload(name, tail, defaults.prompt_tokens) for name in names),
         repeats=repeats,
         steps_ahead=defaults.steps_ahead if steps_ahead is None else steps_ahead,
         step_tokens=step_tokens or defaults.step_tokens,
         directory=directory,
+        is_vllm_beside=is_vllm_beside and device == "cuda",
     )
+
+
+def find_model(shape: str) -> ModelConfig:
+    """The model of a known shape, or the one that a `config.json` or the directory of one describes."""
+    if shape in SHAPES:
+        return SHAPES[shape]
+    path = Path(shape)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise ConfigError(f"no shape '{shape}'", hint=f"a config.json, or one of {', '.join(SHAPES)}")
+    return read_config(path)
