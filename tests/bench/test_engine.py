@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from dora_rl.bench.engine import throughput
 from dora_rl.bench.engine.device_speed import DeviceSpeed
 from dora_rl.bench.engine.engine_bench import make_setup
 from dora_rl.bench.engine.features import SHARES, _dealt
@@ -18,7 +19,8 @@ from dora_rl.bench.engine.reference import gpu_reference, references
 from dora_rl.bench.engine.roofline import least_time_s
 from dora_rl.bench.engine.suite import SECTIONS, run_sections
 from dora_rl.bench.engine.vllm_beside import measure_vllm
-from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of
+from dora_rl.bench.engine.vllm_process import VllmAnswer
+from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of, timed_runs
 from dora_rl.bench.figures import Figures
 from dora_rl.cli.bench import app
 from dora_rl.core.errors import ConfigError
@@ -143,6 +145,28 @@ def test_the_long_tail_is_long() -> None:
     assert lengths == long_tail()
 
 
+def test_short_runs_are_repeated() -> None:
+    """The first run warms up; then as many as asked for, and more while they are short together."""
+    times_s = iter([9.0, 1.0, 0.5, 2.0, 4.0])
+    assert timed_runs(lambda: next(times_s), repeats=2, least_s=3.0) == (1.0, 0.5, 2.0)
+    times_s = iter([9.0, 4.0, 5.0, 6.0])
+    assert timed_runs(lambda: next(times_s), repeats=2, least_s=3.0) == (4.0, 5.0)
+
+
+def test_vllm_that_is_installed_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's ratio is to what vLLM did here; without it, to what is written down, and it says which."""
+    setup = make_setup(device="cuda", shape="qwen3-8b", rows=("1x256", "2x2"), is_vllm_beside=True)
+    answer = VllmAnswer(version="9.9", times_s={"1x256": (2.0, 1.0)})
+    monkeypatch.setattr(throughput, "is_vllm_installed", lambda: True)
+    monkeypatch.setattr(throughput, "measure_vllm", lambda setup, say: answer)
+    beside = throughput.vllm_speeds(setup, print)
+    assert beside.tokens_s == {"1x256": 256.0}
+    assert "vLLM 9.9 ran beside" in beside.source
+    known = throughput.vllm_speeds(replace(setup, is_vllm_beside=False), print)
+    assert known.tokens_s["1x256"] == 186
+    assert "2026-11-16" in known.source
+
+
 def test_prompts_are_distinct() -> None:
     requests = requests_of(parse_workload("50x2", ()), vocab_size=1000)
     assert len({each.prompt for each in requests}) == 50
@@ -216,6 +240,7 @@ def test_vllm_is_run_beside_us_where_it_is_installed(
     assert answer is not None
     assert answer.version == "0.0-fake"
     assert list(answer.times_s) == (["2x4"] if fails_at else ["2x4", "3x2"])
+    assert [line.split()[1] for line in lines if line.endswith("tokens/s")] == list(answer.times_s)
     if fails_at:
         log = Path(lines[-1].rpartition(" ")[2])
         assert "out of memory" in log.read_text()

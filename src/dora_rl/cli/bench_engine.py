@@ -27,7 +27,12 @@ def engine(
     lengths: Annotated[
         Path | None, typer.Option(help="JSON list of the lengths of xtail rows, else drawn with a seed.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each row, after one that warms up.")] = 2,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Timed runs of each row, after one that warms up; on a GPU short rows run for 3 s."
+        ),
+    ] = 2,
     steps_ahead: Annotated[int | None, typer.Option(min=0, help="Steps launched before answers.")] = None,
     step_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a step.")] = None,
     model: Annotated[

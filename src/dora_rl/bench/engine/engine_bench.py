@@ -42,6 +42,8 @@ class EngineBench:
     dtype: Dtype
     workloads: tuple[RequestWorkload, ...]
     repeats: int
+    least_s: float
+    """Least seconds of timed runs of a row of the table: short ones are repeated until then."""
     steps_ahead: int
     step_tokens: int
     directory: Path | None = None
@@ -121,6 +123,7 @@ class DeviceDefaults(Record, frozen=True):
     rows: tuple[str, ...]
     sections: tuple[str, ...]
     prompt_tokens: int
+    least_s: float
     steps_ahead: int
     step_tokens: int
 
@@ -132,6 +135,7 @@ DEFAULTS: dict[DeviceKind, DeviceDefaults] = {
         rows=("1x256", "16x256", "64x256", "256x256", "256xtail"),
         sections=("table", "invariant", "versions", "weights", "migrate", "host"),
         prompt_tokens=PROMPT_TOKENS,
+        least_s=3.0,
         steps_ahead=1,
         step_tokens=8192,
     ),
@@ -141,6 +145,7 @@ DEFAULTS: dict[DeviceKind, DeviceDefaults] = {
         rows=("1x32", "8x32", "32x32"),
         sections=("table", "invariant", "versions", "weights", "migrate", "host"),
         prompt_tokens=32,
+        least_s=0.0,
         steps_ahead=0,
         step_tokens=512,
     ),
@@ -173,6 +178,7 @@ def make_setup(
         dtype=defaults.dtype,
         workloads=tuple(parse_workload(name, tail, defaults.prompt_tokens) for name in names),
         repeats=repeats,
+        least_s=defaults.least_s,
         steps_ahead=defaults.steps_ahead if steps_ahead is None else steps_ahead,
         step_tokens=step_tokens or defaults.step_tokens,
         directory=directory,

@@ -25,7 +25,7 @@ class VllmSpeeds:
 
 def table(setup: EngineBench, say: Say) -> Figures:
     """Measure tokens a second of each workload, all on one engine."""
-    vllm = _vllm_speeds(setup, say)
+    vllm = vllm_speeds(setup, say)
     hardware = measure_hardware(setup.device, setup.torch_dtype)
     say(f"table: the device does {hardware}")
     engine = setup.engine(setup.workloads)
@@ -33,15 +33,15 @@ def table(setup: EngineBench, say: Say) -> Figures:
     rows = []
     for workload in setup.workloads:
         requests = requests_of(workload, vocab_size=setup.model.vocab_size)
-        result = timed(engine, requests, setup.repeats)
+        result = timed(engine, requests, setup.repeats, setup.least_s)
         rows.append(_row(setup, workload, result, hardware, vllm))
         say(f"table: {workload.name} {result.best_tokens_s:,.0f} tokens/s")
     return Figures(
         title=f"tokens generated a second, {setup.shape}, {setup.dtype}, {setup.device}",
         columns=_COLUMNS,
         rows=tuple(rows),
-        note=f"best of {setup.repeats}, prompts of {setup.workloads[0].prompt_tokens} tokens, temperature 1, "
-        f"logprobs; prefill and host included; the device does {hardware}; {vllm.source}",
+        note=f"best of {setup.repeats} or more, prompts of {setup.workloads[0].prompt_tokens} tokens, "
+        f"temperature 1, logprobs; prefill and host included; the device does {hardware}; {vllm.source}",
     )
 
 
@@ -74,7 +74,7 @@ def _against(vllm: VllmSpeeds, workload: RequestWorkload, result: TimedRuns) -> 
     return round(tokens_s, 1), round(ratio, 2), verdict
 
 
-def _vllm_speeds(setup: EngineBench, say: Say) -> VllmSpeeds:
+def vllm_speeds(setup: EngineBench, say: Say) -> VllmSpeeds:
     """vLLM's speeds on this device if it runs here, else those that were written down for the shape."""
     known = gpu_reference(setup.model) if setup.device == "cuda" else None
     speeds = {} if known is None else known.speeds
@@ -84,7 +84,7 @@ def _vllm_speeds(setup: EngineBench, say: Say) -> VllmSpeeds:
         if answer is not None:
             tokens = {each.name: each.num_tokens for each in setup.workloads}
             best = {name: tokens[name] / min(times_s) for name, times_s in answer.times_s.items()}
-            source = f"vLLM {answer.version} ran beside it, the best of {setup.repeats} too"
+            source = f"vLLM {answer.version} ran beside it, as often"
             return VllmSpeeds(source=source, tokens_s=best, floor_ratios=floors)
     if known is None:
         return VllmSpeeds(source="no figures of vLLM are known for it", tokens_s={}, floor_ratios={})

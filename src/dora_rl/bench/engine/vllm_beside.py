@@ -28,17 +28,30 @@ def measure_vllm(setup: EngineBench, say: Say) -> VllmAnswer | None:
     directory = Path(tempfile.mkdtemp(prefix="dora-vllm-"))
     model = msgspec.structs.replace(setup.model, dtype=setup.dtype)
     job = VllmJob(
-        published=to_published(model), dtype=setup.dtype, workloads=setup.workloads, repeats=setup.repeats
+        published=to_published(model),
+        dtype=setup.dtype,
+        workloads=setup.workloads,
+        repeats=setup.repeats,
+        least_s=setup.least_s,
     )
     (directory / "job.json").write_bytes(msgspec.json.encode(job))
     say(f"table: vLLM runs first, in a process of its own; it writes to {directory / 'log'}")
     status = _run(directory)
     answer = _answer(directory / "answer.json")
-    done = [] if answer is None else list(answer.times_s)
+    tokens = {each.name: each.num_tokens for each in setup.workloads}
+    times_s = {} if answer is None else answer.times_s
+    for name, runs in times_s.items():
+        say(
+            f"table: {name} vLLM "
+            + ", ".join(f"{tokens[name] / took_s:,.0f}" for took_s in runs)
+            + " tokens/s"
+        )
     if status == 0:
         shutil.rmtree(directory)
     else:
-        say(f"table: vLLM failed with status {status} after {len(done)} workloads: see {directory / 'log'}")
+        say(
+            f"table: vLLM failed with status {status} after {len(times_s)} workloads: see {directory / 'log'}"
+        )
     return answer
 
 

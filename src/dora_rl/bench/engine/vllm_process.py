@@ -9,12 +9,13 @@ here and nowhere else.
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dora_rl.bench.engine.workloads import RequestWorkload, requests_of
+from dora_rl.bench.engine.workloads import RequestWorkload, requests_of, timed_runs
 from dora_rl.core.record import Record
 from dora_rl.engines.requests import Request
 from dora_rl.model.config import Dtype
@@ -29,6 +30,8 @@ class VllmJob(Record, frozen=True):
     workloads: tuple[RequestWorkload, ...]
     repeats: int
     """Timed runs of each workload, after one that warms up."""
+    least_s: float
+    """Least seconds of timed runs of a workload: short ones are repeated until then."""
 
 
 class VllmAnswer(Record, frozen=True):
@@ -59,8 +62,9 @@ def measure(job: VllmJob, answer: Path) -> None:
     times_s: dict[str, tuple[float, ...]] = {}
     for workload in job.workloads:
         requests = requests_of(workload, vocab_size=job.published["vocab_size"])
-        runs = [_run_s(engine, requests) for _ in range(1 + job.repeats)]
-        times_s[workload.name] = tuple(runs[1:])
+        times_s[workload.name] = runs = timed_runs(
+            partial(_run_s, engine, requests), job.repeats, job.least_s
+        )
         print(workload.name, *(f"{workload.num_tokens / took_s:,.0f}" for took_s in runs), flush=True)
         answer.write_bytes(msgspec.json.encode(VllmAnswer(version=vllm.__version__, times_s=times_s)))
 

@@ -8,7 +8,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,11 +111,19 @@ class TimedRuns:
         return self.num_tokens / statistics.median(self.times_s)
 
 
-def timed(engine: NativeEngine, requests: Sequence[Request], repeats: int) -> TimedRuns:
-    """Time `repeats` runs after one that warms up."""
-    run_s(engine, requests)
-    times_s = tuple(run_s(engine, requests) for _ in range(repeats))
+def timed(engine: NativeEngine, requests: Sequence[Request], repeats: int, least_s: float = 0.0) -> TimedRuns:
+    """Time runs after one that warms up: `repeats`, and short ones again until `least_s` have passed."""
+    times_s = timed_runs(lambda: run_s(engine, requests), repeats, least_s)
     return TimedRuns(num_tokens=sum(each.stopping.max_new_tokens for each in requests), times_s=times_s)
+
+
+def timed_runs(run: Callable[[], float], repeats: int, least_s: float) -> tuple[float, ...]:
+    """Seconds of runs after one that warms up: at least `repeats` and, together, at least `least_s`."""
+    run()
+    times_s: list[float] = []
+    while len(times_s) < repeats or sum(times_s) < least_s:
+        times_s.append(run())
+    return tuple(times_s)
 
 
 def run_s(engine: NativeEngine, requests: Sequence[Request]) -> float:
