@@ -227,7 +227,7 @@ class LLM:
 """
 
 
-@pytest.mark.parametrize("fails_at", [0, 3])
+@pytest.mark.parametrize("fails_at", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_vllm_is_run_beside_us_where_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:

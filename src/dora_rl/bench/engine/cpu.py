@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dora_rl.bench.engine.engine_bench import EngineBench
-from dora_rl.bench.engine.reference import references
+from dora_rl.bench.engine.reference import floor_verdict, references
 from dora_rl.bench.engine.workloads import RequestWorkload, long_tail, parse_workload, requests_of, run_s
 from dora_rl.bench.figures import Cell, Figures, Say
 from dora_rl.engines.config import EngineConfig, Limits
@@ -78,9 +78,8 @@ def _measure(directory: Path, tail: RequestWorkload, say: Say) -> Figures:
     )
 
 
-def _row(name: str, ours: float, other: str, its: float, floor: float) -> tuple[Cell, ...]:
-    verdict = "met" if ours / its >= floor else "missed"
-    return name, round(ours, 1), other, round(its, 1), round(ours / its, 2), f"{verdict} ({floor:g}x)"
+def _row(name: str, ours: float, other: str, its: float, floor: float | None) -> tuple[Cell, ...]:
+    return name, round(ours, 1), other, round(its, 1), round(ours / its, 2), floor_verdict(ours / its, floor)
 
 
 def _memory_note(directory: Path, tail: RequestWorkload, peak_tokens: int) -> str:

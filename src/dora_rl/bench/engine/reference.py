@@ -51,6 +51,13 @@ def references() -> References:
     return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=References)
 
 
+def floor_verdict(ratio: float, floor_ratio: float | None) -> str | None:
+    """Whether a share of another engine's speed is enough, in words; None where none is asked for."""
+    if floor_ratio is None:
+        return None
+    return f"{'met' if ratio >= floor_ratio else 'missed'} ({floor_ratio:g}x)"
+
+
 def gpu_reference(model: ModelConfig) -> ReferenceFigures | None:
     """The figures of a GPU for a model of these sizes, whatever it is called; None where there are none."""
     sizes = _sizes(model)

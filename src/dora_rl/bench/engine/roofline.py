@@ -51,7 +51,7 @@ def _prompts(workload: RequestWorkload) -> Passes:
 
 
 def _decode_steps(workload: RequestWorkload) -> Passes:
-    steps = np.arange(1, max(workload.lengths))
+    steps = np.arange(1, max(workload.lengths), dtype=float)
     ended = np.searchsorted(np.sort(workload.lengths), steps, side="right")
     rows = (len(workload.lengths) - ended).astype(float)
     context = rows * (workload.prompt_tokens + steps)

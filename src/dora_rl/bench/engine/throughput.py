@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dora_rl.bench.engine.device_speed import DeviceSpeed, measure_hardware
 from dora_rl.bench.engine.engine_bench import EngineBench
-from dora_rl.bench.engine.reference import gpu_reference
+from dora_rl.bench.engine.reference import floor_verdict, gpu_reference
 from dora_rl.bench.engine.roofline import least_time_s
 from dora_rl.bench.engine.vllm_beside import is_vllm_installed, measure_vllm
 from dora_rl.bench.engine.workloads import RequestWorkload, TimedRuns, requests_of, timed
@@ -69,9 +69,7 @@ def _against(vllm: VllmSpeeds, workload: RequestWorkload, result: TimedRuns) -> 
     if tokens_s is None:
         return None, None, None
     ratio = result.best_tokens_s / tokens_s
-    floor = vllm.floor_ratios.get(workload.name)
-    verdict = None if floor is None else f"{'met' if ratio >= floor else 'missed'} ({floor:g}x)"
-    return round(tokens_s, 1), round(ratio, 2), verdict
+    return round(tokens_s, 1), round(ratio, 2), floor_verdict(ratio, vllm.floor_ratios.get(workload.name))
 
 
 def vllm_speeds(setup: EngineBench, say: Say) -> VllmSpeeds:
