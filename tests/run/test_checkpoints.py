@@ -111,8 +111,9 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_kept(tmp_path: Path) ->
     trainer: Any = CountingTrainer()
     damaged = load_newest(trainer, tmp_path)
     assert trainer.version == 2
-    write(tmp_path, 7, damaged=damaged, keep=2)
-    assert [path.name for path in with_state(tmp_path)] == ["step_00007"]
+    assert write(tmp_path, 7, damaged=damaged, keep=2) == 2
+    assert [path.name for path in with_state(tmp_path)] == ["step_00002", "step_00007"]
+    assert names(tmp_path) == ["step_00002", "step_00006", "step_00007"], "the model of 6 may be whole"
 
 
 def test_where_none_is_whole_the_trainer_stays_at_the_initial_model(tmp_path: Path) -> None:

@@ -81,11 +81,13 @@ def write_checkpoint(pending: PendingCheckpoint, *, model: Path, kept: Checkpoin
     for state in (each / STATE for each in pending.damaged if each != directory):
         if state.exists():
             _remove(state)
-    for old in _checkpoints(root)[: -kept.num_models]:
-        _remove(old)
-    for old in with_state(root)[: -kept.keep]:
-        _remove(old / STATE)
-    states = with_state(root)
+    # The model of a damaged one must not drive out a whole one, which the run may have to go on from.
+    states, models = with_state(root)[-kept.keep :], _checkpoints(root)[-kept.num_models :]
+    for old in _checkpoints(root):
+        if old not in (*states, *models):
+            _remove(old)
+        elif old not in states and (old / STATE).exists():
+            _remove(old / STATE)
     return _version(states[0]) if len(states) >= kept.keep else 0
 
 
