@@ -72,6 +72,13 @@ def test_a_stream_opened_again_goes_on_at_its_place(name: str) -> None:
     assert read(again, 2) == [3, 4]
 
 
+def test_a_stream_that_has_no_row_for_a_while_when_it_is_opened_again_is_waited_for() -> None:
+    stream, signs = RowStream(source("halting"), seed=0), list[int]()
+    stream.skip_to(2, lambda: signs.append(stream.place))
+    assert signs == [0, 1], "a sign of life for each wait"
+    assert stream.place == 2
+
+
 def test_a_stream_that_can_skip_reads_nothing_of_what_it_skips() -> None:
     stream = RowStream(source("Skippable"), seed=0)
     stream.skip_to(10**12)

@@ -8,18 +8,23 @@ import pytest
 from dora_rl.core.decisions import Admit
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import PromptsOffered
-from dora_rl.core.recipe import Patience
+from dora_rl.core.recipe import Patience, Recipe
 from dora_rl.core.recipe.data import DataConfig, OrderConfig, SourceConfig
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.run.live_run import run_live
-from dora_rl.run.open_run import replay_live
+from dora_rl.run.open_run import make_plane, replay_live
 from dora_rl.run.prompt_table import PromptTable, RunPrompts
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
-from dora_rl.run.worker_deaths import WorkerDied
+from dora_rl.run.source_messages import SourceReady
+from dora_rl.run.stream_feed import StreamFeed
+from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied
 from dora_rl.store.journal import Journal
 
 from .conftest import MakeSetup, staged
 from .test_crashes import KILL, run, summary
+from .test_parts import SilentLaunch
 
 SOURCES = Path(__file__).with_name("sources.py")
 
@@ -83,3 +88,52 @@ def test_a_stream_that_hangs_is_opened_again_and_then_ends_the_run(make_setup: M
     setup = with_stream(make_setup, "halting", OrderConfig(time_limit_s=0.5), patience=patience)
     with pytest.raises(WorkerDied, match=r"the source of prompts died 2 times .* data.order.time_limit_s"):
         run_live(setup, staged(setup))
+
+
+def test_a_row_whose_group_has_ended_is_read_again_and_not_kept(tmp_path: Path) -> None:
+    prompt = TokenizedPrompt(row=Row(row=1, prompt="b", columns={}), token_ids=(2,))
+    first = TokenizedPrompt(row=Row(row=0, prompt="a", columns={}), token_ids=(1,))
+    with Journal.create(tmp_path / "journal", Recipe()) as journal:
+        prompts = RunPrompts(PromptTable(train=(first,), held_out=(), stop_tokens=(), num_read=1), journal)
+        streamed = prompts.add(prompt)
+        journal.append([], [streamed])
+        assert prompts[streamed.row] is prompt
+        prompts.forget(streamed.row)
+        # When its batch is taken, its table is asked for.
+        assert prompts.data_source(streamed.row) is None
+        assert prompts[streamed.row] == prompt
+        assert not prompts._streamed
+
+
+class WordyLaunch(SilentLaunch):
+    """Starts a reader that has said that it is ready, and counts how often it is listened to."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def start(self, worker: Any, kind: Any) -> Any:
+        handle, launch = super().start(worker, kind), self
+
+        def receive() -> list[Any]:
+            launch.heard += 1
+            return [SourceReady()] if launch.heard == 1 else []
+
+        handle.receive = receive
+        return handle
+
+
+def test_a_reader_is_listened_to_while_the_first_rows_are_offered(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    setup, launch = with_stream(make_setup, "endless"), WordyLaunch()
+    rows = tuple(TokenizedPrompt(row=Row(row=i, prompt="a", columns={}), token_ids=(1,)) for i in range(100))
+    with Journal.create(tmp_path / "journal", setup.recipe) as journal:
+        prompts = RunPrompts(PromptTable(train=rows, held_out=(), stop_tokens=(), num_read=100), journal)
+        feed = StreamFeed(setup, prompts)
+        feed.start(
+            LiveLayout(root=tmp_path), WorkerDeaths(setup.recipe.patience, tmp_path / "book"), launch, {}
+        )
+        (offer,) = feed.read(make_plane(setup), 0.0).inputs
+    assert isinstance(offer, PromptsOffered)
+    assert [prompt.row for prompt in offer.prompts] == list(range(len(offer.prompts)))
+    assert launch.heard == 1, "a word that is left lying would wake the loop again and again"

@@ -24,6 +24,8 @@ from dora_rl.envs.data.sources import Data, RawRows, Tables, load_rows, open_str
 from dora_rl.envs.prompt_source import GroupScore
 
 _ASK_AGAIN_S = 0.2
+_SKIP_AGAIN_S = 0.01
+"""Seconds until a stream that had no row is asked again for one that it gave before."""
 _ALIVE_EVERY = 256
 """Rows that are skipped between two signs of life."""
 
@@ -63,12 +65,15 @@ class RowStream:
         if self._iterator is None and callable(skip) and not self.hears_scores:
             self._rows, self.place = skip(place), place
         while self.place < place:
-            if self.read_raw() is ENDED:
+            raw = self.read_raw()
+            if raw is ENDED:
                 raise UserError(
                     f"the stream '{self._config.name}' has {self.place:,} rows, and {place:,} were read",
                     hint="opened again, it must give the same rows, or have a method skip(count)",
                 )
-            if self.place % _ALIVE_EVERY == 0:
+            if raw is None:
+                time.sleep(_SKIP_AGAIN_S)
+            if raw is None or self.place % _ALIVE_EVERY == 0:
                 alive()
 
     def read_raw(self) -> Mapping[str, Any] | StreamEnd | None:

@@ -104,10 +104,10 @@ class RunPrompts:
     def __getitem__(self, row: int) -> TokenizedPrompt:
         if row < self._num_known:
             return self.table[row]
-        if row not in self._streamed:
-            content = self._journal.streamed_row(row)
-            self._streamed[row] = msgspec.msgpack.decode(content, type=TokenizedPrompt)
-        return self._streamed[row]
+        if (kept := self._streamed.get(row)) is not None:
+            return kept
+        # Not kept: a group that has ended is looked at once more when it is taken, and nobody forgets it then.
+        return msgspec.msgpack.decode(self._journal.streamed_row(row), type=TokenizedPrompt)
 
     def add(self, prompt: TokenizedPrompt) -> StreamedRow:
         """Take in a prompt of a stream; what is returned must be journalled with its offer."""

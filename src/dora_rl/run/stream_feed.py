@@ -107,36 +107,39 @@ class StreamFeed:
             return received
         wanted = num_wanted(self._setup, plane)
         if first and wanted:
-            numbered = enumerate(first[:wanted], start=self._num_first)
-            offered = tuple(
-                QueuedPrompt(epoch=0, row=row, tokens=len(prompt.token_ids)) for row, prompt in numbered
-            )
-            received.inputs.append(PromptsOffered(at=at, prompts=offered))
-        elif not first and self._worker is not None:
-            rows: list[StreamedRow] = []
-            is_ended = False
-
-            def hear(word: say.SourceWord) -> None:
-                nonlocal is_ended
-                match word:
-                    case say.SourceReady() if not word.hears_scores:
-                        self._told = None
-                    case say.RowRead():
-                        # Before it is durable: a reader that dies in the same turn goes on behind it.
-                        self._next_place = word.prompt.row.row + 1
-                        rows.append(self._prompts.add(word.prompt))
-                    case say.RowsRead():
-                        is_ended |= word.is_ended
-
-            self._worker.words(wanted, hear)
-            if rows or is_ended:
-                offered = tuple(
-                    QueuedPrompt(epoch=0, row=each.row, tokens=len(self._prompts[each.row].token_ids))
-                    for each in rows
-                )
-                received.payloads += rows
-                received.inputs.append(PromptsOffered(at=at, prompts=offered, is_last=is_ended))
+            known = range(self._num_first, len(self._prompts.table.train))
+            received.inputs.append(self._offer(known[:wanted], at))
+        # The reader is asked only behind them, and always heard: words left lying would wake the loop at once.
+        rows, is_ended = self._read(0 if first else wanted)
+        if rows or is_ended:
+            received.payloads += rows
+            received.inputs.append(self._offer([each.row for each in rows], at, is_last=is_ended))
         return received
+
+    def _offer(self, rows: Sequence[int], at: float, *, is_last: bool = False) -> PromptsOffered:
+        prompts = (QueuedPrompt(epoch=0, row=row, tokens=len(self._prompts[row].token_ids)) for row in rows)
+        return PromptsOffered(at=at, prompts=tuple(prompts), is_last=is_last)
+
+    def _read(self, wanted: int) -> tuple[list[StreamedRow], bool]:
+        """The rows that the reader has read, and whether that was the end; asks it for more if wanted."""
+        rows: list[StreamedRow] = []
+        is_ended = False
+
+        def hear(word: say.SourceWord) -> None:
+            nonlocal is_ended
+            match word:
+                case say.SourceReady() if not word.hears_scores:
+                    self._told = None
+                case say.RowRead():
+                    # Before it is durable: a reader that dies in the same turn goes on behind it.
+                    self._next_place = word.prompt.row.row + 1
+                    rows.append(self._prompts.add(word.prompt))
+                case say.RowsRead():
+                    is_ended |= word.is_ended
+
+        if self._worker is not None:
+            self._worker.words(wanted, hear)
+        return rows, is_ended
 
     def close(self) -> None:
         if self._worker is not None:
