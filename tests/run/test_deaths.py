@@ -26,6 +26,17 @@ def test_who_dies_again_waits_longer_each_time_and_what_is_long_ago_is_forgotten
     assert deaths.count("the trainer", "exited with 1", tmp_path) == 0.0
 
 
+def test_who_died_too_often_is_relied_on_again_after_a_while(tmp_path: Path) -> None:
+    times = iter([0.0, 1.0, 2.0, 101.0])
+    deaths = WorkerDeaths(
+        Patience(max_deaths=2, deaths_s=100.0), tmp_path / "book", clock=lambda: next(times)
+    )
+    for _ in range(2):
+        deaths.count("instance 0", "killed by SIGKILL", tmp_path, is_needed=False)
+    assert not deaths.is_reliable("instance 0")
+    assert deaths.is_reliable("instance 0"), "of the last 100 s there is none but one"
+
+
 def test_a_worker_that_the_run_does_without_may_die_for_ever(tmp_path: Path) -> None:
     deaths = WorkerDeaths(Patience(max_deaths=2), tmp_path / "book")
     pauses = [deaths.count("instance 3", "killed by SIGKILL", tmp_path, is_needed=False) for _ in range(12)]

@@ -284,7 +284,7 @@ class TrainerProcess:
         reason = self._trouble()
         if reason is not None:
             self.handle.end(within_s=0.0)
-            self.is_ready = self.is_training = False
+            self.is_ready = self.is_training = self._has_part = False
             pause_s = self._deaths.count(_NAME, reason, self._log)
             self._start_at = time.monotonic() + pause_s
             if not pause_s:

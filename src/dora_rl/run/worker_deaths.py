@@ -43,8 +43,7 @@ class WorkerDeaths:
         Raises WorkerDied if it was one too many, unless the run goes on without this worker.
         """
         now = self._clock()
-        died_at = [at for at in self._recent.get(worker, ()) if now - at < self._patience.deaths_s]
-        self._recent[worker] = died_at = [*died_at, now]
+        self._recent[worker] = died_at = [*self._of_late(worker, now), now]
         times = len(died_at)
         is_over = is_needed and times >= self._patience.max_deaths
         pause_s = 0.0 if times == 1 else min(_LONGEST_PAUSE_S, 2.0 ** (times - 2))
@@ -58,7 +57,11 @@ class WorkerDeaths:
 
     def is_reliable(self, worker: str) -> bool:
         """Whether a worker has not died so often of late that it alone would end the run."""
-        return len(self._recent.get(worker, ())) < self._patience.max_deaths
+        return len(self._of_late(worker, self._clock())) < self._patience.max_deaths
+
+    def _of_late(self, worker: str, now: float) -> list[float]:
+        """When a worker died, as far as that still counts."""
+        return [at for at in self._recent.get(worker, ()) if now - at < self._patience.deaths_s]
 
     def note(self, worker: str, reason: str, *, is_restarted: bool = True) -> None:
         """Write a death down without counting it in a row: whoever owns the worker judges that."""
