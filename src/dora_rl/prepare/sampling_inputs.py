@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Batch, Control, Recipe
+from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.data.rows import Row
-from dora_rl.envs.data.sources import Data, load_data
+from dora_rl.envs.data.sources import Data, Tables, load_data, load_rows
 from dora_rl.envs.tokenized_prompts import tokenize_rows
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import load_decoder
@@ -48,7 +49,7 @@ def prepare_sampling(
         )
     report(Doing(what="reading rows", limit=("patience.step_s", recipe.patience.step_s)))
     config = recipe.data
-    data = load_data(config, given.tables)
+    data = answered_data(config, given.tables)
     rows = (data.held_out or data.train)[: recipe.evaluation.max_rows]
     recipe = _settled(recipe, data)
     if is_judged:
@@ -80,6 +81,18 @@ def prepare_sampling(
     report(Doing(what="reading the model"))
     _publish(directory, setup, layout.versions)
     return setup
+
+
+def answered_data(config: DataConfig, tables: Tables) -> Data:
+    """The rows that may be answered; of a stream nothing is read, as it may have no end."""
+    if not config.train.stream:
+        return load_data(config, tables)
+    if config.held_out is None:
+        raise ConfigError(
+            f"the rows of '{config.train.name}' are a stream, and none are held out to be answered",
+            hint="set data.held_out.name=test.jsonl, say",
+        )
+    return Data(train=[], held_out=load_rows(config.held_out, config.seed, tables), task=None)
 
 
 def _settled(recipe: Recipe, data: Data) -> Recipe:

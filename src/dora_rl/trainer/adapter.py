@@ -3,8 +3,8 @@
     adapter_config.json          rank, alpha, targets, and the model that is changed
     adapter_model.safetensors    both factors of every changed matrix, in float32
 
-What an adapter may say and a recipe cannot (another method, dropout, biases, ranks by layer) is refused by
-name: it would be trained as something else.
+What an adapter may say and a recipe cannot (another method, biases, ranks by layer) is refused by name: it
+would be trained as something else. Its dropout is left behind: it is in no factor, and nothing here drops.
 """
 
 import json
@@ -122,14 +122,22 @@ def load_factors(directory: Path) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def merge_adapter(decoder: Decoder, config: LoraConfig, factors: Mapping[str, Tensor]) -> None:
-    """Add what factors change to a decoder's own weights."""
-    parameters = dict(decoder.named_parameters())
+    """Add what factors change to a decoder's own weights; a ModelError where one of them has no place there."""
+    parameters, left = dict(decoder.named_parameters()), dict(factors)
     for piece in pieces(decoder.config):
         module = piece.name.removesuffix(".weight")
-        if (a_RI := factors.get(f"{module}.lora_A.weight")) is not None:
-            own = piece.of(parameters[piece.parameter])
-            b_OR = factors[f"{module}.lora_B.weight"]
-            own.addmm_(b_OR.to(own), a_RI.to(own), alpha=config.scale)
+        a_RI, b_OR = (left.pop(f"{module}.lora_{factor}.weight", None) for factor in "AB")
+        if a_RI is None or b_OR is None:
+            continue
+        own = piece.of(parameters[piece.parameter])
+        if (b_OR.shape[0], a_RI.shape[1]) != own.shape:
+            raise ModelError(
+                f"adapter and model do not belong together: '{module}' is {list(own.shape)}, and the adapter "
+                f"changes {[b_OR.shape[0], a_RI.shape[1]]}"
+            )
+        own.addmm_(b_OR.to(own), a_RI.to(own), alpha=config.scale)
+    if left:
+        raise ModelError(f"adapter and model do not belong together: only the adapter has '{min(left)}'")
 
 
 def base_name(origin: Path) -> str:
