@@ -129,6 +129,10 @@ def test_a_reward_model_that_cannot_be_is_a_sentence(
 # --- a judge ------------------------------------------------------------------------------------
 
 
+CUT = 0
+"""The code of an answer that breaks off in the middle."""
+
+
 class Endpoint:
     """A server that speaks chat completions: what it was asked, and what it is to answer, in order."""
 
@@ -145,7 +149,10 @@ class Endpoint:
                 endpoint.keys.append(self.headers["Authorization"])
                 code, text = endpoint.answers.pop(0) if endpoint.answers else (200, "fine.\nScore: 7")
                 said = json.dumps({"choices": [{"message": {"content": text}}]}) if code == 200 else text
-                self.send_response(code)
+                is_cut = code == CUT
+                self.send_response(200 if is_cut else code)
+                if is_cut:
+                    self.send_header("Content-Length", "1000")
                 self.end_headers()
                 self.wfile.write(said.encode())
 
@@ -204,6 +211,12 @@ def test_what_is_no_score_is_a_failure_with_the_judges_words(
     endpoint.answers = [(200, said)]
     (failure,) = scored(judge(endpoint), item("x")).failures
     assert words in failure.detail
+
+
+def test_a_judge_whose_answer_breaks_off_is_asked_again(endpoint: Endpoint) -> None:
+    endpoint.answers = [(CUT, '{"choices"')]
+    assert values(scored(judge(endpoint, pause_s=0.01), item("x"))) == (0.7,)
+    assert len(endpoint.asked) == 2
 
 
 def test_a_judge_that_is_not_there_is_a_failure() -> None:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from typing import Any
 
 from dora_rl.core.errors import UserError
@@ -136,8 +137,10 @@ class OpenAIJudge:
             if error.code in _AGAIN or error.code >= 500:
                 raise _Passing(told, _seconds(error.headers.get("Retry-After"))) from None
             raise JudgeFailed(told) from None
-        except (OSError, json.JSONDecodeError) as error:
-            raise _Passing(f"the judge at {self._url} cannot be asked: {error}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            # No connection, one that broke in the middle, or half an answer.
+            reason = f"{type(error).__name__}: {error}"
+            raise _Passing(f"the judge at {self._url} cannot be asked: {reason}") from None
         except (KeyError, IndexError, TypeError) as error:
             raise JudgeFailed(f"the judge at {self._url} answered something else: {answer!r:.300}") from error
 
