@@ -226,7 +226,8 @@ class ResumedRun(Work):
         self._check(layout)
         recipe = change_run(layout.root, self._values, self._teller.say).recipe
         if layout.is_finished:
-            if (summary := read_summary(layout.finished)) is not None and summary.steps >= recipe.steps:
+            summary = read_summary(layout.finished)
+            if summary is not None and (summary.steps_asked or summary.steps) >= recipe.steps:
                 self._teller.say("the run is finished: nothing is left to train; --set steps=N extends it")
                 with RunDirectory(layout.root), Journal.open(layout.journal) as journal:
                     reconcile(layout.events, journal)
