@@ -6,8 +6,8 @@ import pytest
 
 from dora_rl.api.arguments import Asked
 from dora_rl.api.entry_points import train
+from dora_rl.api.given import write_table
 from dora_rl.api.objects import objects_named
-from dora_rl.api.work import write_table
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.recipe import Recipe
 

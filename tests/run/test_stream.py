@@ -1,5 +1,6 @@
 """Rows that are a stream in a live run: read while it goes on, durable before they start."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 from dora_rl.core.decisions import Admit
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import PromptsOffered
-from dora_rl.core.recipe import Patience, Recipe
-from dora_rl.core.recipe.data import DataConfig, OrderConfig, SourceConfig
+from dora_rl.core.recipe import Evaluation, Patience, Recipe
+from dora_rl.core.recipe.data import DataConfig, OrderConfig, SourceConfig, TableConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.run.live_run import run_live
@@ -29,10 +30,16 @@ from .test_parts import SilentLaunch
 SOURCES = Path(__file__).with_name("sources.py")
 
 
-def with_stream(make_setup: MakeSetup, name: str, order: Any = None, **changes: Any) -> RunSetup:
-    train = SourceConfig(name=f"{SOURCES}:{name}", stream=True)
-    order = order or OrderConfig()
-    data = DataConfig(train=train, order=order, max_prompt_tokens=8, overlong_prompts="skip")
+def with_stream(
+    make_setup: MakeSetup, name: str, order: Any = None, held_out: Path | None = None, **changes: Any
+) -> RunSetup:
+    data = DataConfig(
+        train=SourceConfig(name=f"{SOURCES}:{name}", stream=True),
+        held_out=None if held_out is None else TableConfig(name=str(held_out)),
+        order=order or OrderConfig(),
+        max_prompt_tokens=8,
+        overlong_prompts="skip",
+    )
     return make_setup(data=data, **changes)
 
 
@@ -51,9 +58,15 @@ def admitted_places(setup: RunSetup) -> list[int]:
 
 
 def test_a_run_ends_in_order_when_its_stream_does(make_setup: MakeSetup) -> None:
-    setup = with_stream(make_setup, "five_rows")
+    held_out = Path(make_setup().run_directory).with_name("test.jsonl")
+    held_out.write_text('{"prompt": "a>d:"}\n')
+    evaluation = Evaluation(every=3, max_rows=1)
+    setup = with_stream(make_setup, "five_rows", held_out=held_out, evaluation=evaluation)
     done = run_live(setup, staged(setup))
     assert (done.is_complete, done.steps, done.steps_asked) == (True, 2, 3)
+    lines = (Path(setup.run_directory) / "metrics.jsonl").read_text().splitlines()
+    evaluated = [line["step"] for line in map(json.loads, lines) if "eval/prompts" in line]
+    assert evaluated == [0, 2], "its last version too, though the third was to be that"
     assert done.closed_trajectories == {"left over: the stream ended": setup.recipe.batch.group_size}
     assert (Path(setup.run_directory) / "checkpoints/step_00002").is_dir()
     assert admitted_places(setup) == [0, 1, 2, 3, 5]

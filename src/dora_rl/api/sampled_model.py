@@ -16,10 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dora_rl.api.arguments import Asked
+from dora_rl.api.given import given_in_files
 from dora_rl.api.in_process import CallersRewards
 from dora_rl.api.progress import Progress, Teller
 from dora_rl.api.run_handle import Run
-from dora_rl.api.work import write_table
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.resolution import Base
@@ -27,7 +27,6 @@ from dora_rl.core.record import Record
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
-from dora_rl.prepare.messages import Given
 from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
@@ -163,16 +162,7 @@ def _sampled(
     launch = CallersRewards(launch, asked.objects.of) if kept else launch
     with ExitStack() as ending:
         place = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="dora-sampling-")))
-        if asked.model is not None:
-            asked.model.save(place / "model")
-        tables = {name: place / f"{number}.msgpack" for number, name in enumerate(asked.tables)}
-        for name, rows in asked.tables.items():
-            write_table(rows, tables[name])
-        given = Given(
-            objects=sent,
-            tables={name: str(path) for name, path in tables.items()},
-            model=str(place / "model") if asked.model is not None else None,
-        )
+        given = ending.enter_context(given_in_files(asked, sent))
         recipe = (
             asked.recipe
             if not kept

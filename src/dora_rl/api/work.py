@@ -4,7 +4,6 @@ NewRun      rows and model of the caller's made readable ── prepare ── a
 ResumedRun  check that it can go on ── run from where it stands
 """
 
-import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from dora_rl.api.arguments import Asked
+from dora_rl.api.given import given_in_files
 from dora_rl.api.in_process import CallersRewards
 from dora_rl.api.objects import UserObjects
 from dora_rl.api.progress import Teller
@@ -25,8 +24,6 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input, Published, Tick
 from dora_rl.core.recipe import Recipe
-from dora_rl.envs.data.rows import no_mapping, plain_value
-from dora_rl.envs.data.sources import read_whole
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
 from dora_rl.observe.live.completions import CompletionLog, load_decode
@@ -35,7 +32,6 @@ from dora_rl.observe.live.trackers import Trackers
 from dora_rl.observe.report.run_reader import COMPLETIONS, is_in_use
 from dora_rl.observe.run_plan_view import in_units, start_lines
 from dora_rl.prepare.device_placement import unused_cluster_keys
-from dora_rl.prepare.messages import Given
 from dora_rl.prepare.preparation import Preparation
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.live_run import Watcher, resume_live, run_live
@@ -300,30 +296,3 @@ def _tail(layout: LiveLayout) -> MetricsTail:
     # What a resumed run wrote before is known.
     metrics.read()
     return metrics
-
-
-@contextmanager
-def given_in_files(asked: Asked, objects: dict[str, bytes]) -> Iterator[Given]:
-    """What the caller has in memory, made readable for another process: rows and a model lie in files."""
-    with tempfile.TemporaryDirectory(prefix="dora-given-") as directory:
-        place, tables = Path(directory), dict[str, str]()
-        if asked.model is not None:
-            asked.model.save(place / "model")
-        for number, (name, rows) in enumerate(asked.tables.items()):
-            write_table(rows, place / f"{number}.msgpack")
-            tables[name] = str(place / f"{number}.msgpack")
-        model = str(place / "model") if asked.model is not None else None
-        yield Given(objects=objects, tables=tables, model=model)
-
-
-def write_table(rows: Iterable[Any], path: Path) -> None:
-    """Write rows of the caller's as one list in msgpack; a UserError where one is no plain data."""
-    whole = read_whole(rows, "data", "give the function that yields them, data=rows and not data=rows(),")
-    table = [_plain_row(row, f"data, row {number}") for number, row in enumerate(whole)]
-    path.write_bytes(msgspec.msgpack.encode(table))
-
-
-def _plain_row(row: Any, where: str) -> dict[str, Any]:
-    if not isinstance(row, Mapping):
-        raise no_mapping(row, where)
-    return {str(name): plain_value(value, f"{where}, column '{name}'") for name, value in row.items()}

@@ -214,6 +214,6 @@ class ControlPlane:
 
     def _evaluation_asked(self, event: told.EvaluationAsked) -> None:
         self._admission.evaluate(event.prompts)
-        if self.is_done:
+        if self.is_done or self.is_stranded:
             # Nothing but this asks for the last version.
             self._admission.look_again()

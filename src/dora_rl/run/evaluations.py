@@ -46,6 +46,8 @@ class EvaluationTracker:
         self._prompts = prompts.evaluated(asked.max_rows, asked.samples) if asked.every else ()
         self._metrics = metrics
         self._newest_version = 0
+        self._asked_version: int | None = None
+        """The version that the last evaluation is of."""
         self._rounds: dict[int, _EvaluationRound] = {}
         self._version_of: dict[int, int] = {}
         """The evaluation of each trajectory that is generated for one: the version it first started on."""
@@ -65,12 +67,18 @@ class EvaluationTracker:
             return []
         return [EvaluationAsked(at=at, prompts=self._prompts)]
 
+    def due_at_end(self, at: float) -> list[EvaluationAsked]:
+        """The evaluation of the last version of a run that ends before its last step; none if it is asked."""
+        is_asked = self._asked_version == self._newest_version
+        return [EvaluationAsked(at=at, prompts=self._prompts)] if self._prompts and not is_asked else []
+
     def watch(self, told: Input, decisions: list[Decision]) -> None:
         """Follow evaluations through what control is told and decides."""
         match told:
             case Published():
                 self._newest_version = told.version
             case EvaluationAsked():
+                self._asked_version = self._newest_version
                 self._rounds[self._newest_version] = _EvaluationRound(num_missing=len(told.prompts))
             case Ended(trajectory=key, tokens=tokens) if key in self._version_of:
                 self._rounds[self._version_of[key]].lengths.append(tokens)

@@ -279,6 +279,8 @@ class Orchestrator:
         if (self.interrupts.count or self._run.plane.is_stranded) and not self._is_leaving:
             self._is_leaving = True
             self.trainer.leave(with_checkpoint=self._is_worth_a_checkpoint)
+            if self._ends_with_stream:
+                self._carry_out(Received(inputs=[*self._evaluations.due_at_end(self.now)]))
 
     @property
     def _is_worth_a_checkpoint(self) -> bool:
@@ -289,10 +291,17 @@ class Orchestrator:
     def _is_over(self) -> bool:
         if self.interrupts.count > 1:
             return True
-        if self._is_leaving:
-            return not self.trainer.is_checkpoint_due
-        is_written = self._run.plane.is_done and not self.trainer.is_checkpoint_due
-        return is_written and not self._evaluations.num_missing
+        if self.trainer.is_checkpoint_due:
+            return False
+        if self._is_leaving and not self._ends_with_stream:
+            return True
+        return (self._is_leaving or self._run.plane.is_done) and not self._evaluations.num_missing
+
+    @property
+    def _ends_with_stream(self) -> bool:
+        """Whether the run is ending because its stream did, which is an end like any other."""
+        is_stream = self._run.setup.data.train.stream
+        return self._is_leaving and is_stream and self._run.plane.is_stranded and not self.interrupts.count
 
     def _check_progress(self) -> None:
         """Raise if nothing has ended for too long: a stuck run is an error, not a hang."""

@@ -106,7 +106,7 @@ class RunPrompts:
             return self.table[row]
         if (kept := self._streamed.get(row)) is not None:
             return kept
-        # Not kept: a group that has ended is looked at once more when it is taken, and nobody forgets it then.
+        # Not kept: when a group that has ended is taken, its row is looked at, and nobody forgets it then.
         return msgspec.msgpack.decode(self._journal.streamed_row(row), type=TokenizedPrompt)
 
     def add(self, prompt: TokenizedPrompt) -> StreamedRow:

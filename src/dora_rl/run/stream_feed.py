@@ -109,7 +109,7 @@ class StreamFeed:
         if first and wanted:
             known = range(self._num_first, len(self._prompts.table.train))
             received.inputs.append(self._offer(known[:wanted], at))
-        # The reader is asked only behind them, and always heard: words left lying would wake the loop at once.
+        # The reader is asked only behind them, and always heard: words left lying would wake the loop.
         rows, is_ended = self._read(0 if first else wanted)
         if rows or is_ended:
             received.payloads += rows

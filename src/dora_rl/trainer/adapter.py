@@ -122,7 +122,7 @@ def load_factors(directory: Path) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def merge_adapter(decoder: Decoder, config: LoraConfig, factors: Mapping[str, Tensor]) -> None:
-    """Add what factors change to a decoder's own weights; a ModelError where one of them has no place there."""
+    """Add what factors change to a decoder's own weights; a ModelError where one of them has no place."""
     parameters, left = dict(decoder.named_parameters()), dict(factors)
     for piece in pieces(decoder.config):
         module = piece.name.removesuffix(".weight")
