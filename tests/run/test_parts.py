@@ -513,6 +513,16 @@ def make_trainer(make_setup: MakeSetup, root: Path) -> TrainerProcess:
     return trainer
 
 
+def test_a_trainer_that_is_gone_has_no_part_of_a_step(make_setup: MakeSetup, tmp_path: Path) -> None:
+    trainer = make_trainer(make_setup, tmp_path)
+    for _ in range(2):
+        trainer._has_part = True
+        trainer.handle.is_alive = False  # type: ignore[misc]
+        trainer.read(0.0)
+    assert not trainer.handles, "after its second death it waits a while"
+    assert not trainer._has_part, "else a checkpoint at the end would be given up for it"
+
+
 def test_a_checkpoint_waits_until_the_journal_knows_the_step(make_setup: MakeSetup, tmp_path: Path) -> None:
     trainer = make_trainer(make_setup, tmp_path)
     trainer.take(Take(batch=0, groups=(), staleness=()))

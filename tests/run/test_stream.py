@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dora_rl import resume
 from dora_rl.core.decisions import Admit
 from dora_rl.core.errors import UserError
 from dora_rl.core.inputs import PromptsOffered
@@ -71,6 +72,8 @@ def test_a_run_ends_in_order_when_its_stream_does(make_setup: MakeSetup) -> None
     assert (Path(setup.run_directory) / "checkpoints/step_00002").is_dir()
     assert admitted_places(setup) == [0, 1, 2, 3, 5]
     assert done.overlong_rows == 1
+    again = resume(setup.run_directory, progress=False, launch=NoLaunch())
+    assert again.summary == done, "a finished run is shown, not opened again"
     assert replay_live(Path(setup.run_directory)).difference is None
 
 
@@ -118,14 +121,21 @@ def test_a_row_whose_group_has_ended_is_read_again_and_not_kept(tmp_path: Path) 
         assert not prompts._streamed
 
 
+class NoLaunch(SilentLaunch):
+    """Starts nothing."""
+
+    def start(self, worker: Any, replies: Any) -> Any:
+        raise AssertionError(f"nobody asked for {worker.name}")
+
+
 class WordyLaunch(SilentLaunch):
     """Starts a reader that has said that it is ready, and counts how often it is listened to."""
 
     def __init__(self) -> None:
         self.heard = 0
 
-    def start(self, worker: Any, kind: Any) -> Any:
-        handle, launch = super().start(worker, kind), self
+    def start(self, worker: Any, replies: Any) -> Any:
+        handle, launch = super().start(worker, replies), self
 
         def receive() -> list[Any]:
             launch.heard += 1
