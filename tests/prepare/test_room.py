@@ -65,6 +65,15 @@ def test_a_small_step_of_a_small_model_fits_into_little_memory_as_it_is():
     assert memory.figures().endswith("of 7.0 GiB")
 
 
+def test_an_engine_has_a_workspace_for_each_of_its_threads_whoever_counts_it():
+    def workspace(threads: int) -> int:
+        limits = [MemoryLimit(name="cpu", num_bytes=8 * GIB)]
+        layout = DeviceLayout(instance_threads=threads)
+        return RunMemory(small_work(), SMOLLM2, layout, limits, 26).add_engines().workspace_bytes
+
+    assert workspace(2) > workspace(1)
+
+
 def test_kv_is_for_what_can_be_active_not_for_every_slot():
     tokens = {
         batch.groups: limits.num_blocks * limits.block_size

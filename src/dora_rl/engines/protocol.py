@@ -215,6 +215,8 @@ class EngineDemand(Record, frozen=True):
     """Bytes free on the device for this instance alone."""
     longest_prompt: int
     max_new_tokens: int
+    num_threads: int = 1
+    """Threads the engine will use; each has a workspace of its own on a CPU."""
     free_host_bytes: int | None = None
     """Bytes of host memory this instance may have; None where the host is the device."""
     note: str = ""

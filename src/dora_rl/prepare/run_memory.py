@@ -107,6 +107,7 @@ class RunMemory:
             free_bytes=free,
             longest_prompt=self._longest_prompt_tokens,
             max_new_tokens=self._max_new_tokens,
+            num_threads=self._devices.instance_threads,
             free_host_bytes=self._free("host") // len(homes) if self._host == "host" else None,
             note=self._limits[tightest].note,
         )

@@ -66,8 +66,6 @@ def prepare_sampling(
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
 
     devices = _devices(recipe)
-    # An engine's workspace depends on them, and it is sized here.
-    torch.set_num_threads(devices.instance_threads)
     longest = max(len(prompt.token_ids) for prompt in prompts.held_out)
     sized = RunMemory(recipe, model, devices, tuple(memory_limits(recipe, devices)), longest).add_engines()
     setup = RunSetup(

@@ -1,7 +1,10 @@
 """How large an engine may be: versions first, then as much KV as its slots can use and memory holds."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 
+import torch
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError, NoRoom
@@ -30,7 +33,9 @@ def size_engine(demand: EngineDemand) -> EngineSize:
     positions = _positions(model, demand.longest_prompt, demand.max_new_tokens)
     config, backend = _smallest(recipe, device, positions), _backend(device)
     version = parameter_bytes(model, serving_dtype(config)) + backend.prepared_bytes(model, config)
-    versions, workspace = config.max_versions * version, backend.workspace_bytes(model, config)
+    versions = config.max_versions * version
+    with _threads(demand.num_threads):
+        workspace = backend.workspace_bytes(model, config)
     block = config.limits.block_size * PagedCache.cell_bytes(model, serving_dtype(config))
     # One block is the engine's own: what idle rows write to.
     num_blocks = min(_wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
@@ -64,6 +69,17 @@ def size_engine(demand: EngineDemand) -> EngineSize:
         workspace_bytes=workspace,
         host_kv_bytes=num_host_blocks * block,
     )
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Count with so many threads, as the engine will, whatever this process has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
