@@ -250,6 +250,19 @@ def test_when_the_owner_is_killed_its_worker_ends_with_all_it_started(kind: str)
     assert all_end(*pids)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_when_the_owner_is_killed_a_stopped_worker_ends_too() -> None:
+    command = [sys.executable, str(HERE / "owner.py"), "local"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        owner.kill()
+        owner.wait()
+    assert all_end(*pids)
+
+
 # --- where it runs ---
 
 

@@ -1,5 +1,6 @@
 """Any version of the window comes back bit for bit; a version is final; what is needed stays."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -182,7 +183,7 @@ def test_a_store_has_one_publisher_and_any_number_of_readers(tmp_path: Path) -> 
     store, versions = published(tmp_path, 3)
     other = Store(tmp_path)
     assert same_bits(other.fetch(2), versions[2])
-    with pytest.raises(StoreBusy):
+    with pytest.raises(StoreBusy, match=rf"process {os.getpid()} holds .*lock.* kill -9 {os.getpid()}"):
         other.publish(3, versions[0])
     store.close()
     other.publish(3, versions[0])

@@ -1,9 +1,12 @@
 """The worker's end of the socket: a thread reads, any thread may send.
 
 When the owner is gone the process ends at once with its group, whatever it is doing: all it has made durable
-is durable, and the rest would be in nobody's books. A worker that is a thread of its owner only stops.
+is durable, and the rest would be in nobody's books. So does one that is stopped by SIGSTOP: the system wakes
+it then, or it would keep its files, locks and memory for ever. A worker that is a thread of its owner only
+stops.
 """
 
+import ctypes
 import os
 import queue
 import signal
@@ -25,6 +28,7 @@ from dora_rl.launch.messages import KEY_VARIABLE, SEARCH_PATH_VARIABLE, Alive, H
 _RECEIVE_BYTES = 1 << 20
 _SIGN_OF_LIFE_S = 1.0
 _DIAL_S = 30.0
+_PR_SET_PDEATHSIG = 1
 
 
 class Channel:
@@ -48,6 +52,7 @@ class Channel:
         kind, _, where = address.partition(":")
         if kind == "fd":
             os.set_inheritable(int(where), False)
+            _wake_when_owner_dies()
             return cls(socket.socket(fileno=int(where)), commands)
         assert kind == "tcp", f"an address begins with fd: or tcp:, not {address}"
         key = os.environ.pop(KEY_VARIABLE)
@@ -111,6 +116,16 @@ class Channel:
                 self._received.put(Stop())
             else:
                 os.killpg(0, signal.SIGKILL)
+
+
+def _wake_when_owner_dies() -> None:
+    """Have the system continue this process when its parent dies, so that a stopped one sees it and ends.
+
+    Not SIGKILL: what this process started would be left behind. SIGCONT does nothing to a process that runs,
+    so it does no harm that the system takes the end of the thread that started it for the parent's.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _dialled(where: str) -> socket.socket:

@@ -1,4 +1,7 @@
-"""One publisher a store. The lock is the kernel's: it ends with the process, however that ends."""
+"""One publisher a store. The lock is the kernel's: it ends with the process, however that ends.
+
+The file names its holder, for the message only.
+"""
 
 import fcntl
 import os
@@ -28,8 +31,15 @@ class Lock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
             os.close(descriptor)
-            raise StoreBusy(f"another process holds {self._path}: a store has one publisher") from error
+            # In the message: whoever owns a worker tells its last words, and no hint.
+            way_out = f"; if no run of yours needs it, end it: kill -9 {holder}" if holder else ""
+            raise StoreBusy(
+                f"process {holder or 'unknown'} holds {self._path}, and a store has one publisher{way_out}"
+            ) from error
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
         return True
 
