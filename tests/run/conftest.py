@@ -23,6 +23,7 @@ from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup, write_setup
 from dora_rl.store.run_directory import RunDirectory
+from dora_rl.store.sealed_files import seal_files
 from dora_rl.weights.store import Store
 
 EVEN_REWARD = f"{Path(__file__).with_name('rewards.py')}:even_reward"
@@ -127,6 +128,7 @@ def written_down(setup: RunSetup) -> None:
     def fill(partial: Path) -> None:
         shutil.copytree(staged(setup), partial, dirs_exist_ok=True)
         write_setup(setup, LiveLayout(root=partial).setup)
+        seal_files(partial, LiveLayout(root=partial).sealed)
 
     RunDirectory.create(Path(setup.run_directory), setup.recipe, fill).close()
 

@@ -48,7 +48,7 @@ from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import read_setup, write_setup
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied, end_if_final, how_it_ended
-from dora_rl.store.errors import DiskFull
+from dora_rl.store.errors import DiskFull, RunError
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import FinishedGroup, JournalledTrajectory, Response, Stretch
 from dora_rl.trainer.checkpoint import CheckpointError
@@ -272,7 +272,7 @@ def test_where_there_is_no_room_for_a_moving_request_its_kv_stays_behind(tmp_pat
 def test_a_users_mistake_is_not_tried_again() -> None:
     end_if_final(Broken(message="out of memory"))
     with pytest.raises(UserError, match="no such model"):
-        end_if_final(Broken(message="no such model", is_users=True))
+        end_if_final(Broken(message="no such model", is_lasting=True))
 
 
 def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> None:
@@ -596,6 +596,18 @@ def test_a_trainer_that_starts_again_is_told_again_what_nobody_needs(
     monkeypatch.setattr(Silent, "receive", lambda self: [TrainerReady(version=0, pid=1)])
     trainer.read(0.0)
     assert trainer.handle.told[-1] == RetireVersion(version=0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ready", [TrainerReady(version=2, pid=1), TrainerReady(version=0, pid=1, newest=1)])
+def test_a_journal_that_has_lost_its_end_is_not_gone_on_with(
+    make_setup: MakeSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: TrainerReady
+) -> None:
+    """Its log was damaged or removed: versions were trained of which it knows nothing."""
+    trainer = make_trainer(make_setup, tmp_path)
+    monkeypatch.setattr(Silent, "receive", lambda self: [ready])
+    with pytest.raises(RunError, match=r"journal.* has lost its end: it leads to version 0") as refused:
+        trainer.read(0.0)
+    assert "-wal" in (refused.value.hint or "")
 
 
 def test_an_instance_that_hangs_before_it_joins_is_started_again(

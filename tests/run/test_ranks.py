@@ -183,7 +183,7 @@ def test_a_lost_rank_ends_the_trainer_with_the_reason(start: Start, name: str, r
     # In the midst of a step, for all they know.
     talk.worker.send(say.TrainStep(batch=1, groups=groups(1)))
     broken = talk.word(say.Broken)
-    assert (broken.message, broken.is_users) == (reason, False)
+    assert (broken.message, broken.is_lasting) == (reason, False)
     assert talk.worker.end(within_s=SOON_S) == "exited with 1"
     assert all_gone(others)
 
@@ -204,7 +204,7 @@ def test_a_step_that_is_no_number_is_skipped_by_all_ranks(start: Start) -> None:
 def test_more_ranks_than_gpus_are_the_users_mistake(start: Start) -> None:
     talk = start("run", 2, device=f"cuda:{torch.cuda.device_count()}")
     broken = talk.word(say.Broken)
-    assert broken.is_users
+    assert broken.is_lasting
     assert "2 ranks from cuda:" in broken.message
     assert broken.hint is not None
 

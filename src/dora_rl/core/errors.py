@@ -26,6 +26,8 @@ class DoraError(Exception):
     """A failure worth a sentence, and a hint when there is something the reader can do."""
 
     exit_code: ClassVar[int] = 1
+    is_lasting: ClassVar[bool] = False
+    """Whether another try would end in the same way, until somebody does something about it."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -47,6 +49,7 @@ class UserError(DoraError):
     """An error in what the user gave: the run cannot work with it."""
 
     exit_code = 2
+    is_lasting = True
 
 
 class ConfigError(UserError):

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from dora_rl.core.errors import DoraError, UserError, is_disk_full
+from dora_rl.core.errors import DoraError, is_disk_full
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.messages import Broken
 
@@ -31,7 +31,8 @@ def broken(error: BaseException) -> Broken:
     if _is_disk_full(error):
         told = f"no space is left on a disk: {message}"
         return Broken(message=told, is_disk_full=True, hint="free some space")
-    return Broken(message=message, is_users=isinstance(error, UserError), hint=hint)
+    is_lasting = isinstance(error, DoraError) and error.is_lasting
+    return Broken(message=message, is_lasting=is_lasting, hint=hint)
 
 
 def _is_disk_full(error: BaseException) -> bool:

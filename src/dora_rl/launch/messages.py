@@ -25,8 +25,8 @@ class Broken(Message, frozen=True):
     """Said by a worker before it ends: it cannot go on, and why."""
 
     message: str
-    is_users: bool = False
-    """Whether the input is wrong, so that another try would end in the same way."""
+    is_lasting: bool = False
+    """Whether another try would end in the same way: the input is wrong, or a file is damaged."""
     is_disk_full: bool = False
     """Whether the disk is full, so that another try would fail until there is room."""
     hint: str | None = None

@@ -163,7 +163,7 @@ def _gone(how: str, doing: Doing) -> DoraError:
 
 
 def _error(word: Broken) -> DoraError:
-    kind = UserError if word.is_users else DiskFull if word.is_disk_full else DoraError
+    kind = UserError if word.is_lasting else DiskFull if word.is_disk_full else DoraError
     return kind(word.message, hint=word.hint)
 
 

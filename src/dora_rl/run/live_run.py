@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.control.plane import ControlPlane
-from dora_rl.core.errors import DoraError, UserError
+from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Watcher
 from dora_rl.core.named import Objects
 from dora_rl.launch.local import LOCAL
@@ -25,6 +25,7 @@ from dora_rl.run.run_setup import RunSetup, write_setup
 from dora_rl.run.run_summary import RunSummary
 from dora_rl.store.durable import full_disk_named
 from dora_rl.store.run_directory import RunDirectory
+from dora_rl.store.sealed_files import seal_files
 
 __all__ = ["Watcher", "resume_live", "run_live"]
 
@@ -62,6 +63,7 @@ def run_live(
             if source.exists():
                 shutil.copytree(source, target)
         write_setup(setup, layout.setup)
+        seal_files(partial, layout.sealed)
 
     with full_disk_named(root):
         # Nothing is left behind if the set-up does not fit.
@@ -106,17 +108,15 @@ def resume_live(
 
 @contextmanager
 def resumable(root: Path, objects: Objects | None = None) -> Iterator[None]:
-    """Add how to resume to errors that end a run and are no mistake of the user's, once it can be.
+    """Add how to resume to errors that end a run and would not end it again, once it can be.
 
     The command cannot go on with a run that was given functions as `objects`.
     """
     try:
         with full_disk_named(root):
             yield
-    except UserError:
-        raise
     except DoraError as error:
-        if LiveLayout(root=root).setup.exists():
+        if not error.is_lasting and LiveLayout(root=root).setup.exists():
             again = f"dora_rl.resume({str(root)!r}, ...)" if objects else f"dora train --resume {root}"
             go_on = f"`{again}` goes on"
             error.hint = f"{error.hint}; then {go_on}" if error.hint else go_on

@@ -227,6 +227,8 @@ class TrainerReady(Message, frozen=True):
     pid: int
     damaged: tuple[str, ...] = ()
     """What is wrong with each newer checkpoint, which could not be used."""
+    newest: int = 0
+    """The newest version in the store."""
 
 
 class StepTrained(Message, frozen=True):

@@ -19,6 +19,8 @@ from dora_rl.store.journal_records import FinishedGroup, StepMetrics
 
 Values = dict[str, float | None]
 
+_decode_line = msgspec.json.Decoder(dict[str, Any]).decode
+
 _MOST_SOURCES = 32
 """Most tables of one batch that have metrics of their own: a column with more values says something else."""
 
@@ -183,21 +185,21 @@ class MetricsWriter:
 def _reconciled(path: Path, newest_version: int, journalled: Mapping[int, Values]) -> list[dict[str, Any]]:
     """Bring the file in line with the journal, and return its lines.
 
-    Lines that a crash tore and steps that are not published are removed, those that are missing come back.
+    A step's line is the journal's; of the others those are kept that are whole and of versions that are
+    published.
     """
     kept: dict[bytes, dict[str, Any]] = {}
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
         try:
-            if line.endswith(b"\n") and (read := msgspec.json.decode(line))["step"] <= newest_version:
-                kept[line] = read
-        except (msgspec.DecodeError, KeyError, TypeError):
+            read = _decode_line(line) if line.endswith(b"\n") else {}
+            is_journalled = read["step"] in journalled and "eval/prompts" not in read
+            if read["step"] <= newest_version and not is_journalled:
+                kept[line] = {**read, "at": float(read["at"])}
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError):
             continue
-    lines = list(kept.values())
-    written = {line["step"] for line in lines if "step_time" in line}
-    missing = [{"step": step, **values} for step, values in journalled.items() if step not in written]
-    if missing:
-        lines = sorted([*lines, *missing], key=lambda line: float(line.get("at") or 0.0))
-    if path.exists() or missing:
+    steps = [{"step": step, **values} for step, values in journalled.items()]
+    lines = sorted([*kept.values(), *steps], key=lambda line: float(line.get("at") or 0.0))
+    if path.exists() or lines:
         write_atomically(path, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return lines
 

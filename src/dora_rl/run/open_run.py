@@ -22,6 +22,7 @@ from dora_rl.run.stream_feed import open_feed
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
+from dora_rl.store.sealed_files import check_sealed
 
 _LOAD_S, _MOVE_S, _STEP_S = 1.0, 0.1, 0.02
 """Seconds that loading a version, moving a request and a decode step are taken for until measured."""
@@ -54,6 +55,8 @@ class OpenRun:
             model = str(layout.initial_model) if layout.initial_model.exists() else setup.model_directory
             self.setup = msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
             self.journal = journal = closing.enter_context(Journal.open(layout.journal))
+            journal.check()
+            check_sealed(root)
             reconcile(layout.events, journal)
             self.log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
             closing.enter_context(self.log)

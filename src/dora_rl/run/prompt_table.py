@@ -7,7 +7,7 @@ request speaks of one.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -20,6 +20,8 @@ from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import StreamedRow
+
+_Table = TypeVar("_Table")
 
 
 class PromptTable(Record, frozen=True):
@@ -59,14 +61,7 @@ class PromptTable(Record, frozen=True):
     @classmethod
     def read(cls, path: Path) -> "PromptTable":
         """Read what `write` wrote; a ConfigError where the file is missing or damaged."""
-        try:
-            return msgspec.msgpack.decode(path.read_bytes(), type=cls)
-        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(
-                f"the prompts of the run cannot be read from {path}: {reason}",
-                hint="put the file back from a copy, or start another run from a checkpoint of this one",
-            ) from error
+        return _read(path, cls)
 
 
 class PromptCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +74,19 @@ class PromptCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: Path) -> "PromptCounts":
-        """Read the counts from the file of a prompt table."""
-        return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        """Read the counts from the file of a prompt table; a ConfigError where it is missing or damaged."""
+        return _read(path, cls)
+
+
+def _read(path: Path, kind: type[_Table]) -> _Table:
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"the prompts of the run cannot be read from {path}: {reason}",
+            hint="put the file back from a copy, or start another run from a checkpoint of this one",
+        ) from error
 
 
 class RunPrompts:

@@ -52,3 +52,8 @@ class LiveLayout(RunLayout, frozen=True):
     def initial_adapter(self) -> Path:
         """The directory of the adapter that the run started from, where it started from one."""
         return self.root / "initial_adapter"
+
+    @property
+    def sealed(self) -> tuple[Path, ...]:
+        """What a run begins with and never changes, as far as it has it."""
+        return self.prompts, self.tokenizer, self.initial_model, self.initial_adapter

@@ -20,6 +20,8 @@ from dora_rl.engines.requests import Sampling
 _FORMAT = 2
 """The format number of setup.json, raised when a run could not go on from what an earlier version wrote."""
 
+_LOST = "put the file back from a copy, or start another run from the last checkpoint: --set model=CHECKPOINT"
+
 
 class DeviceLayout(Record, frozen=True):
     """Which processes a run has, on which devices, and how many threads each may use."""
@@ -160,8 +162,11 @@ def read_setup(path: Path) -> RunSetup:
                 hint="resume with the version of dora-rl that the run was started with",
             )
         return msgspec.convert(whole, RunSetup)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{path} is no set-up of a live run: {error}") from error
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path} is no set-up of a live run: {error}", hint=_LOST) from error
+    except ConfigError as error:
+        told = error.message if str(path) in error.message else f"{path}: {error.message}"
+        raise ConfigError(told, hint=error.hint or _LOST) from error
 
 
 def _fields(section: msgspec.Struct) -> dict[str, Any]:

@@ -204,6 +204,7 @@ class TrainerProcess:
                     end_if_final(message)
                     self._last_words = message.message
                 case say.TrainerReady():
+                    self._check_journal(message)
                     received.inputs += self._damage(message, at)
                     self.is_ready = True
                     self._catch_up(message.version)
@@ -237,6 +238,21 @@ class TrainerProcess:
     def _done(self) -> None:
         self._num_busy -= 1
         self._since = time.monotonic()
+
+    def _check_journal(self, ready: say.TrainerReady) -> None:
+        """A RunError where there are versions that the journal cannot have led to: it has lost its end.
+
+        One may be ahead of it: published, and not written down when the run was cut short.
+        """
+        journal = self._journal
+        known = journal.newest_version + journal.is_training
+        if max(ready.version, ready.newest) > known:
+            raise RunError(
+                f"{journal.path} has lost its end: it leads to version {known}, and version "
+                f"{max(ready.version, ready.newest)} was trained",
+                hint=f"put it back from a copy, with {journal.path.name}-wal, or start another run from the "
+                "last checkpoint of this one: --set model=CHECKPOINT",
+            )
 
     def _damage(self, ready: say.TrainerReady, at: float) -> list[told.CheckpointDamaged]:
         """Newer checkpoints that the trainer could not use, for the record; another will replace them.

@@ -101,7 +101,7 @@ def _last_line(log: Path) -> str | None:
 
 def end_if_final(broken: Broken) -> None:
     """Raise if a worker broke in a way that would only repeat itself, and so ends the run at once."""
-    if broken.is_users:
+    if broken.is_lasting:
         raise UserError(broken.message, hint=broken.hint)
     if broken.is_disk_full:
         raise DiskFull(broken.message, hint=broken.hint)

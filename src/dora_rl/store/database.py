@@ -1,19 +1,26 @@
 """The journal's SQLite file: its tables, how it is opened, and what its errors mean.
 
 Knows SQL and files, not what the records say. WAL mode with `synchronous=FULL`: a transaction is on the
-disk when it returns, or is not there at all.
+disk when it returns, or is not there at all. SQLite keeps sums of its log, and none of what is in the file:
+every row has one of its own (`row_sum`), which is made as it is written and compared when a run goes on.
 """
 
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from dora_rl.store.durable import disk_full, sync_path
-from dora_rl.store.errors import Contradiction, JournalError
+from dora_rl.store.errors import Contradiction, JournalDamaged, JournalError
 
-SCHEMA = 2
-"""Number of the journal's format, raised when journals written before can no longer be read."""
+SCHEMA = 3
+"""Number of the format that journals are written in."""
+READABLE = (2, SCHEMA)
+"""Formats that can be gone on with; 2 has no sums of its rows."""
 APPLICATION = 0x444F5241
 """SQLite's application id of a journal: "DORA" in ASCII."""
 
@@ -21,32 +28,51 @@ _MAX_WAL_BYTES = 64 * 2**20
 _FAILING_DISK = "the disk may be over its quota, failing, or gone; nothing that was recorded is lost"
 
 # Blobs that are dropped early are kept apart from what stays: changing a row of SQLite rewrites all of it.
-_TABLES = """
-CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE events (seq INTEGER PRIMARY KEY, input BLOB NOT NULL, decisions BLOB NOT NULL);
-CREATE TABLE groups (
-    id INTEGER PRIMARY KEY, version INTEGER NOT NULL, epoch INTEGER NOT NULL, row INTEGER NOT NULL,
-    is_evaluation INTEGER NOT NULL, batch INTEGER);
-CREATE TABLE prompts (group_id INTEGER PRIMARY KEY, tokens BLOB NOT NULL);
-CREATE TABLE streamed_rows (row INTEGER PRIMARY KEY, content BLOB NOT NULL);
-CREATE TABLE trajectories (
-    id INTEGER PRIMARY KEY, group_id INTEGER NOT NULL, member INTEGER NOT NULL, version INTEGER NOT NULL,
-    attempt INTEGER NOT NULL, state TEXT NOT NULL, num_tokens INTEGER NOT NULL DEFAULT 0,
-    is_truncated INTEGER NOT NULL DEFAULT 0, score BLOB, outcome TEXT);
-CREATE INDEX trajectories_of_group ON trajectories (group_id);
-CREATE INDEX open_trajectories ON trajectories (id) WHERE state IN ('running', 'ended');
-CREATE TABLE chunks (
-    trajectory INTEGER NOT NULL, start INTEGER NOT NULL, version INTEGER, tokens BLOB NOT NULL,
-    logprobs BLOB NOT NULL, cut_logprobs BLOB NOT NULL, PRIMARY KEY (trajectory, start)) WITHOUT ROWID;
-CREATE TABLE responses (
-    trajectory INTEGER PRIMARY KEY, stretches BLOB NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL,
-    cut_logprobs BLOB NOT NULL);
-CREATE TABLE batches (
-    number INTEGER PRIMARY KEY, groups BLOB NOT NULL, is_published INTEGER NOT NULL DEFAULT 0,
-    is_pruned INTEGER NOT NULL DEFAULT 0);
-"""
+_TABLES = {
+    "settings": ("name, value", "name TEXT PRIMARY KEY, value BLOB NOT NULL"),
+    "events": (
+        "seq, input, decisions",
+        "seq INTEGER PRIMARY KEY, input BLOB NOT NULL, decisions BLOB NOT NULL",
+    ),
+    "groups": (
+        "id, version, epoch, row, is_evaluation, batch",
+        "id INTEGER PRIMARY KEY, version INTEGER NOT NULL, epoch INTEGER NOT NULL, row INTEGER NOT NULL,"
+        " is_evaluation INTEGER NOT NULL, batch INTEGER",
+    ),
+    "prompts": ("group_id, tokens", "group_id INTEGER PRIMARY KEY, tokens BLOB NOT NULL"),
+    "streamed_rows": ("row, content", "row INTEGER PRIMARY KEY, content BLOB NOT NULL"),
+    "trajectories": (
+        "id, group_id, member, version, attempt, state, num_tokens, is_truncated, score, outcome",
+        "id INTEGER PRIMARY KEY, group_id INTEGER NOT NULL, member INTEGER NOT NULL,"
+        " version INTEGER NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL,"
+        " num_tokens INTEGER NOT NULL DEFAULT 0, is_truncated INTEGER NOT NULL DEFAULT 0,"
+        " score BLOB, outcome TEXT",
+    ),
+    "chunks": (
+        "trajectory, start, version, tokens, logprobs, cut_logprobs",
+        "trajectory INTEGER NOT NULL, start INTEGER NOT NULL, version INTEGER, tokens BLOB NOT NULL,"
+        " logprobs BLOB NOT NULL, cut_logprobs BLOB NOT NULL",
+    ),
+    "responses": (
+        "trajectory, stretches, tokens, logprobs, cut_logprobs",
+        "trajectory INTEGER PRIMARY KEY, stretches BLOB NOT NULL, tokens BLOB NOT NULL,"
+        " logprobs BLOB NOT NULL, cut_logprobs BLOB NOT NULL",
+    ),
+    "batches": (
+        "number, groups, is_published, is_pruned",
+        "number INTEGER PRIMARY KEY, groups BLOB NOT NULL, is_published INTEGER NOT NULL DEFAULT 0,"
+        " is_pruned INTEGER NOT NULL DEFAULT 0",
+    ),
+    "metrics": ("version, line", "version INTEGER PRIMARY KEY, line BLOB NOT NULL"),
+}
+"""Columns of each table, by name and as SQL declares them."""
+_ENDINGS = {"settings": ") WITHOUT ROWID", "chunks": ", PRIMARY KEY (trajectory, start)) WITHOUT ROWID"}
+_INDICES = (
+    "CREATE INDEX trajectories_of_group ON trajectories (group_id)",
+    "CREATE INDEX open_trajectories ON trajectories (id) WHERE state IN ('running', 'ended')",
+)
 _LATER_TABLES = "CREATE TABLE IF NOT EXISTS metrics (version INTEGER PRIMARY KEY, line BLOB NOT NULL)"
-"""A table that journals of this schema were also written without."""
+"""A table that journals of schema 2 were also written without."""
 
 
 def create_database(path: Path, settings: dict[str, bytes]) -> None:
@@ -72,10 +98,12 @@ def _remove(path: Path) -> None:
 
 
 def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes]) -> None:
-    for statement in _TABLES.strip().split(";\n"):
+    for table, (names, declared) in _TABLES.items():
+        summed = f"row_sum INTEGER GENERATED ALWAYS AS (row_sum({names})) STORED"
+        db.execute(f"CREATE TABLE {table} ({declared}, {summed}{_ENDINGS.get(table, ')')}")
+    for statement in _INDICES:
         db.execute(statement)
-    db.execute(_LATER_TABLES)
-    db.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+    db.executemany("INSERT INTO settings (name, value) VALUES (?, ?)", settings.items())
     db.execute(f"PRAGMA application_id={APPLICATION}")
     db.execute(f"PRAGMA user_version={SCHEMA}")
 
@@ -95,6 +123,40 @@ def open_database(path: Path) -> sqlite3.Connection:
     return db
 
 
+def check_database(db: sqlite3.Connection, path: Path) -> None:
+    """Read all of a journal; JournalDamaged where a page, an index or a row is not as it was written."""
+    with named_errors(path):
+        (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise damaged(path, found.replace("\n", " "))
+        (schema,) = db.execute("PRAGMA user_version").fetchone()
+        for table, (names, _) in _TABLES.items() if schema >= SCHEMA else ():
+            query = f"SELECT count(*) FROM {table} WHERE row_sum IS NOT row_sum({names})"
+            if (wrong := db.execute(query).fetchone()[0]) > 0:
+                raise damaged(path, f"{wrong:,} rows of {table} were changed after they were written")
+        first, last, number = db.execute("SELECT min(seq), max(seq), count(*) FROM events").fetchone()
+        if number and (first, last) != (0, number - 1):
+            raise damaged(path, f"of its {last + 1:,} events {last + 1 - number:,} are missing")
+
+
+def row_sum(*values: Any) -> int:
+    """CRC-32 of a row's values and of where each ends; SQLite calls it for every row that is written."""
+    found = 0
+    for value in values:
+        content = value if isinstance(value, bytes) else repr(value).encode()
+        found = zlib.crc32(content, zlib.crc32(b"%d" % len(content), found))
+    return found
+
+
+def damaged(path: Path, problem: str) -> JournalDamaged:
+    """The error for a journal that is not as it was written."""
+    return JournalDamaged(
+        f"{path} is damaged: {problem}",
+        hint=f"put it back from a copy, with {path.name}-wal where there was one, or start another run from "
+        "the last checkpoint of this one: --set model=CHECKPOINT",
+    )
+
+
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
     """Make all of the block durable when it ends, or, if it raises, nothing of it."""
@@ -111,11 +173,16 @@ def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors within the block into DiskFull, Contradiction or JournalError."""
+    """Turn SQLite's errors within the block into DiskFull, Contradiction or JournalError.
+
+    What cannot be decoded is damaged, as is what SQLite cannot make sense of.
+    """
     try:
         yield
     except sqlite3.Error as error:
         raise _named(error, path) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise damaged(path, str(error)) from error
 
 
 def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
@@ -124,6 +191,7 @@ def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
         )
+        db.create_function("row_sum", -1, row_sum, deterministic=True)
         db.execute("PRAGMA synchronous=FULL")
         db.execute(f"PRAGMA journal_size_limit={_MAX_WAL_BYTES}")
     return db
@@ -135,9 +203,9 @@ def _check_schema(db: sqlite3.Connection, path: Path) -> None:
         (schema,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
         raise JournalError(f"{path} is no journal of dora-rl", hint="check the path of the run")
-    if schema != SCHEMA:
+    if schema not in READABLE:
         raise JournalError(
-            f"{path} is a journal of schema {schema}; this version reads {SCHEMA}",
+            f"{path} is a journal of schema {schema}; this version reads {' and '.join(map(str, READABLE))}",
             hint="use the version of dora-rl that wrote it",
         )
 
@@ -152,9 +220,12 @@ def _named(error: sqlite3.Error, path: Path) -> Exception:
             return JournalError(f"{path} is being written by another process", hint="only one may")
         case sqlite3.SQLITE_NOTADB:
             return JournalError(f"{path} is no journal of dora-rl", hint="check the path of the run")
+        # Statements are always the same: one that is wrong was written for other tables than are there.
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_ERROR:
+            return damaged(path, str(error))
         case sqlite3.SQLITE_IOERR:
             return JournalError(f"{path} cannot be used: {error} ({_detail(error)})", hint=_FAILING_DISK)
-    return JournalError(f"{path} cannot be used: {error} ({_detail(error)})")
+    return JournalError(f"{path} cannot be used: {error} ({_detail(error)})", hint=_FAILING_DISK)
 
 
 def _detail(error: sqlite3.Error) -> str:

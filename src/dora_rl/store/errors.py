@@ -3,7 +3,8 @@
 DoraError
 ├── DiskFull             no room; what was to be written is not there, all earlier writes are
 ├── JournalError         the journal cannot be read or written
-│   └── Contradiction    a record is at odds with what the journal holds; nothing of it was written
+│   ├── Contradiction    a record is at odds with what the journal holds; nothing of it was written
+│   └── JournalDamaged   the journal's file is not as it was written; going on with it is no way out
 └── UserError
     └── RunError         a run directory is taken, finished, missing, or not one
 """
@@ -21,6 +22,12 @@ class JournalError(DoraError):
 
 class Contradiction(JournalError):
     """A record cannot be true if the journal is: a bug in whoever writes it. Nothing of it was written."""
+
+
+class JournalDamaged(JournalError):
+    """The journal's file is not as it was written: what it says cannot be trusted."""
+
+    is_lasting = True
 
 
 class RunError(UserError):

@@ -22,7 +22,14 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.stream_key import StreamKey
 from dora_rl.core.struct_loader import build, to_dict
 from dora_rl.store.books import Books
-from dora_rl.store.database import create_database, named_errors, open_database, transaction
+from dora_rl.store.database import (
+    check_database,
+    create_database,
+    damaged,
+    named_errors,
+    open_database,
+    transaction,
+)
 from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal_records import (
     AnyPayload,
@@ -63,7 +70,7 @@ class Journal:
         self._db = open_database(path)
         try:
             with named_errors(path):
-                self._tables = Tables(self._db)
+                self._tables = Tables(self._db, path)
                 self.recipe = build(Recipe, msgspec.msgpack.decode(self._setting("recipe")), str(path))
                 self.num_inputs = self._tables.num_events()
                 """Number of inputs appended so far, which is the `seq` of the next."""
@@ -137,25 +144,39 @@ class Journal:
 
     # --- reading ---
 
+    def check(self) -> None:
+        """Read all of the journal; JournalDamaged where anything is not as it was written."""
+        check_database(self._db, self.path)
+
     @property
     def covered_step(self) -> int:
         """Newest version that a durable checkpoint holds; 0 is the initial model."""
         with named_errors(self.path):
-            return int(msgspec.msgpack.decode(self._setting("covered")))
+            return msgspec.msgpack.decode(self._setting("covered"), type=int)
 
     @property
     def oldest_start(self) -> int:
         """Oldest version that training may be started from: the batches after it are all there."""
+        row = self._tables.one("SELECT value FROM settings WHERE name = 'oldest_start'")
         with named_errors(self.path):
-            row = self._tables.one("SELECT value FROM settings WHERE name = 'oldest_start'")
-        # Without it only what the newest checkpoint lacks was kept.
-        return self.covered_step if row is None else int(msgspec.msgpack.decode(row[0]))
+            # Without it only what the newest checkpoint lacks was kept.
+            return self.covered_step if row is None else msgspec.msgpack.decode(row[0], type=int)
 
     @property
     def newest_version(self) -> int:
         """Newest version that was published; 0 is the initial model."""
-        with named_errors(self.path):
-            return self._tables.newest_version()
+        return self._tables.newest_version()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a batch was taken whose version is not published."""
+        return self._tables.has_batch(self._tables.newest_version())
+
+    @property
+    def kept_batches(self) -> dict[int, tuple[int, ...]]:
+        """The groups of every batch whose tokens are still here, by the batch's number."""
+        rows = self._tables.each("SELECT number, groups FROM batches WHERE NOT is_pruned ORDER BY number")
+        return {number: _decode_groups(groups) for number, groups in rows}
 
     def events(self, first: int = 0) -> Iterator[Event]:
         """Inputs with the decisions they led to, in order, from number `first` on."""
@@ -164,8 +185,10 @@ class Journal:
                 rows = self._tables.each(
                     "SELECT input, decisions FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", start, _PAGE
                 )
-            for told, decided in rows:
-                yield _decode_input(told), list(_decode_decisions(decided))
+                page: list[Event] = [
+                    (_decode_input(told), list(_decode_decisions(decided))) for told, decided in rows
+                ]
+            yield from page
 
     def unfinished(self) -> Iterator[JournalledTrajectory]:
         """Trajectories that were being generated, with the tokens they had, to go on with."""
@@ -264,7 +287,8 @@ class Journal:
 
     def _setting(self, name: str) -> bytes:
         row = self._tables.one("SELECT value FROM settings WHERE name = ?", name)
-        assert row is not None, f"a journal has the setting {name} from the start"
+        if row is None:
+            raise damaged(self.path, f"it has lost its {name}")
         value: bytes = row[0]
         return value
 

@@ -2,39 +2,48 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+from dora_rl.store.database import named_errors
 from dora_rl.store.responses import Chunk
 
 SqlRow = tuple[Any, ...]
+
+_CHUNK = ", ".join(Chunk._fields)
 
 
 class Tables:
     """SQL statements that several kinds of records need."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
+        self._path = path
         # Journals from before there were streams have no such table, and need none.
         found = self.one("SELECT 1 FROM sqlite_master WHERE name = 'streamed_rows'")
         self._has_streamed_rows = found is not None
 
     def do(self, statement: str, *values: Any) -> int:
         """Execute one statement and return the number of rows it changed."""
-        return self._db.execute(statement, values).rowcount
+        with named_errors(self._path):
+            return self._db.execute(statement, values).rowcount
 
     def do_all(self, statement: str, rows: Iterable[SqlRow]) -> None:
         """Execute one statement for each of the rows."""
-        self._db.executemany(statement, rows)
+        with named_errors(self._path):
+            self._db.executemany(statement, rows)
 
     def one(self, statement: str, *values: Any) -> SqlRow | None:
         """The first row of a query; None if there is none."""
-        row: SqlRow | None = self._db.execute(statement, values).fetchone()
+        with named_errors(self._path):
+            row: SqlRow | None = self._db.execute(statement, values).fetchone()
         return row
 
     def each(self, statement: str, *values: Any) -> Iterator[SqlRow]:
-        # All at once: a cursor left open would keep SQLite from reusing its log.
         """All rows of a query."""
-        return iter(self._db.execute(statement, values).fetchall())
+        # All at once: a cursor left open would keep SQLite from reusing its log.
+        with named_errors(self._path):
+            return iter(self._db.execute(statement, values).fetchall())
 
     def num_events(self) -> int:
         found = self.one("SELECT max(seq) + 1 FROM events")
@@ -43,10 +52,10 @@ class Tables:
     # --- tokens ---
 
     def insert_chunk(self, chunk: Chunk) -> None:
-        self.do("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?)", *chunk)
+        self.do(f"INSERT INTO chunks ({_CHUNK}) VALUES (?, ?, ?, ?, ?, ?)", *chunk)
 
     def chunks(self, trajectory: int) -> list[Chunk]:
-        rows = self.each("SELECT * FROM chunks WHERE trajectory = ? ORDER BY start", trajectory)
+        rows = self.each(f"SELECT {_CHUNK} FROM chunks WHERE trajectory = ? ORDER BY start", trajectory)
         return [Chunk(*row) for row in rows]
 
     def drop_chunks(self, trajectory: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import encode_header
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
@@ -24,6 +25,8 @@ from dora_rl.store.durable import new_directory, write_atomically
 from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal
 from dora_rl.store.run_lock import RunLock
+
+_LOST_RECIPE = "put it back from a copy, or copy what stands in setup.json under `recipe`"
 
 
 class RunLayout(Record, frozen=True):
@@ -69,9 +72,18 @@ class RunLayout(Record, frozen=True):
 
     def read_recipe(self) -> Recipe:
         """The recipe the run was started with."""
+        if not self.recipe.is_file() and self.journal.is_file():
+            raise RunError(
+                f"{self.recipe} is missing",
+                hint=_LOST_RECIPE,
+            )
         if not self.recipe.is_file():
             raise RunError(f"{self.root} is no run directory", hint="check the path of the run")
-        return build(Recipe, load_yaml(self.recipe), str(self.recipe))
+        try:
+            return build(Recipe, load_yaml(self.recipe), str(self.recipe))
+        except ConfigError as error:
+            told = error.message if str(self.recipe) in error.message else f"{self.recipe}: {error.message}"
+            raise ConfigError(told, hint=error.hint or _LOST_RECIPE) from error
 
     @property
     def is_finished(self) -> bool:

@@ -15,6 +15,12 @@ from pathlib import Path
 
 from dora_rl.core.errors import DoraError
 
+LOST = (
+    "put the file back from a copy, or start another run from the last checkpoint of this one: "
+    "--set model=CHECKPOINT"
+)
+"""What to do about a file of weights that is lost."""
+
 
 class WeightsError(DoraError):
     """Stored weights cannot be written or read."""
@@ -23,8 +29,10 @@ class WeightsError(DoraError):
 class Damaged(WeightsError):
     """A file of weights is truncated, altered or not what its place says."""
 
+    is_lasting = True
+
     def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{path} is damaged: {problem}", hint="restore the file, or resume before it")
+        super().__init__(f"{path} is damaged: {problem}", hint=LOST)
         self.path = path
 
 
@@ -38,6 +46,8 @@ class UnknownVersion(WeightsError):
 
 class MissingFile(WeightsError):
     """A file that a version needs is gone."""
+
+    is_lasting = True
 
 
 class VersionConflict(WeightsError):

@@ -12,7 +12,7 @@ from dora_rl.weights.bits import DTYPES, PATTERN_OF, as_bytes
 from dora_rl.weights.chain import Inventory
 from dora_rl.weights.container import Kind, Part, TensorEntry, VersionHeader, read_header
 from dora_rl.weights.difference import Coded, StripSteps, decoded
-from dora_rl.weights.errors import Damaged, MissingFile
+from dora_rl.weights.errors import LOST, Damaged, MissingFile
 from dora_rl.weights.packed_sections import PackedSection, unpack
 from dora_rl.weights.positions import are_ascending
 from dora_rl.weights.strips import Strip
@@ -92,7 +92,7 @@ class Shelf:
         try:
             return self.path(kind, version).open("rb")
         except FileNotFoundError as error:
-            raise MissingFile(f"{self.path(kind, version)} is missing") from error
+            raise MissingFile(f"{self.path(kind, version)} is missing", hint=LOST) from error
 
     def _header(self, file: BinaryIO, kind: Kind, version: int) -> VersionHeader:
         path = self.path(kind, version)

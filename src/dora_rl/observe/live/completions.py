@@ -1,10 +1,12 @@
 """completions.jsonl: of every train step some groups as text, each completion beside its rewards.
 
 Written as a watcher of the run, at the moment a batch is taken: the journal then holds its tokens, and may
-drop them once a checkpoint covers the step. Steps count from 1; a file that begins with step 0 is of an
+drop them once a checkpoint covers the step. What a crash kept from the file is made up for as long as the
+journal has it. Steps count from 1; a file that begins with step 0 is of an
 older run, counts from 0, and goes on so.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -69,6 +71,7 @@ class CompletionLog:
         self._decode: Decode | None = None
         self._first_step = _first_step(path)
         self._latest: dict[int, list[CompletedGroup]] = {}
+        self._is_made_up = False
 
     def of(self, step: int) -> Sequence[CompletedGroup]:
         """The groups written of a train step, which a run that was resumed may have written before."""
@@ -77,35 +80,59 @@ class CompletionLog:
         return [group for group in read_completions(self._path) if group.step == step]
 
     def watch(self, event: Input, decisions: list[Decision]) -> None:
+        if not self._num_trajectories:
+            return
+        if not self._is_made_up:
+            self._make_up()
+            self._is_made_up = True
         for decision in decisions:
-            if isinstance(decision, Take) and self._num_trajectories:
-                self._write(decision)
+            if isinstance(decision, Take) and decision.batch + 1 not in self._latest:
+                with Journal.open(self._journal) as journal:
+                    self._write(decision.batch, self._chosen(journal, decision.groups))
 
-    def _write(self, take: Take) -> None:
-        self._decode = self._decode or self._make_decode()
-        groups: list[CompletedGroup] = []
-        room = self._num_trajectories
-        step = take.batch + self._first_step
+    def _make_up(self) -> None:
+        """Write the steps that are not in the file, or not whole, and of which the journal has the tokens."""
+        _cut_torn_line(self._path)
+        written: dict[int, dict[int, int]] = {}
+        for group in _groups(self._path):
+            written.setdefault(group.step, {})[group.group] = len(group.completions)
         with Journal.open(self._journal) as journal:
-            for number in take.groups:
-                if room <= 0:
-                    break
-                group = journal.group(number)
-                room -= len(group.members)
-                groups.append(_completed(step, group, self._decode))
+            for batch, numbers in journal.kept_batches.items():
+                found = written.get(batch + self._first_step, {})
+                if len(found) < len(numbers) and sum(found.values()) < self._num_trajectories:
+                    self._write(batch, self._chosen(journal, numbers))
+
+    def _chosen(self, journal: Journal, numbers: Sequence[int]) -> list[FinishedGroup]:
+        """The first groups of a batch, until there are enough trajectories."""
+        chosen, room = list[FinishedGroup](), self._num_trajectories
+        for number in numbers:
+            if room <= 0:
+                break
+            chosen.append(journal.group(number))
+            room -= len(chosen[-1].members)
+        return chosen
+
+    def _write(self, batch: int, chosen: Sequence[FinishedGroup]) -> None:
+        self._decode = decode = self._decode or self._make_decode()
+        groups = [_completed(batch + self._first_step, group, decode) for group in chosen]
         with self._path.open("ab") as file:
             file.writelines(msgspec.json.encode(group) + b"\n" for group in groups)
-        self._latest[take.batch + 1] = groups
+        self._latest[batch + 1] = groups
         while len(self._latest) > _KEPT_STEPS:
             del self._latest[min(self._latest)]
 
 
 def read_completions(path: Path) -> list[CompletedGroup]:
-    """The groups in a completions.jsonl, the latest of those written twice; steps count from 1."""
+    """The groups in a completions.jsonl by step, the latest of those written twice; steps count from 1."""
     found = {(group.step, group.group): group for group in _groups(path)}
-    if _first_step(path):
-        return list(found.values())
-    return [replace(group, step=group.step + 1) for group in found.values()]
+    groups = sorted(found.values(), key=lambda group: group.step)
+    return groups if _first_step(path) else [replace(group, step=group.step + 1) for group in groups]
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Remove a last line without its end, which the next would be written behind."""
+    if path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)
 
 
 def _groups(path: Path) -> Iterator[CompletedGroup]:

@@ -70,7 +70,7 @@ class Trackers(AbstractContextManager["Trackers"]):
         self._completions = completions
         self._tell = tell
         self._kept = kept
-        self._tracked = _read(kept)
+        self._tracked = _read(kept, tell)
         self._steps = recipe.steps
         self._missed: dict[str, int] = {}
         """Number of rows that a built-in tracker did not take, by its name."""
@@ -191,9 +191,14 @@ def _split(row: Metrics) -> tuple[dict[str, float], int]:
     return values, int(values.pop("step", 0))
 
 
-def _read(kept: Path) -> Tracked:
+def _read(kept: Path, tell: Callable[[str], None]) -> Tracked:
     """What trackers had when the run was cut short; nothing of a new run."""
     try:
         return msgspec.json.decode(kept.read_bytes(), type=Tracked)
     except FileNotFoundError:
+        return Tracked()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        tell(
+            f"warning: {kept} is damaged: trackers are given every row again, in a run of theirs that is new"
+        )
         return Tracked()

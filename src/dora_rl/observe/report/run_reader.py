@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Published
 from dora_rl.core.recipe import Recipe
@@ -63,7 +64,7 @@ def _overlong(prompts: Path, recipe: Recipe) -> dict[str, Any]:
     """What was left out of the run's prompts, as fields of RunFacts; a simulated run has none."""
     try:
         counts = PromptCounts.read(prompts)
-    except (OSError, msgspec.DecodeError):
+    except ConfigError:
         return {}
     limit = recipe.data.max_prompt_tokens if recipe.data is not None else None
     parts = {

@@ -42,7 +42,10 @@ def main(address: str) -> None:
                     if not store.versions:
                         store.publish(0, initial)
                 damaged = tuple(steps.damaged.values())
-                channel.send(say.TrainerReady(version=trainer.version, pid=os.getpid(), damaged=damaged))
+                ready = say.TrainerReady(
+                    version=trainer.version, pid=os.getpid(), damaged=damaged, newest=max(store.versions)
+                )
+                channel.send(ready)
             worker.run()
     rendezvous.unlink(missing_ok=True)
     channel.leave()
