@@ -2,7 +2,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 FAST := not slow and not gpu and not vllm and not ray
 
-.PHONY: setup demo test test-all lint docs dist clean
+FAULT_MINUTES ?= 10
+
+.PHONY: setup demo test test-all test-faults lint docs dist clean
 
 setup: .venv/stamp
 
@@ -21,6 +23,10 @@ test: setup
 # Tests marked gpu, vllm or ray skip themselves where what they need is missing.
 test-all: setup
 	DORA_HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q
+
+# Runs struck by signals, then files of a killed run damaged one at a time; so many minutes of each.
+test-faults: setup
+	FAULT_MINUTES=$(FAULT_MINUTES) $(BIN)/pytest -q -s -m slow tests/run/test_fault_campaign.py tests/run/test_damage_campaign.py
 
 lint: setup
 	$(BIN)/ruff check

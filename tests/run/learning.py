@@ -70,6 +70,10 @@ class Command:
         )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_over(self) -> bool:
         return self._process.poll() is not None
 

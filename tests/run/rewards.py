@@ -29,3 +29,8 @@ def deadly_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> li
     """Kills whoever calls it."""
     os.kill(os.getpid(), signal.SIGKILL)
     return []
+
+
+def silent_tracker(run: str, recipe: Any) -> Any:
+    """A tracker that takes every row and keeps none."""
+    return lambda values, step: None
