@@ -15,8 +15,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dora_rl.core.record import Record
 from dora_rl.launch.connection import Connection
 from dora_rl.launch.messages import KEY_VARIABLE, Hello
@@ -137,10 +135,7 @@ class DialledHandle:
                 pipe.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._callers.append(Connection(pipe, self._replies, self._selector))
         for caller in list(self._callers):
-            try:
-                words = caller.receive()
-            except msgspec.MsgspecError:
-                words = [None]
+            words = caller.receive()
             if words and self._has_key(words[0]):
                 self._let_in(caller)
                 return words[1:]
@@ -185,6 +180,8 @@ class DialledHandle:
         self._input.close()
         self._agent.wait()
         self._hear_agent()
+        if self._worker is not None and self._worker.fault:
+            return self._worker.fault
         if went_on:
             return "closed its socket"
         if len(self._lines) < 2:

@@ -45,6 +45,12 @@ class Spawned(Message, frozen=True):
     pid: int
 
 
+class Babble(Message, frozen=True):
+    """Send these bytes as they are, which are no message, and go on."""
+
+    sent: bytes
+
+
 class Exit(Message, frozen=True):
     code: int
 
@@ -63,7 +69,7 @@ class Work(Message, frozen=True):
     seconds: float
 
 
-Command = Echo | EchoHalf | Ask | Spawn | Exit | Fail | HangUp | Work
+Command = Echo | EchoHalf | Ask | Spawn | Babble | Exit | Fail | HangUp | Work
 Reply = Echo | Value | Spawned | Alive | Broken
 
 
@@ -82,6 +88,8 @@ def obey(channel: Channel, command: Command) -> None:
             held = [channel._pipe.fileno()] if holds_socket else []
             code = "import time; time.sleep(600)"
             channel.send(Spawned(pid=subprocess.Popen([sys.executable, "-c", code], pass_fds=held).pid))
+        case Babble(sent=sent):
+            channel._pipe.sendall(sent)
         case Exit(code=code):
             channel.leave(code)
         case Fail(message=message):

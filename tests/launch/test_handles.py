@@ -22,6 +22,7 @@ from dora_rl.launch.waiting import wait_for
 from .dialled import DialledHandle, DialledLaunch
 from .echo_worker import (
     Ask,
+    Babble,
     Echo,
     EchoHalf,
     Exit,
@@ -190,6 +191,28 @@ def test_a_failure_has_words_before_the_end(start: Start) -> None:
     handle.send(Fail(message="no such thing"))
     assert gone(handle) == [Broken(message="no such thing", hint="do not")]
     assert handle.end(within_s=LIMIT_S) == "exited with 1"
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"Epoch 1/3 done\n", "it would have 1,164,996,451 bytes"),
+        (b"\0\0\0\1\xc1", "MessagePack data is malformed"),
+        (framed(HangUp()), "Invalid value 'HangUp'"),
+    ],
+)
+def test_what_is_no_message_loses_the_worker_and_not_what_it_said_before(
+    start: Start, sent: bytes, said: str
+) -> None:
+    handle = start()
+    for message in (Echo(payload=b"before"), Babble(sent=sent), Echo(payload=b"behind")):
+        handle.send(message)
+    assert gone(handle) == [Echo(payload=b"before")]
+    assert handle.receive() == []
+    ended = handle.end(within_s=LIMIT_S)
+    assert ended.startswith("sent what is no message: ")
+    assert said in ended
+    assert handle.pid is None or all_end(handle.pid)
 
 
 def test_one_that_is_told_what_it_does_not_know_ends_and_says_so_in_its_log(

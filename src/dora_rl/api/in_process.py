@@ -85,4 +85,4 @@ class ThreadHandle:
             self._has_ended = True
             self._connection.close()
             self._selector.close()
-        return "closed its socket"
+        return self._connection.fault or "closed its socket"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dora_rl.core.record import Record
-from dora_rl.launch.framing import Frames, framed
+from dora_rl.launch.framing import MAX_FRAME_BYTES, Frames, framed
 
 _RECEIVE_BYTES = 1 << 20
 
@@ -24,10 +24,12 @@ class Connection:
         self._pipe = pipe
         self._selector = selector
         self._decode = msgspec.msgpack.Decoder(replies).decode
-        self._frames, self._unsent = Frames(), bytearray()
+        self._frames, self._unsent = Frames(MAX_FRAME_BYTES), bytearray()
         self._is_blocked = False
         self.has_hung_up = False
         """Whether `receive` found the other end closed; everything that came before was given out."""
+        self.fault: str | None = None
+        """What the worker did if it sent something that is no message: nothing more is read from it."""
         selector.register(pipe, selectors.EVENT_READ)
 
     @property
@@ -53,17 +55,26 @@ class Connection:
         return True
 
     def receive(self) -> list[Any]:
-        """Every complete message that arrived since the last call."""
+        """Every complete message that arrived since the last call; nothing behind what is none."""
         words: list[Any] = []
         try:
-            while received := self._pipe.recv(_RECEIVE_BYTES):
+            while not self.has_hung_up and (received := self._pipe.recv(_RECEIVE_BYTES)):
                 words += map(self._decode, self._frames.feed(received))
+                if self._frames.fault is not None:
+                    self._lose(self._frames.fault)
             self.has_hung_up = True
+        except msgspec.MsgspecError as error:
+            self._lose(str(error))
         except BlockingIOError:
             pass
         except ConnectionResetError:
             self.has_hung_up = True
         return words
+
+    def _lose(self, why: str) -> None:
+        # Code of the user's may have written to the socket: its worker is lost, not its owner.
+        self.fault = f"sent what is no message: {why}"
+        self.has_hung_up = True
 
     def close(self) -> None:
         """Close the socket, and leave the selector."""

@@ -112,11 +112,14 @@ class LocalHandle:
         return self._how_it_ended
 
     def _ended(self, within_s: float) -> str:
+        fault = self._connection.fault
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=within_s)
+            self._process.wait(timeout=0.0 if fault else within_s)
         went_on = self._process.returncode is None and self._connection.has_hung_up
         self._kill()
         code = self._process.wait()
+        if fault:
+            return fault
         if went_on:
             return "closed its socket"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

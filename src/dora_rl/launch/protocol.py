@@ -92,7 +92,8 @@ class Handle(Protocol):
         """Wait up to `within_s` seconds for the worker to end, then kill it with all it started; say how it
         ended.
 
-        That is `exited with 3`, `killed by SIGKILL`, or `closed its socket` of one that hung up and went on.
+        That is `exited with 3`, `killed by SIGKILL`, `closed its socket` of one that hung up and went on, or
+        `sent what is no message: ...`, after which nothing it says is heard.
         May be called again, and says the same.
         """
         ...

@@ -111,6 +111,10 @@ class ScorerPool:
                 for message in worker.handle.receive():
                     worker.heard(self._clock())
                     match message:
+                        case Began() | ScoreResult() if message.request not in worker.tasks:
+                            # A copy of the process that a function made, and that answers too.
+                            self._bury(worker, f"spoke of request {message.request}, which it does not have")
+                            break
                         case Began():
                             worker.begin(message, self._clock())
                         case ScoreResult():
@@ -122,8 +126,9 @@ class ScorerPool:
                             worker.open(is_concurrent=message.is_concurrent)
                         case Unusable():
                             raise UserError(message.message, hint=message.hint)
-                if not worker.handle.is_alive:
-                    self._bury(worker)
+                worker.moved(self._clock())
+                if worker in self._workers and not worker.handle.is_alive:
+                    self._bury(worker, worker.handle.end(within_s=_EXIT_S))
             for worker in list(self._workers):
                 if worker.due_at <= self._clock():
                     self._end_overdue(worker)
@@ -164,9 +169,8 @@ class ScorerPool:
         wait_s = self.wait_s()
         return 3600.0 if wait_s is None else wait_s
 
-    def _bury(self, worker: PoolWorker) -> None:
-        """Read the last words of a dead process, and give the requests it worked on another chance."""
-        reason = worker.handle.end(within_s=_EXIT_S)
+    def _bury(self, worker: PoolWorker, reason: str) -> None:
+        """Give the requests that a process worked on when it was lost another chance, in a new one."""
         for task in reversed(list(worker.tasks.values())):
             task.num_deaths += task.call is not None
             if task.num_deaths > self._config.retries:
@@ -182,7 +186,7 @@ class ScorerPool:
             self._fail(culprit, "time limit", f"no answer within {self._config.time_limit_s:g} s")
             self._queue.extendleft(reversed(worker.tasks.values()))
             self._replace(worker, f"hung in {culprit.call.function}" if culprit.call else "hung")
-        elif not worker.is_ready or not worker.handle.is_mid_message:
+        else:
             self._queue.extendleft(reversed(worker.tasks.values()))
             self._replace(worker, f"said nothing for {worker.silence_limit_s:g} s")
 

@@ -12,6 +12,8 @@ _GRACE_S = 2.0
 """Seconds an asynchronous call gets beyond its limit, which its own process enforces."""
 _QUICK_S = 0.02
 """Seconds up to which a call is over before its answer is read: the next request should lie there already."""
+_REST_S = 1.0
+"""Seconds after which the rest of a message that came in part is no longer waited for beyond a limit."""
 _BEGIN_LIMIT_S = 10.0
 """Seconds within which an idle process must begin with what it was given."""
 
@@ -38,7 +40,7 @@ class PoolWorker:
 
     def __init__(self, config: ScoringConfig, handle: Handle, now: float) -> None:
         self._config = config
-        self._heard_at = now
+        self._heard_at = self._moved_at = now
         self.handle = handle
         self.descriptor = handle.fileno()
         """The descriptor registered with the selector, kept because the handle has none after its end."""
@@ -57,10 +59,13 @@ class PoolWorker:
     @property
     def due_at(self) -> float:
         """When this worker will have been silent for too long."""
-        if not self.is_ready or self._has_not_begun:
-            return self._heard_at + self.silence_limit_s
         limit_s = self._config.time_limit_s
-        return min((task.due_at(limit_s) for task in self.tasks.values()), default=math.inf)
+        if not self.is_ready or self._has_not_begun:
+            due_at = self._heard_at + self.silence_limit_s
+        else:
+            due_at = min((task.due_at(limit_s) for task in self.tasks.values()), default=math.inf)
+        # What is on its way may be the answer; but not for ever.
+        return max(due_at, self._moved_at + _REST_S) if self.handle.is_mid_message else due_at
 
     @property
     def silence_limit_s(self) -> float:
@@ -74,6 +79,10 @@ class PoolWorker:
     def heard(self, now: float) -> None:
         """Note that the worker gave a sign of life."""
         self._heard_at = now
+
+    def moved(self, now: float) -> None:
+        """Note that something came from the worker, if only a part of a message."""
+        self._moved_at = now
 
     def open(self, *, is_concurrent: bool) -> None:
         """Accept requests from now on: the reward functions are imported."""
@@ -94,8 +103,6 @@ class PoolWorker:
 
     def overdue(self, now: float) -> ScoreTask | None:
         """The request whose call has exceeded its time limit and holds this process up, or None."""
-        if self.handle.is_mid_message:
-            return None
         limit_s = self._config.time_limit_s
         late = [task for task in self.tasks.values() if task.due_at(limit_s) <= now]
         return min(late, key=lambda task: task.due_at(limit_s), default=None)
