@@ -186,3 +186,37 @@ class Longer:
 
     def __call__(self, completions, **kwargs):
         return [float(len(c) > self.than) for c in completions]
+
+
+def _owners_socket():
+    """The descriptor of the socket that this process answers on."""
+    return int(sys.argv[1].removeprefix("fd:"))
+
+
+def half_a_message(completions, **kwargs):
+    """Hangs while a part of a message is on its way."""
+    if completions[0] == "bad":
+        os.write(_owners_socket(), b"\0\0\1\0half")
+        time.sleep(600)
+    return [1.0]
+
+
+def babbles(completions, **kwargs):
+    """Writes to the socket what is no message."""
+    if completions[0] == "bad":
+        os.write(_owners_socket(), b"Epoch 1/3 done\n")
+    return [1.0]
+
+
+def doubles(completions, **kwargs):
+    """Copies its process, and both answer."""
+    if completions[0] == "bad":
+        os.fork()
+    return [1.0]
+
+
+def with_key(completions, api_key, **kwargs):
+    """Asks somebody who wants a key, and says it when it is wrong."""
+    if completions[0] == "bad":
+        raise ValueError(f"the key {api_key} is not known")
+    return [float(len(api_key))]

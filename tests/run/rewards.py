@@ -34,3 +34,11 @@ def deadly_reward(completion_ids: Sequence[Sequence[int]], **columns: Any) -> li
 def silent_tracker(run: str, recipe: Any) -> Any:
     """A tracker that takes every row and keeps none."""
     return lambda values, step: None
+
+
+def keyed_reward(completion_ids: Sequence[Sequence[int]], api_key: str, **columns: Any) -> list[float]:
+    """As `even_reward`, for whoever has the key, except for a few it says the key about."""
+    assert api_key == "sk-proj-4f9Tq2ZbXw81LmVe"
+    if len(completion_ids[0]) % 5 == 0:
+        raise ValueError(f"the key {api_key} is worn out")
+    return even_reward(completion_ids)

@@ -13,10 +13,11 @@ import pytest
 
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.recipe.data import RewardConfig
+from dora_rl.launch.local import LocalHandle
 from dora_rl.run.rewards import pool_worker
 from dora_rl.run.rewards.pool import ScorerPool
 
-from ..envs.scored import USER, asked, item
+from ..envs.scored import USER, asked, item, user
 from .pooled import answers, pids, scoring
 
 
@@ -282,3 +283,73 @@ def test_missing_columns_are_known_before_the_first_score() -> None:
         pool.wait_ready(["answer"])
         with pytest.raises(UserError, match="needs a column 'answer'"):
             pool.wait_ready(["anser"])
+
+
+def test_the_time_limit_holds_while_a_message_has_come_in_part() -> None:
+    with ScorerPool(scoring("half_a_message", time_limit_s=0.5)) as pool:
+        pool.wait_ready()
+        started = time.monotonic()
+        for n, text in enumerate(["a", "bad", "b"]):
+            pool.submit(asked(n, item(text, row=n)))
+        results = answers(pool, 3)
+        assert time.monotonic() - started < 10
+    (failure,) = results[1].failures
+    assert (failure.function, failure.row, failure.reason) == ("half_a_message", 1, "time limit")
+    assert [n for n, result in results.items() if result.failures] == [1]
+
+
+def test_a_part_of_a_message_does_not_hide_that_a_process_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_worker, "_BEGIN_LIMIT_S", 0.5)
+    reasons: list[str] = []
+    with ScorerPool(scoring("half"), replaced=reasons.append) as pool:
+        pool.wait_ready()
+        (worker,) = pool._workers
+        (pid,) = pids(pool)
+        os.kill(pid, signal.SIGSTOP)
+        # As if it had been stopped while it spoke.
+        assert isinstance(worker.handle, LocalHandle)
+        worker.handle._connection._frames.feed(b"\0\0\1\0half")
+        pool.submit(asked(0, item("x")))
+        assert not answers(pool, 1)[0].failures
+    assert reasons == ["said nothing for 0.5 s"]
+
+
+@pytest.mark.parametrize(("function", "said"), [("babbles", "no message"), ("doubles", "spoke of request 1")])
+def test_nonsense_on_the_socket_is_a_death_of_its_process(function: str, said: str) -> None:
+    reasons: list[str] = []
+    with ScorerPool(scoring(function), replaced=reasons.append) as pool:
+        for n, text in enumerate(["a", "bad", "b"]):
+            pool.submit(asked(n, item(text, row=n)))
+        results = answers(pool, 3)
+        until = time.monotonic() + 10.0
+        while not reasons and time.monotonic() < until:
+            pool.poll(0.1)
+    assert reasons
+    assert said in reasons[0]
+    assert not results[0].failures
+    assert not results[2].failures
+    if function == "babbles":
+        (failure,) = results[1].failures
+        assert failure.reason == "process died"
+        assert failure.summary.startswith("the process that ran it sent what is no message")
+
+
+def test_a_key_is_looked_up_by_the_process_that_scores_and_taken_out_of_what_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-proj-4f9Tq2ZbXw81LmVe")
+    reward = user("with_key", options={"api_key": "env:JUDGE_KEY"})
+    with ScorerPool(scoring(reward)) as pool:
+        for n, text in enumerate(["good", "bad"]):
+            pool.submit(asked(n, item(text)))
+        results = answers(pool, 2)
+    assert results[0].scores[0].values == (24.0,)
+    (failure,) = results[1].failures
+    assert failure.summary == "ValueError: the key env:JUDGE_KEY is not known"
+    assert "sk-proj" not in failure.detail
+    monkeypatch.delenv("JUDGE_KEY")
+    with ScorerPool(scoring(reward)) as pool, pytest.raises(UserError) as caught:
+        pool.wait_ready()
+    assert "the environment variable JUDGE_KEY, which is not set" in caught.value.message

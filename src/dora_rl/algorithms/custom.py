@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from dora_rl.algorithms.tokens import Loss, LossTerms, LossTokens, nowhere, ratio
+from dora_rl.core.environment_values import with_environment
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
 from dora_rl.core.named import Objects, load_named
@@ -53,7 +54,8 @@ def load_loss(config: CustomLossConfig, objects: Objects | None = None) -> Loss:
     call = _callable(config.function, what, objects)
     keywords = keywords_of(call, what, offered=LOSS_KEYWORDS, options=config.options)
     _check_required(keywords, what, LOSS_KEYWORDS)
-    function = _UserLoss(what=what, call=call, keywords=keywords, options=config.options)
+    options = with_environment(config.options, what)
+    function = _UserLoss(what=what, call=call, keywords=keywords, options=options)
     tried = function(_trial_tokens())
     _check_trial(what, tried)
     metrics = tuple(tried.metrics)
@@ -208,7 +210,8 @@ def load_advantage(config: CustomAdvantageConfig, objects: Objects | None = None
     call = _callable(config.function, what, objects)
     keywords = keywords_of(call, what, offered=ADVANTAGE_KEYWORDS, options=config.options)
     _check_required(keywords, what, ADVANTAGE_KEYWORDS)
-    advantage = UserAdvantage(what=what, call=call, keywords=keywords, options=config.options)
+    options = with_environment(config.options, what)
+    advantage = UserAdvantage(what=what, call=call, keywords=keywords, options=options)
     # Also a group whose rewards are all equal: dividing by their deviation is what goes wrong most often.
     rewards_N = torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 1.0], dtype=torch.float64)
     advantage(rewards_N, torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([3, 1, 4, 1, 5, 9]))

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import accumulate, islice
 from typing import Any, Protocol
 
+from dora_rl.core.environment_values import with_environment
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe.data import OrderConfig
 from dora_rl.core.record import Record
@@ -182,7 +183,7 @@ def make_source(
     made: Callable[..., Any], rows: Sequence[Row], *, seed: int, options: Mapping[str, Any]
 ) -> PromptSource:
     """The source that a user's class or function makes: an object that chooses, or row numbers in order."""
-    source = made(rows, seed=seed, **options)
+    source = made(rows, seed=seed, **with_environment(options, "the order of the rows"))
     if all(callable(getattr(source, name, None)) for name in ("choose", "offered", "scored")):
         chosen: PromptSource = source
         return chosen

@@ -32,7 +32,8 @@ class TableConfig(Section, frozen=True):
     split: str = "train"
     """Split of a Hugging Face data set, also of one in a directory."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the built-in task, or of the function that returns rows."""
+    """Keyword arguments of the built-in task, or of the function that returns rows. `env:NAME` is the value
+    of that environment variable, here and in all `options`; in files of the run it stays `env:NAME`."""
 
 
 class PartConfig(TableConfig, frozen=True):
@@ -188,7 +189,8 @@ class RewardConfig(Section, frozen=True):
     a group. Left out, a function of your own is called for a group, for it may compare completions."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments the reward function always gets, beside the columns; of a class, those it is made
-    with."""
+    with. `env:NAME` is the value of that environment variable: the way to give a key, which then stands in
+    no file."""
     name: str | None = None
     """Name of the reward in metrics; left out, that of the function."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dora_rl.core.environment_values import with_environment
 from dora_rl.core.errors import UserError
 from dora_rl.core.named import OBJECT, Objects, did_you_mean, load_named
 from dora_rl.core.recipe.data import DataConfig, TableConfig
@@ -126,7 +127,7 @@ def _found(config: TableConfig, seed: int, tables: Tables) -> Task | RawRows:
     """The task or the table of raw rows that a source's name stands for."""
     name, path = config.name, Path(config.name)
     if name.partition(":")[0] in TASKS:
-        return load_task(name, seed=seed, options=config.options)
+        return load_task(name, seed=seed, options=with_environment(config.options, f"the data '{name}'"))
     if name in tables:
         return read_file(Path(tables[name]))
     if path.suffix in READERS and not path.is_dir():
@@ -148,7 +149,8 @@ def _called(found: Any, name: str, options: Mapping[str, Any], seed: int) -> Tas
     """A table or a task of the user's own, or one that a function of theirs returns, given the seed."""
     if callable(found):
         is_seeded = "seed" in inspect.signature(found).parameters
-        found = found(**({"seed": seed} if is_seeded else {}), **options)
+        given = with_environment(options, f"the data '{name}'")
+        found = found(**({"seed": seed} if is_seeded else {}), **given)
     if not isinstance(found, Iterable | Task):
         raise UserError(
             f"'{name}' is no iterable of rows but {type(found).__name__}",

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dora_rl.core.environment_values import hidden, with_environment
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
 from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
@@ -31,6 +32,8 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
     """The function; or a class, of which an object is to be made before it is called."""
     is_async: bool
     keywords: Keywords
+    options: dict[str, Any]
+    """The options of the recipe, with values that it takes from the environment."""
     is_made: bool = False
     """Whether `call` is an object that was made with the options, which are then no arguments of a call."""
 
@@ -40,21 +43,25 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
 
     def arguments(self, offered: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments of a call: what the function takes of the offered values and its options."""
-        return self.keywords.chosen({**offered, **({} if self.is_made else self.config.options)})
+        return self.keywords.chosen({**offered, **({} if self.is_made else self.options)})
 
     def ready(self) -> "RewardFunction":
         """The function ready to be called: of a class, an object, which may load a model or open a client."""
         if not isinstance(self.call, type):
             return self
         try:
-            return replace(self, call=self.call(**self.config.options), is_made=True)
+            return replace(self, call=self.call(**self.options), is_made=True)
         except UserError:
             raise
         except Exception as error:  # whatever a class of the user's raises
             raise UserError(
-                f"the reward '{self.label}' cannot be made: {type(error).__name__}: {error}",
+                self.hidden(f"the reward '{self.label}' cannot be made: {type(error).__name__}: {error}"),
                 hint=f"make one by hand to see why: {self.config.function}, options {self.config.options}",
             ) from error
+
+    def hidden(self, text: str) -> str:
+        """A text of this function's, such as a traceback, without values that come from the environment."""
+        return hidden(text, self.config.options)
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -82,6 +89,7 @@ def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
         call=call,
         is_async=inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__),
         keywords=keywords_of(call, what, offered=RESERVED, options=config.options),
+        options=with_environment(config.options, what),
     )
 
 
@@ -101,6 +109,7 @@ def _of_class(config: RewardConfig, kind: type, what: str) -> RewardFunction:
         call=kind,
         is_async=inspect.iscoroutinefunction(call),
         keywords=keywords_of(partial(call, None), what, offered=RESERVED, options={}),
+        options=with_environment(config.options, what),
     )
 
 

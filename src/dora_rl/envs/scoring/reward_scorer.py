@@ -135,7 +135,9 @@ class Scores:
     def fail(self, function: RewardFunction, reason: Reason, detail: str) -> None:
         """Note that a function gave no usable value, and why."""
         row = self.request.items[0].row.row
-        failure = RewardFailure(function=function.label, row=row, reason=reason, detail=detail)
+        failure = RewardFailure(
+            function=function.label, row=row, reason=reason, detail=function.hidden(detail)
+        )
         self._failures.append(failure)
 
     def result(self) -> ScoreResult:
