@@ -164,7 +164,7 @@ def dry_run(
     asked = Asked(recipe, settings, name, others)
     with run_directory(asked.recipe, asked.name, is_dry=True) as directory:
         work = NewRun(Run(directory), asked, Teller(progress), launch, Callbacks())
-        with closing(work.interrupts):
+        with closing(work.interrupts), terminations_interrupt():
             return work.plan()
 
 

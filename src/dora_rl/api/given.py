@@ -1,6 +1,5 @@
 """What a caller has in memory, made readable for other processes: rows and a model lie in files meanwhile."""
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +10,15 @@ import msgspec
 from dora_rl.api.arguments import Asked
 from dora_rl.envs.data.rows import no_mapping, plain_value
 from dora_rl.envs.data.sources import read_whole
+from dora_rl.launch.temporary import temporary_directory
 from dora_rl.prepare.messages import Given
 
 
 @contextmanager
 def given_in_files(asked: Asked, objects: dict[str, bytes]) -> Iterator[Given]:
     """Rows and model of a call in files, and its packed functions; nothing is left when the block ends."""
-    with tempfile.TemporaryDirectory(prefix="dora-given-") as directory:
-        place, tables = Path(directory), dict[str, str]()
+    with temporary_directory("dora-given-") as place:
+        tables: dict[str, str] = {}
         if asked.model is not None:
             asked.model.save(place / "model")
         for number, (name, rows) in enumerate(asked.tables.items()):

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import Event, Watcher
+from dora_rl.core.lasting_output import lasting
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.visible_text import visible
 from dora_rl.observe.live.notebook import shown_in_notebook
@@ -66,4 +67,4 @@ def in_notebook() -> bool:
 
 
 def _print_to_stderr(text: str) -> None:
-    print(visible(text), file=sys.stderr, flush=True)
+    print(visible(text), file=lasting(sys.stderr), flush=True)

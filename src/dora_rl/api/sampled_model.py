@@ -6,7 +6,6 @@ A model is a directory, a checkpoint, a run directory (its newest checkpoint), o
 its checkpoint the recipe is the run's, where none is given. Nothing is left behind.
 """
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +25,8 @@ from dora_rl.core.recipe.resolution import Base
 from dora_rl.core.record import Record
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
-from dora_rl.launch.waiting import Interrupts
+from dora_rl.launch.temporary import temporary_directory
+from dora_rl.launch.waiting import Interrupts, terminations_interrupt
 from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
@@ -161,7 +161,8 @@ def _sampled(
     sent, kept = asked.objects.packed()
     launch = CallersRewards(launch, asked.objects.of) if kept else launch
     with ExitStack() as ending:
-        place = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="dora-sampling-")))
+        ending.enter_context(terminations_interrupt())
+        place = ending.enter_context(temporary_directory("dora-sampling-"))
         given = ending.enter_context(given_in_files(asked, sent))
         recipe = (
             asked.recipe

@@ -23,7 +23,9 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input, Published, Tick
+from dora_rl.core.lasting_output import note_losses
 from dora_rl.core.recipe import Recipe
+from dora_rl.core.recipe.free_options import secret_warnings
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
 from dora_rl.observe.live.completions import CompletionLog, load_decode
@@ -127,8 +129,12 @@ class Work:
             self._teller.shown(title, recipe, past, str(layout.rewards_log)) as shown,
         ):
             callers = CallersWatcher(self.run, _tail(layout), self._callbacks, self.interrupts)
-            yield [*shown, completions.watch, trackers.watch, callers.watch]
+            yield [*shown, completions.watch, trackers.watch, callers.watch, self._note_lost_output]
             callers.finish()
+
+    def _note_lost_output(self, event: Input, decisions: list[Decision]) -> None:
+        """Write into the run's log that nobody reads what is printed any more. Has the form of a watcher."""
+        note_losses(self._layout.orchestrator_log)
 
 
 class NewRun(Work):
@@ -150,6 +156,8 @@ class NewRun(Work):
         self._recipe = asked.recipe
         if unused := unused_cluster_keys(asked.recipe.cluster):
             teller.say(f"warning: {unused}")
+        for warning in secret_warnings(asked.recipe):
+            teller.say(f"warning: {warning}")
         if self._is_in_process:
             # One thread: functions that cannot be sent are seldom made to be called by several at once.
             self._recipe = replace(asked.recipe, scoring=replace(asked.recipe.scoring, processes=1))

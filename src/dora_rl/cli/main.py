@@ -13,6 +13,7 @@ import typer
 from dora_rl import __version__
 from dora_rl.cli import bench, doctor, evaluate, generate, init, keys, model, plan, report, simulate, train
 from dora_rl.core.errors import DoraError, missing_package
+from dora_rl.core.lasting_output import lasting_output
 from dora_rl.core.visible_text import visible
 
 app = typer.Typer(
@@ -63,7 +64,9 @@ def main() -> None:
 
 
 def _exit_with(error: DoraError) -> NoReturn:
-    typer.echo(visible(f"error: {error.message}"), err=True)
-    if error.hint:
-        typer.echo(visible(f"hint: {error.hint}"), err=True)
+    # Also where nobody is left to be told, the code says how it ended.
+    with lasting_output():
+        typer.echo(visible(f"error: {error.message}"), err=True)
+        if error.hint:
+            typer.echo(visible(f"hint: {error.hint}"), err=True)
     sys.exit(error.exit_code)

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.lasting_output import lasting_output, note_losses
 from dora_rl.core.visible_text import visible
 
 if TYPE_CHECKING:
@@ -85,15 +86,25 @@ def train(
     with terminations_interrupt():
         if resume is not None:
             values = dict(split_assignment(text) for text in sets or [])
-            run = _ended(lambda: resumed(resume, values, {}, Callbacks(), "terminal"))
-            _finish(run, None, as_json=as_json)
+            _done(lambda: resumed(resume, values, {}, Callbacks(), "terminal"), None, as_json=as_json)
         elif recipe is not None:
             resolved, name = resolve_recipe(recipe, sets or []), Path(recipe).stem
             if dry_run:
                 _print_plan(api.dry_run(resolved, name=name, progress="terminal"), as_json=as_json)
                 return
-            run = _ended(lambda: api.train(resolved, name=name, progress="terminal"))
+            _done(lambda: api.train(resolved, name=name, progress="terminal"), began, as_json=as_json)
+
+
+def _done(work: "Callable[[], Run]", began: float | None, *, as_json: bool) -> None:
+    """Do a run and print its result; it outlives its terminal, whose loss changes nothing but that."""
+    from dora_rl.run.run_layout import LiveLayout
+
+    with lasting_output():
+        run = _ended(work)
+        try:
             _finish(run, began, as_json=as_json)
+        finally:
+            note_losses(LiveLayout(root=run.directory).orchestrator_log)
 
 
 def _ended(work: "Callable[[], Run]") -> "Run":

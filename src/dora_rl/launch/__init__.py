@@ -4,7 +4,7 @@ protocol    Launch, Handle, WorkerSpec, Place: what whoever needs a worker asks 
 messages    what any worker is told or says             framing   records as bytes of a stream
 channel     the worker's end                            breaking  its failure becomes a message
 connection  the owner's end of a socket                 local     processes of this machine
-waiting     for whoever speaks first, and for interrupts
+waiting     for whoever speaks first, and for interrupts  temporary  directories that signals do not leave
 
     owner                                            worker
     launch.start(spec, replies) -> handle            python -m MODULE ADDRESS

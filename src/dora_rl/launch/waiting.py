@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from dora_rl.launch.protocol import Handle
 
@@ -38,7 +38,9 @@ class Interrupts:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Count a signal; has the form of a signal handler."""
-        self.ask()
+        # A terminal that goes away may say so twice, by its shell and by the system: that is no impatience.
+        if number != signal.SIGHUP or not self.count:
+            self.ask()
 
     def ask(self) -> None:
         """Ask the run to end in order, the second time at once; may be called from any thread."""
@@ -62,13 +64,11 @@ class Interrupts:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Count SIGINT and SIGTERM while the block runs instead of dying of them; main thread only."""
+        """Count signals to end while the block runs instead of dying of them; main thread only."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before: dict[int, Any] = {
-            number: signal.signal(number, self.note) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        before: dict[int, Any] = {number: signal.signal(number, self.note) for number in _to_end()}
         try:
             yield
         finally:
@@ -78,29 +78,42 @@ class Interrupts:
 
 @contextmanager
 def terminations_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, as SIGINT does, so that what is open is closed.
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that what is open is closed.
 
-    Not where somebody handles it already; elsewhere than in the main thread nothing.
+    Not where somebody handles or ignores them already; elsewhere than in the main thread nothing.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    unhandled = [number for number in _to_end() if signal.getsignal(number) is signal.SIG_DFL]
+    for number in unhandled if is_main else ():
+        signal.signal(number, _interrupted)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in unhandled if is_main else ():
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    """Raise KeyboardInterrupt; a terminal that is gone may say so again, while what is open is closed."""
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _to_end() -> tuple[signal.Signals, ...]:
+    """Signals by which a run is asked to end; SIGHUP only where nobody, such as nohup, had it ignored."""
+    has_hangups = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if has_hangups else []))
 
 
 def ignore_interrupts() -> dict[int, Any]:
-    """Ignore SIGINT and SIGTERM from now on, and return what was done about them; main thread only."""
-    return {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ignore signals to end from now on, and return what was done about them; main thread only."""
+    return {number: signal.signal(number, signal.SIG_IGN) for number in _to_end()}
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM while the block runs, which must be short; in other threads nothing."""
+    """Ignore signals to end while the block runs, which must be short; in other threads nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

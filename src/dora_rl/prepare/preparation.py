@@ -17,7 +17,7 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.messages import Broken, Stop
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
-from dora_rl.launch.waiting import Interrupts, wait_for
+from dora_rl.launch.waiting import Interrupts, undisturbed, wait_for
 from dora_rl.prepare.messages import (
     Doing,
     Given,
@@ -71,10 +71,10 @@ class Preparation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        # Who is impatient may ask again, and would leave the directory.
+        with undisturbed():
             if self._worker is not None:
                 self._worker.end(within_s=0.0)
-        finally:
             self._staging.cleanup()
 
     def plan(self, tell: Tell = lambda text: None) -> RunPlan:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dora_rl.core.errors import DoraError, missing_package
+from dora_rl.core.lasting_output import lasting_output
+from dora_rl.core.recipe.free_options import check_environment
 from dora_rl.launch.breaking import broken, telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.messages import Stop
@@ -32,12 +34,14 @@ def main(address: str) -> None:
     """Obey the owner's commands until told to stop."""
     channel = Channel.connect(address, PrepareCommand)
     planner: RunPlanner | None = None
-    with telling_why(channel):
+    # Its output is the owner's stderr, which may be a terminal that is gone by then.
+    with telling_why(channel), lasting_output():
         try:
             while not isinstance(command := channel.receive(), Stop):
                 # Each piece has a limit of its own, which the owner keeps.
                 with channel.kept_alive(math.inf):
                     if isinstance(command, PlanRun):
+                        check_environment(command.recipe)
                         # Not before there is somebody to be told that torch, with which it comes, is missing.
                         try:
                             from dora_rl.prepare import planner as planning

@@ -30,6 +30,7 @@ from dora_rl.run.decision_executor import DecisionExecutor
 from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
+from dora_rl.run.log_limit import LogLimit
 from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.open_run import OpenRun
 from dora_rl.run.received import Received, ScoreTrajectory
@@ -66,7 +67,8 @@ class Orchestrator:
         self.interrupts = interrupts or Interrupts()
         if interrupts is None:
             close(self.interrupts.close)
-        self.deaths = WorkerDeaths(recipe.patience, layout.logs / "orchestrator.log")
+        self.deaths = WorkerDeaths(recipe.patience, layout.orchestrator_log)
+        self._log_limit = LogLimit(layout.logs)
         self.metrics = MetricsWriter(
             layout.metrics_log,
             layout.metrics,
@@ -176,6 +178,7 @@ class Orchestrator:
                 received.inputs += self.deaths.faults(at)
                 received.inputs += self._tick(at)
                 self._carry_out(received)
+                self._log_limit.look()
                 self._check_progress()
             if self._run.plane.is_stranded and not self._run.setup.data.train.stream:
                 raise exhausted(self._run.plane.window.newest, self._run.plane.steps)

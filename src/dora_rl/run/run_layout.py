@@ -34,6 +34,10 @@ class LiveLayout(RunLayout, frozen=True):
         return self.root / "tracked.json"
 
     @property
+    def orchestrator_log(self) -> Path:
+        return self.logs / "orchestrator.log"
+
+    @property
     def rewards_log(self) -> Path:
         """The log of what reward functions printed, and of how they failed."""
         return self.logs / "rewards.log"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from dora_rl.core.decisions import Decision
@@ -21,7 +21,7 @@ from dora_rl.observe.live.follower import Follower
 from dora_rl.observe.live.remarks import remarks
 from dora_rl.observe.live.screen import RunScreen
 from dora_rl.observe.live.step_words import evaluation_line, step_line
-from dora_rl.observe.terminal import say
+from dora_rl.observe.terminal import say, stderr
 
 _SHOWN_REMARKS = 3
 
@@ -131,7 +131,7 @@ def shown(
     title: str, recipe: Recipe, past: Iterable[Event] | None = None, *, rewards_log: str = "logs/rewards.log"
 ) -> Iterator[RunView]:
     """A view that shows the run on stderr until the block ends; `past` is what a resumed run has done."""
-    console = Console(stderr=True)
+    console = stderr()
     tell = None if console.is_terminal else say
     view = RunView(title, recipe.steps, tell, rewards_log, num_compared(recipe))
     if past is not None:
