@@ -140,3 +140,34 @@ def test_an_argument_of_trl_is_answered_with_the_key(dora: Dora) -> None:
     called = dora("simulate", "--set=num_generations=4")
     check(called, "unknown key 'num_generations'")
     assert "what TRL calls 'num_generations' is 'batch.group_size' here" in called.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["train", "demo", "--learning_rate", "1e-5"], "no option --learning_rate", "--set learning_rate=VALUE"),
+        (["train", "demo", "--max-steps=5"], "no option --max-steps", "--set max_steps=VALUE"),
+        (["train", "demo", "--dryrun"], "no option --dryrun", "did you mean --dry-run?"),
+        (["eval", "tiny", "--temperature", "1"], "no option --temperature", "--set temperature=VALUE"),
+    ],
+)
+def test_a_key_that_is_given_as_an_option_is_answered_with_set(
+    dora: Dora, arguments: list[str], message: str, hint: str
+) -> None:
+    called = dora(*arguments)
+    check(called, message)
+    assert hint in called.err
+
+
+def test_a_directory_is_no_recipe_and_the_file_in_it_is_named(dora: Dora, tmp_path: Path) -> None:
+    check(dora("train", tmp_path), f"{tmp_path} is a directory, not a recipe")
+    (tmp_path / "mine.yaml").write_text("steps: 3")
+    called = dora("train", tmp_path)
+    check(called, "is a directory, not a recipe")
+    assert f"give the file: {tmp_path / 'mine.yaml'}" in called.err
+
+
+def test_an_empty_prompt_is_refused_before_anything_starts(dora: Dora, tmp_path: Path) -> None:
+    check(dora("generate", "tiny", " "), "the prompt is empty")
+    (tmp_path / "prompt.txt").write_bytes(b"\xff")
+    check(dora("generate", "tiny", "--file", tmp_path / "prompt.txt"), "is not text in UTF-8")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dora_rl.core.struct_loader import load_yaml
+from dora_rl.core.yaml_text import load_yaml
 from dora_rl.sim.simulated_run import Result
 from dora_rl.sim.simulation_setup import PRESETS
 

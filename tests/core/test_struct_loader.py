@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.struct_loader import Tree, build, load_yaml, override, to_dict, to_yaml
+from dora_rl.core.struct_loader import Tree, build, override, to_dict, to_yaml
+from dora_rl.core.yaml_text import load_yaml
 
 
 class Control(Struct, frozen=True, kw_only=True):
@@ -197,6 +198,28 @@ def test_a_file_that_is_not_a_recipe_is_refused(tmp_path: Path, text: str, compl
     path.write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         load_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "hint"),
+    [
+        (b"a: 1\nb: 2\na: 3\n", "is not valid YAML: line 3, column 1: key 'a' is repeated", "write it once"),
+        (b"a:\n\tb: 2\n", "line 2, column 1: found character '\\t' that cannot start any token", "spaces"),
+        (b"a: b\n  c: [1,\n", "line 2, column 4: mapping values are not allowed here", "one column"),
+        (b'{"prompt": "a"}\n{"prompt": "b"}\n', "line 2, column 1: expected", "a recipe is lines"),
+        (b"\x80\x81", "is not text in UTF-8: byte 0x80 at position 0", "a recipe is lines"),
+    ],
+)
+def test_a_mistake_in_yaml_is_one_line_with_its_place(
+    tmp_path: Path, content: bytes, message: str, hint: str
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(path)
+    assert message in caught.value.message
+    assert "\n" not in caught.value.message
+    assert hint in (caught.value.hint or "")
 
 
 def test_a_missing_file_is_refused_and_an_empty_one_is_empty(tmp_path: Path) -> None:

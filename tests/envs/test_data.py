@@ -126,7 +126,7 @@ def test_the_real_package_reads_a_directory(rows_file: Path, monkeypatch: pytest
         ([{"prompt": "x", "completions": 1}], {}, "has a column 'completions'", "another name"),
         ([{"prompt": "x", "a": object()}], {}, "row 0, column 'a' is not plain data", "use numbers"),
         (["x"], {}, "row 0 is not a mapping", None),
-        ([], {}, "has no rows", None),
+        ([], {}, "has no rows", "a row has a 'prompt'"),
     ],
 )
 def test_a_wrong_table_is_a_sentence(table: Any, columns: Any, words: str, hint: str | None) -> None:
@@ -161,8 +161,9 @@ def test_a_wrong_source_is_a_sentence(name: str, words: str | None, hint: str | 
 def test_damage_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "x"}\n{"prompt": \n')
-    with pytest.raises(UserError, match="line 2 is not JSON"):
+    with pytest.raises(UserError, match="line 2 is not JSON: expecting value at column 11") as error:
         load_rows(source(path, columns={}), seed=0)
+    assert "one object a line" in (error.value.hint or "")
 
 
 def test_a_column_that_only_some_rows_have_is_none_for_the_others(tmp_path: Path) -> None:

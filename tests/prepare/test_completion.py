@@ -49,6 +49,11 @@ def test_groups_of_one_are_refused_where_their_members_are_compared() -> None:
     assert made(**one, algorithm=batch).batch.group_size == 1
 
 
+def test_greedy_groups_are_refused_where_their_members_are_compared() -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.temperature = 0 .* nothing learned"):
+        made(sampling={"temperature": 0})
+
+
 def test_a_sample_passes_by_a_reward_that_there_is() -> None:
     named = {"every": 1, "pass_function": "rihgt"}
     with pytest.raises(ConfigError, match="'rihgt', and there is no such reward") as error:

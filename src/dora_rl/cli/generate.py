@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.visible_text import visible
 
 
 def generate(
@@ -45,7 +46,9 @@ def generate(
 
     if prompt is not None and file is not None:
         raise UserError("the prompt is given twice, as an argument and by --file", hint="give one of them")
-    text = prompt if prompt is not None else file.read_text("utf-8") if file is not None else sys.stdin.read()
+    text = prompt if prompt is not None else _read(file)
+    if not text.strip():
+        raise UserError("the prompt is empty", hint='give it as an argument: dora generate MODEL "d>k:"')
     asked = values_of([*(sets or []), f"evaluation.samples={samples}"])
     if temperature is not None:
         asked |= {"evaluation.at_temperature": temperature} if temperature else {"evaluation.greedy": True}
@@ -60,4 +63,16 @@ def generate(
     for number, sample in enumerate(row.samples):
         if number:
             typer.echo("---")
-        typer.echo(sample.text)
+        # What a model wrote may hold commands of the terminal; a file or another program gets it as it is.
+        typer.echo(visible(sample.text) if sys.stdout.isatty() else sample.text)
+
+
+def _read(file: Path | None) -> str:
+    """The prompt in a file, or from standard input."""
+    if file is None and sys.stdin.isatty():
+        typer.echo("the prompt, to its end with Ctrl-D:", err=True)
+    try:
+        return sys.stdin.read() if file is None else file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        source = "standard input" if file is None else str(file)
+        raise UserError(f"{source} is not text in UTF-8", hint="write the prompt anew as UTF-8") from error

@@ -12,6 +12,7 @@ import typer
 
 from dora_rl import __version__
 from dora_rl.cli import bench, doctor, evaluate, generate, init, keys, model, plan, report, simulate, train
+from dora_rl.cli.recipe_command import RecipeCommand
 from dora_rl.core.errors import DoraError, missing_package
 from dora_rl.core.lasting_output import lasting_output
 from dora_rl.core.visible_text import visible
@@ -25,13 +26,13 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(model.app, name="model")
 app.add_typer(simulate.app, name="simulate")
 app.command()(doctor.doctor)
-app.command("eval")(evaluate.evaluate)
-app.command()(generate.generate)
+app.command("eval", cls=RecipeCommand)(evaluate.evaluate)
+app.command(cls=RecipeCommand)(generate.generate)
 app.command()(init.init)
 app.command()(keys.keys)
 app.command()(plan.plan)
 app.command()(report.report)
-app.command()(train.train)
+app.command(cls=RecipeCommand)(train.train)
 
 
 def _show_version(is_asked: bool) -> None:

@@ -26,17 +26,17 @@ def report(
 
 
 def _report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
-    """Print the summary and write the page beside the run; without the page the summary is still printed."""
+    """Print the summary at once and write the page beside the run; it is not lost with the page."""
     from dora_rl.observe.report.run_reader import read_run
     from dora_rl.observe.report.text import show
     from dora_rl.observe.terminal import stdout
 
     run = read_run(root)
+    if not as_json:
+        show(stdout(), run)
     page, failure = _written(run, out or root / "report.html")
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(_fields(run, page))))
-    else:
-        show(stdout(), run)
     if failure is not None:
         raise failure
     if not as_json:

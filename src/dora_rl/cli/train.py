@@ -163,6 +163,8 @@ def _show(run: "Run", began: float | None, *, as_json: bool) -> None:
 def _report(run: "Run", *, as_json: bool) -> None:
     from dora_rl.observe.terminal import say
 
+    if not as_json:
+        say("writing the report ...")
     try:
         page = run.report()
     except OSError as error:

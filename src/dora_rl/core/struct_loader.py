@@ -1,4 +1,4 @@
-"""Loading: YAML and `--set` assignments become one frozen, typed tree of msgspec Structs.
+"""Loading: plain data and `--set` assignments become one frozen, typed tree of msgspec Structs.
 
 A user's tree says only what differs: it is laid over the defaults level by level, and a union of Structs
 keeps its default member until its tag names another. Every mistake is a ConfigError with the dotted path
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +17,7 @@ import yaml
 from msgspec import NODEFAULT, inspect
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.yaml_text import parse_yaml
 
 T = TypeVar("T", bound=msgspec.Struct)
 Tree = dict[str, Any]
@@ -28,19 +28,6 @@ _MOST_LISTED = 30
 """Most keys of a section that an error lists in full."""
 _ENTRY = re.compile(r"(.+?)(?:\[\d+\]|\.\d+)(?:\..*)?$")
 """Matches a path into a list, such as `rewards[0].weight` or `rewards.0`."""
-
-
-def load_yaml(path: Path) -> Tree:
-    """The mapping in a YAML file; an empty file is an empty mapping."""
-    try:
-        tree = _parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
-    if not isinstance(tree, dict | None):
-        raise ConfigError(f"{path} is not a mapping", hint="a recipe is lines of the form 'key: value'")
-    return tree or {}
 
 
 def override(tree: Tree, assignments: Sequence[str], root: type[msgspec.Struct]) -> Tree:
@@ -85,34 +72,13 @@ def to_yaml(struct: msgspec.Struct) -> str:
     return yaml.safe_dump(to_dict(struct), sort_keys=False, allow_unicode=True)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which `1e-6` is a number and a key written twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        for position, name in enumerate(names):
-            if name in names[:position]:
-                raise yaml.MarkedYAMLError(problem=f"key {name!r} is repeated", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-# YAML 1.1 wants a dot and a signed exponent: without this, the learning rate 1e-6 would be read as text.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, _Loader)
-
-
 def split_assignment(assignment: str) -> tuple[str, Any]:
     """The path of an assignment `path=value`, and its value read as YAML."""
     name, equals, text = assignment.partition("=")
     if not (name and equals):
         raise ConfigError(f"override '{assignment}' assigns nothing", hint="write it as path=value")
     try:
-        return name, _parse_yaml(text)
+        return name, parse_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(
             f"the value of override '{assignment}' is not valid YAML", hint="quote it"

@@ -74,7 +74,7 @@ def placed(recipe: Recipe, devices: DeviceLayout) -> Recipe:
 
 
 def _check_comparison(recipe: Recipe) -> None:
-    """Refuse groups of one where advantages compare the members of a group."""
+    """Refuse groups whose members are one or all the same where advantages compare them."""
     advantage = recipe.algorithm.advantage
     compares = isinstance(advantage, AdvantageConfig) and advantage.baseline in ("group", "leave_one_out")
     if compares and recipe.batch.group_size == 1:
@@ -83,6 +83,12 @@ def _check_comparison(recipe: Recipe) -> None:
             "would be 0, and nothing learned",
             hint="set batch.group_size=8, say, or an algorithm that compares within the batch: "
             "algorithm=reinforce++",
+        )
+    if compares and recipe.sampling.is_greedy:
+        raise ConfigError(
+            "sampling.temperature = 0 gives every member of a group the same response: every advantage would "
+            "be 0, and nothing learned",
+            hint="set sampling.temperature=1; evaluation is greedy by itself where evaluation.samples is 1",
         )
 
 

@@ -17,7 +17,8 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.resolution import laid_over, recipe_of, shipped_recipes, with_sections
 from dora_rl.core.record import Record
-from dora_rl.core.struct_loader import Tree, load_yaml, split_assignment
+from dora_rl.core.struct_loader import Tree, split_assignment
+from dora_rl.core.yaml_text import load_yaml
 from dora_rl.costs.gpu_memory import check_memory
 from dora_rl.sim.plan.search import decide
 

@@ -20,7 +20,8 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import encode_header
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
-from dora_rl.core.struct_loader import build, load_yaml, to_yaml
+from dora_rl.core.struct_loader import build, to_yaml
+from dora_rl.core.yaml_text import load_yaml
 from dora_rl.store.durable import new_directory, write_atomically
 from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal

@@ -26,7 +26,8 @@ from dora_rl.core.recipe.peer_names import suggestion
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.trainer_config import TrainerSettings
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
-from dora_rl.core.struct_loader import Tree, assigned, build, load_yaml, split_assignment, to_dict
+from dora_rl.core.struct_loader import Tree, assigned, build, split_assignment, to_dict
+from dora_rl.core.yaml_text import load_yaml
 
 Base = str | Path | Recipe | Mapping[str, Any] | None
 """What a recipe starts from: a recipe's name or file, a Recipe, a tree, or the defaults."""
@@ -299,7 +300,13 @@ def _no_recipe(name: str, shipped: list[str]) -> ConfigError:
             f"'{name}' is a model, not a recipe",
             hint=f"a recipe names it, its rows and rewards (`dora init DIR` writes one): --set model={name}",
         )
-    if Path(name).suffix in _SUFFIXES or Path(name).is_dir():
+    if Path(name).is_dir():
+        inside = next((path for suffix in _SUFFIXES for path in sorted(Path(name).glob(f"*{suffix}"))), None)
+        return ConfigError(
+            f"{name} is a directory, not a recipe",
+            hint=f"give the file: {inside}" if inside else "a recipe is a YAML file; `dora init DIR` writes one",
+        )
+    if Path(name).suffix in _SUFFIXES:
         return ConfigError(f"there is no recipe file {name}", hint=f"shipped recipes: {', '.join(shipped)}")
     near = get_close_matches(name, shipped, n=1)
     known = f"shipped recipes: {', '.join(shipped)}; or give a file"

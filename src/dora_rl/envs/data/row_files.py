@@ -44,7 +44,7 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
-                yield _parsed(line, f"{path}, line {number}")
+                yield _parsed(line.rstrip(), f"{path}, line {number}")
 
 
 def _json(path: Path) -> Iterator[dict[str, Any]]:
@@ -87,8 +87,15 @@ def _parsed(content: bytes, where: str) -> Any:
         raise UserError(
             f"{where} is nested too deeply to be read", hint="give such a column as text"
         ) from error
-    except ValueError as error:
-        raise UserError(f"{where} is not JSON: {error}") from error
+    except json.JSONDecodeError as error:
+        # Lines are counted in `where`, or are those of a whole file.
+        place = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
+        raise UserError(
+            f"{where} is not JSON: {error.msg.lower()} at {place}",
+            hint="a .jsonl file has one object a line, a .json file a list of them: json.dumps writes both",
+        ) from error
+    except ValueError as error:  # a number of too many digits
+        raise UserError(f"{where} is not JSON: {error}", hint="give such a number as text") from error
 
 
 READERS = {

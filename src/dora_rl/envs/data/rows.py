@@ -48,7 +48,7 @@ def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], so
     """Every row of a table, checked, its columns renamed by `{new: old}`."""
     raws = list(table)
     if not raws:
-        raise UserError(f"{source} has no rows")
+        raise UserError(f"{source} has no rows", hint="a row has a 'prompt', and columns for the rewards")
     check_renaming(raws, columns, source)
     return [read_row(raw, columns, number, source) for number, raw in enumerate(raws)]
 

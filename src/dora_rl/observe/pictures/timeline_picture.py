@@ -115,16 +115,21 @@ def _separate(axes: Axes, timeline: Timeline) -> None:
 def _draw_trainer(axes: Axes, timeline: Timeline, band: tuple[float, float], window: Window) -> None:
     """Draw the trainer's band: steps with numbers, waits by reason, and a line at each publish."""
     _, unit_s = _unit(window[1] - window[0])
-    for span, (left, width) in _visible(timeline.trained, window, unit_s):
-        axes.broken_barh([(left, width)], band, facecolor=_TRAINS, edgecolor="white", linewidth=1.0)
-        label = _label(int(span.what) + 1, width * unit_s / (window[1] - window[0]))
-        axes.text(left + width / 2, band[0] + band[1] / 2, label, color="white", fontsize=8, ha="center",
-                  va="center")  # fmt: skip
-    for span, bar in _visible(timeline.waited, window, unit_s):
-        hatch = _HATCH[str(span.what)]
-        axes.broken_barh([bar], band, facecolor="white", edgecolor=RED, hatch=hatch, linewidth=0.0)
-    for version, at in enumerate(timeline.published, start=1):
-        axes.axvline((at - window[0]) / unit_s, color=VERSIONS[version % len(VERSIONS)], linewidth=1.0)
+    # Bars of a kind are one artist: a run of hundreds of steps is drawn in a second, not in ten.
+    trained = list(_visible(timeline.trained, window, unit_s))
+    axes.broken_barh([bar for _, bar in trained], band, facecolor=_TRAINS, edgecolor="white", linewidth=1.0)
+    for span, (left, width) in trained:
+        if label := _label(int(span.what) + 1, width * unit_s / (window[1] - window[0])):
+            axes.text(left + width / 2, band[0] + band[1] / 2, label, color="white", fontsize=8, ha="center",
+                      va="center")  # fmt: skip
+    waited = list(_visible(timeline.waited, window, unit_s))
+    for reason, hatch in _HATCH.items():
+        bars = [bar for span, bar in waited if span.what == reason]
+        axes.broken_barh(bars, band, facecolor="white", edgecolor=RED, hatch=hatch, linewidth=0.0)
+    shown = {v: at for v, at in enumerate(timeline.published, start=1) if window[0] <= at <= window[1]}
+    axes.vlines([(at - window[0]) / unit_s for at in shown.values()], 0, 1, linewidth=1.0,
+                colors=[VERSIONS[version % len(VERSIONS)] for version in shown],
+                transform=axes.get_xaxis_transform())  # fmt: skip
 
 
 def _label(step: int, share: float) -> str:
