@@ -280,3 +280,20 @@ def test_a_run_that_was_given_a_stream_is_resumed_with_it():
     with pytest.raises(UserError, match=r"the rows \(data\)"):
         objects_named({}).check_complete(recipe)
     objects_named({"data": endless}).check_complete(recipe)
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ({"data": ["say a:", "say b:"]}, "data has the text 'say a:'", "a row is a mapping"),
+        ({"data": {"prompt": ["a"], "letter": ["a"]}}, "a mapping of columns, not rows", "from_dict"),
+        ({"rewards": [[1.0]]}, "a reward is a function", "without calling it"),
+        ({"batch": {"groups": 2, "updates": 3}}, "2 cannot be split into batch.updates = 3", "at most 2"),
+        ({"lora": {"rank": 4, "targets": ["c_attn"]}}, "targets names c_attn", "choose of q_proj, "),
+    ],
+)
+def test_what_newcomers_give_by_mistake_is_answered_with_what_to_give(given, message, hint):
+    with pytest.raises(ConfigError) as caught:
+        asked(**given)
+    assert message in caught.value.message
+    assert hint in caught.value.hint

@@ -145,7 +145,11 @@ def test_an_argument_of_trl_is_answered_with_the_key(dora: Dora) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["train", "demo", "--learning_rate", "1e-5"], "no option --learning_rate", "--set learning_rate=VALUE"),
+        (
+            ["train", "demo", "--learning_rate", "1e-5"],
+            "no option --learning_rate",
+            "--set learning_rate=VALUE",
+        ),
         (["train", "demo", "--max-steps=5"], "no option --max-steps", "--set max_steps=VALUE"),
         (["train", "demo", "--dryrun"], "no option --dryrun", "did you mean --dry-run?"),
         (["eval", "tiny", "--temperature", "1"], "no option --temperature", "--set temperature=VALUE"),

@@ -77,6 +77,16 @@ def test_a_directory_that_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_checkpoint_is_answered_with_the_run_it_is_of(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    RunDirectory.create(root, RECIPE)
+    checkpoint = root / "checkpoints" / "step_00002"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(RunError) as caught:
+        RunLayout(root=checkpoint).read_recipe()
+    assert caught.value.hint == f"it is inside a run: give {root}"
+
+
 def test_two_processes_cannot_use_one_run_and_a_crash_leaves_no_lock(tmp_path: Path) -> None:
     root = tmp_path / "run"
     RunDirectory.create(root, RECIPE).close()

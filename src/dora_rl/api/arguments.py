@@ -115,6 +115,11 @@ class Asked:
         if isinstance(given, Task):
             return self._task(given)
         if isinstance(given, Mapping):
+            if "prompt" in given:
+                raise ConfigError(
+                    "data is a mapping of columns, not rows",
+                    hint="give a list of mappings with a 'prompt', or datasets.Dataset.from_dict(columns)",
+                )
             # The recipe's own section, in which a source may be a table of rows.
             section = {key: _plain(value) for key, value in given.items() if key not in ("train", "held_out")}
             if given.get("train") is not None:
@@ -126,6 +131,7 @@ class Asked:
 
     def _train(self, given: Any) -> Any:
         """The rows trained on: one table, a list of several, or a stream."""
+        _check_no_texts(given)
         if isinstance(given, list | tuple) and given and all(map(_is_table, given)):
             parts = [self._part(entry, f"rows_{number}") for number, entry in enumerate(given)]
             return {"name": MIXTURE, "parts": parts}
@@ -204,7 +210,8 @@ class Asked:
             )
         if not callable(entry):
             raise ConfigError(
-                f"a reward is a function, a name, (function, weight) or a mapping, not {entry!r:.80}"
+                f"a reward is a function, a name, (function, weight) or a mapping, not {entry!r:.80}",
+                hint="give the function itself, without calling it: rewards=[my_reward]",
             )
         name = self.objects.add(entry, kind="reward")
         return {"function": name, "name": name.removeprefix(OBJECT)}
@@ -282,3 +289,13 @@ def _unknown(value: Any) -> Any:
             f"{value!r:.80} cannot stand here", hint="functions may be rewards, loss, advantage"
         )
     raise ConfigError(f"{value!r:.80} is no plain value", hint="use numbers, strings, lists and mappings")
+
+
+def _check_no_texts(given: Any) -> None:
+    """Refuse a list of prompts: strings in a list name tables, and no table's name is a sentence."""
+    texts = [entry for entry in given if isinstance(entry, str)] if isinstance(given, list | tuple) else []
+    if sentence := next((text for text in texts if " " in text and not Path(text).exists()), None):
+        raise ConfigError(
+            f"data has the text {sentence!r:.80} where a row or the name of a table should be",
+            hint="a row is a mapping: {'prompt': text}, with columns for the rewards",
+        )

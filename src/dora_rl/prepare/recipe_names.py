@@ -16,12 +16,19 @@ def check_model_name(name: str) -> None:
         return
     if path.is_dir():
         if not ((path / "config.json").is_file() or (path / "adapter_config.json").is_file()):
-            raise ModelError(
-                f"{path} is no model directory: it has no config.json",
-                hint="give a directory in Hugging Face format",
-            )
-    elif name.count("/") != 1 or path.is_absolute() or path.exists():
+            raise ModelError(f"{path} is no model directory: it has no config.json", hint=_way_out(path))
+    elif path.is_file():
+        raise ModelError(
+            f"{path} is a file, not a model directory", hint=f"give its directory: {path.parent}"
+        )
+    elif name.count("/") != 1 or name.startswith((".", "~")) or path.is_absolute() or path.exists():
         raise no_such_model(name)
+
+
+def _way_out(directory: Path) -> str:
+    """What to give instead of a directory without a model: of a run, its newest checkpoint."""
+    newest = max(directory.glob("checkpoints/step_*/"), default=None)
+    return f"give a checkpoint of the run: {newest}" if newest else "give a directory in Hugging Face format"
 
 
 def no_such_model(name: str) -> ModelError:

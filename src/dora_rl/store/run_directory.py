@@ -79,7 +79,9 @@ class RunLayout(Record, frozen=True):
                 hint=_LOST_RECIPE,
             )
         if not self.recipe.is_file():
-            raise RunError(f"{self.root} is no run directory", hint="check the path of the run")
+            around = [place for place in self.root.parents[:2] if RunLayout(root=place).journal.is_file()]
+            hint = f"it is inside a run: give {around[0]}" if around else "check the path of the run"
+            raise RunError(f"{self.root} is no run directory", hint=hint)
         try:
             return build(Recipe, load_yaml(self.recipe), str(self.recipe))
         except ConfigError as error:

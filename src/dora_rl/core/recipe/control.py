@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section, Share
 
 ScheduleName = Literal["sync", "one_step_off", "partial", "async_ratio", "dora_onset", "dora"]
@@ -17,7 +18,14 @@ class Batch(Section, frozen=True):
     group_size: Positive = 8
     """Trajectories of a group (G)."""
     updates: Positive = 1
-    """Optimizer updates a train step makes."""
+    """Optimizer updates a train step makes, each with some of its groups."""
+
+    def __post_init__(self) -> None:
+        if self.updates > self.groups:
+            raise ConfigError(
+                f"batch.groups = {self.groups} cannot be split into batch.updates = {self.updates}",
+                hint=f"set batch.updates to at most {self.groups}: each update takes whole groups",
+            )
 
     @property
     def trajectories(self) -> int:

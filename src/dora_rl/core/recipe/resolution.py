@@ -304,7 +304,9 @@ def _no_recipe(name: str, shipped: list[str]) -> ConfigError:
         inside = next((path for suffix in _SUFFIXES for path in sorted(Path(name).glob(f"*{suffix}"))), None)
         return ConfigError(
             f"{name} is a directory, not a recipe",
-            hint=f"give the file: {inside}" if inside else "a recipe is a YAML file; `dora init DIR` writes one",
+            hint=f"give the file: {inside}"
+            if inside
+            else "a recipe is a YAML file; `dora init DIR` writes one",
         )
     if Path(name).suffix in _SUFFIXES:
         return ConfigError(f"there is no recipe file {name}", hint=f"shipped recipes: {', '.join(shipped)}")

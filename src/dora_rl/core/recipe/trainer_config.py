@@ -75,7 +75,8 @@ class LoraConfig(Record, frozen=True):
     def __post_init__(self) -> None:
         unknown = sorted(set(self.targets) - set(LORA_TARGETS))
         if unknown or not self.targets:
-            raise ConfigError(f"lora.targets {unknown or 'is empty'}", hint=f"choose of {LORA_TARGETS}")
+            what = f"names {', '.join(unknown)}, which no layer here is called" if unknown else "is empty"
+            raise ConfigError(f"trainer.lora.targets {what}", hint=f"choose of {', '.join(LORA_TARGETS)}")
 
     @property
     def scale(self) -> float:
