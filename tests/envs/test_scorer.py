@@ -155,6 +155,12 @@ def test_a_missing_column_names_the_nearest() -> None:
     assert error.value.hint == "did you mean 'answers'? Then map it: columns: {answer: answers}"
 
 
+def test_a_reward_of_one_completion_is_answered_with_the_form_here() -> None:
+    with pytest.raises(UserError, match="needs a column 'completion'") as error:
+        check_columns([Needs(function="f", columns=("completion", "answer"))], ["answer"])
+    assert (error.value.hint or "").startswith("write 'completions': a reward gets lists")
+
+
 @pytest.mark.parametrize(
     ("function", "words", "hint"),
     [

@@ -26,7 +26,7 @@ def made(num_held_out: int = 2, **sections: Any) -> Recipe:
         for number in range(4 + num_held_out)
     ]
     prompts = PromptTable(train=tuple(rows[:4]), held_out=tuple(rows[4:]), stop_tokens=(0,))
-    return completed(build(Recipe, tree, "the recipe of a test"), None, prompts)
+    return completed(build(Recipe, tree, "the recipe of a test"), None, prompts, max_positions=64)
 
 
 def evaluation(num_held_out: int = 2, **sections: Any) -> Evaluation:

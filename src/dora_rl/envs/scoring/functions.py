@@ -126,6 +126,8 @@ def check_columns(needs: Iterable[Needs], columns: Iterable[str]) -> None:
 
 
 def _column_hint(name: str, known: list[str]) -> str:
+    if f"{name}s" in RESERVED:
+        return f"write '{name}s': a reward gets lists, of several responses at a time, and returns a list"
     near = get_close_matches(name, known, n=1)
     if not near:
         return did_you_mean(name, known, "the rows have")
