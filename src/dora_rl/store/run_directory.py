@@ -86,7 +86,7 @@ class RunLayout(Record, frozen=True):
             return build(Recipe, load_yaml(self.recipe), str(self.recipe))
         except ConfigError as error:
             told = error.message if str(self.recipe) in error.message else f"{self.recipe}: {error.message}"
-            raise ConfigError(told, hint=error.hint or _LOST_RECIPE) from error
+            raise ConfigError(told, hint="; or ".join(filter(None, (error.hint, _LOST_RECIPE)))) from error
 
     @property
     def is_finished(self) -> bool:
