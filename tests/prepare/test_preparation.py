@@ -89,7 +89,7 @@ def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
         run_live(plan.setup, target, launch=NoLaunch())
     assert counted == [plan.num_rows, plan.num_held_out] == [64, 8]
     again = OpenRun(Path(plan.setup.run_directory))
-    assert again.prompts == PromptTable.read(LiveLayout(root=target).prompts)
+    assert again.prompts.table == PromptTable.read(LiveLayout(root=target).prompts)
     assert not again.past.is_resumed, (
         "nothing has happened: it asks for its first evaluation as a new run does"
     )
