@@ -34,7 +34,7 @@ def test_the_paper_study_has_a_run_for_every_published_cell_and_one_of_our_own()
 
 def test_a_paper_row_compares_with_the_paper_and_with_sync() -> None:
     sync, dora = (
-        simulate(replace(recipe, steps=3, batch=replace(recipe.batch, groups=8, group_size=2)))
+        simulate(replace(recipe, steps=3, batch=replace(recipe.batch, groups=8, group_size=2, updates=8)))
         for recipe in (_of("sync"), _of("dora"))
     )
     rows = paper.rows([sync, dora])

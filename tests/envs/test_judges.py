@@ -114,7 +114,7 @@ def test_messages_are_read_by_the_classifiers_own_template(classifier: Path) -> 
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"model": "no/where"}, "'no/where' cannot be loaded on cpu"), ({"label": 3}, "has no label 3")],
+    [({"model": "/no/where"}, "'/no/where' cannot be loaded on cpu"), ({"label": 3}, "has no label 3")],
 )
 def test_a_reward_model_that_cannot_be_is_a_sentence(
     classifier: Path, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch

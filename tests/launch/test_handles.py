@@ -209,7 +209,7 @@ def test_what_is_no_message_loses_the_worker_and_not_what_it_said_before(
         handle.send(message)
     assert gone(handle) == [Echo(payload=b"before")]
     assert handle.receive() == []
-    ended = handle.end(within_s=LIMIT_S)
+    ended = handle.end(within_s=1.0)
     assert ended.startswith("sent what is no message: ")
     assert said in ended
     assert handle.pid is None or all_end(handle.pid)

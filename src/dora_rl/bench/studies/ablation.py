@@ -56,7 +56,7 @@ def variants(recipe: Recipe) -> list[AblatedPart]:
         ("estimates", "half of what is true", ("estimates=half",)),
         ("estimates", "twice what is true", ("estimates=double",)),
         ("slots", "half as many", (f"slots={recipe.cluster.slots // 2}",)),
-        ("whole batches", "finished groups are streamed", ("stream=true",)),
+        ("whole batches", "finished groups are streamed", ("control.stream=true",)),
         ("fixed devices", "two training instances elastic", (f"elastic_gpus={2 * tensor_parallel}",)),
     ]  # fmt: skip
     return [AblatedPart(part=part, change=change, assignments=how) for part, change, how in changes]
