@@ -68,7 +68,7 @@ def random_recipe(seed: int) -> Recipe:
         seed=seed,
         steps=rng.randint(1, 8),
         schedule=rng.choice(SCHEDULES),
-        batch={"groups": groups, "group_size": group_size, "updates": rng.randint(1, 3)},
+        batch={"groups": groups, "group_size": group_size, "updates": min(groups, rng.randint(1, 3))},
         max_staleness=rng.randint(0, 4),
         active_groups=rng.choice((None, None, groups, 2 * groups, 4 * groups)),
         adapt_staleness=rng.random() < 0.2,
