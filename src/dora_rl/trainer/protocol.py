@@ -12,8 +12,24 @@ from dora_rl.trainer.train_batch import TrainGroup
 Metrics = dict[str, float]
 
 
-class StepTrainer(Protocol):
-    """Turns version n into n + 1 with exactly the groups of one step, which may come one by one."""
+class TrainerCheckpoint(Protocol):
+    """A version with everything the next step depends on, to be written to disk."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether training may go on while this checkpoint is written."""
+        ...
+
+    def write(self, directory: Path, *, state: str, origin: Path) -> None:
+        """Write a Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
+        ...
+
+
+class PolicyTrainer(Protocol):
+    """The trainer of a run: it trains, is served and is resumed. Every rank calls everything.
+
+    A step turns version n into n + 1 with exactly its groups, which may come one by one.
+    """
 
     @property
     def version(self) -> int:
@@ -35,23 +51,6 @@ class StepTrainer(Protocol):
     def abandon_step(self) -> None:
         """Forget a step that has made no update yet, as if it had not begun."""
         ...
-
-
-class TrainerCheckpoint(Protocol):
-    """A version with everything the next step depends on, to be written to disk."""
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether training may go on while this checkpoint is written."""
-        ...
-
-    def write(self, directory: Path, *, state: str, origin: Path) -> None:
-        """Write a Hugging Face directory with the tokenizer of `origin`, and the trainer's state below it."""
-        ...
-
-
-class PolicyTrainer(StepTrainer, Protocol):
-    """The trainer of a run: it trains, is served and is resumed. Every rank calls everything."""
 
     @property
     def is_first(self) -> bool:
