@@ -6,7 +6,6 @@ it, and what control says to one that is not there (any more) is not sent. Knows
 
 import time
 from enum import Enum
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -48,6 +47,23 @@ class InstanceProcess(Struct, kw_only=True):
         self.phase, self.since = phase, time.monotonic()
 
 
+def start_instance(
+    number: int, setup: RunSetup, layout: LiveLayout, stop_tokens: tuple[int, ...], launch: Launch
+) -> Handle:
+    """Start the process of an instance and tell it what to open."""
+    devices = setup.devices
+    worker = WorkerSpec(
+        name=f"instance {number}",
+        module="dora_rl.run.workers.instance_worker",
+        log=str(layout.instance_log(number)),
+        place=Place.on(devices.instance_home(number), cpus=devices.instance_threads),
+    )
+    handle = launch.start(worker, say.InstanceWord)
+    store = str(layout.versions)
+    handle.send(say.Begin(setup=setup, store=store, number=number, stop_tokens=stop_tokens))
+    return handle
+
+
 class LostInstance(Struct, kw_only=True):
     """An instance whose process is gone, and was started again."""
 
@@ -82,22 +98,7 @@ class InstancePool:
 
     def _start(self, number: int) -> None:
         self._start_at.pop(number, None)
-        devices = self._setup.devices
-        worker = WorkerSpec(
-            name=f"instance {number}",
-            module="dora_rl.run.workers.instance_worker",
-            log=str(self._log(number)),
-            place=Place.on(devices.instance_home(number), cpus=devices.instance_threads),
-        )
-        handle = self._launch.start(worker, say.InstanceWord)
-        handle.send(
-            say.Begin(
-                setup=self._setup,
-                store=str(self._layout.versions),
-                number=number,
-                stop_tokens=self._stop_tokens,
-            )
-        )
+        handle = start_instance(number, self._setup, self._layout, self._stop_tokens, self._launch)
         now = time.monotonic()
         self.processes[number] = InstanceProcess(number=number, handle=handle, since=now, heard_at=now)
 
@@ -140,7 +141,9 @@ class InstancePool:
         """
         if not process.handle.is_alive:
             return how_it_ended(
-                process.handle.end(within_s=1.0), process.last_words, self._log(process.number)
+                process.handle.end(within_s=1.0),
+                process.last_words,
+                self._layout.instance_log(process.number),
             )
         now, start_s = time.monotonic(), self._setup.recipe.patience.start_s
         silence_s = self._setup.recipe.control.silence_s
@@ -153,13 +156,12 @@ class InstancePool:
         del self.processes[process.number]
         others = self.processes.values()
         is_alone = not any(self.has_joined(p.number) and self._deaths.is_reliable(p.name) for p in others)
-        pause_s = self._deaths.count(process.name, reason, self._log(process.number), is_needed=is_alone)
+        pause_s = self._deaths.count(
+            process.name, reason, self._layout.instance_log(process.number), is_needed=is_alone
+        )
         self._start_at[process.number] = time.monotonic() + pause_s
         if not pause_s:
             self._start(process.number)
         return LostInstance(
             number=process.number, was_joined=process.phase is InstancePhase.JOINED, reason=reason
         )
-
-    def _log(self, number: int) -> Path:
-        return self._layout.logs / f"instance_{number}.log"

@@ -37,6 +37,9 @@ class LiveLayout(RunLayout, frozen=True):
     def orchestrator_log(self) -> Path:
         return self.logs / "orchestrator.log"
 
+    def instance_log(self, number: int) -> Path:
+        return self.logs / f"instance_{number}.log"
+
     @property
     def rewards_log(self) -> Path:
         """The log of what reward functions printed, and of how they failed."""

@@ -24,9 +24,10 @@ from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.requests import Request, Stopping
 from dora_rl.envs.data.rows import Prompt
 from dora_rl.envs.scoring.reward_messages import Item, RewardFailure
-from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
+from dora_rl.launch.protocol import Handle, Launch
 from dora_rl.launch.waiting import Interrupts, wait_for
 from dora_rl.run import messages as say
+from dora_rl.run.instances import start_instance
 from dora_rl.run.prompt_table import PromptTable
 from dora_rl.run.rewards.judge import Judge
 from dora_rl.run.rewards.pool import ScorerPool
@@ -97,7 +98,12 @@ class SamplingSession(ExitStack):
                 ScorerPool(setup.scoring, launch=launch, objects=objects, log=log)
             )
             self._judge = Judge(self._pool, setup.scoring.rewards)
-        self._handles = [self._start(number) for number in range(setup.devices.instances)]
+        try:
+            self._handles = [self._start(number) for number in range(setup.devices.instances)]
+        except BaseException:
+            # Whoever did not get this object cannot end what was started so far.
+            self.close()
+            raise
         self._last_words: str | None = None
 
     def rows(self, advance: Callable[[], None] = lambda: None) -> Iterator[SampledRow]:
@@ -118,21 +124,9 @@ class SamplingSession(ExitStack):
     # --- inside ---------------------------------------------------------------------------------
 
     def _start(self, number: int) -> Handle:
-        devices = self._setup.devices
-        worker = WorkerSpec(
-            name=f"instance {number}",
-            module="dora_rl.run.workers.instance_worker",
-            log=str(self._log(number)),
-            place=Place.on(devices.instance_home(number), cpus=devices.instance_threads),
-        )
-        handle = self._launch.start(worker, say.InstanceWord)
+        handle = start_instance(number, self._setup, self._layout, self._prompts.stop_tokens, self._launch)
         self.callback(handle.end, within_s=0.0)
-        store, stop_tokens = str(self._layout.versions), self._prompts.stop_tokens
-        handle.send(say.Begin(setup=self._setup, store=store, number=number, stop_tokens=stop_tokens))
         return handle
-
-    def _log(self, number: int) -> Path:
-        return self._layout.logs / f"instance_{number}.log"
 
     def _read(self) -> list[tuple[int, SampledText]]:
         """Samples that are complete since the last call, by number."""
@@ -184,7 +178,9 @@ class SamplingSession(ExitStack):
                         f"the engine refused row {message.request // self._num_samples}: {message.reason}"
                     )
         if not handle.is_alive:
-            reason = how_it_ended(handle.end(within_s=1.0), self._last_words, self._log(instance))
+            reason = how_it_ended(
+                handle.end(within_s=1.0), self._last_words, self._layout.instance_log(instance)
+            )
             raise DoraError(
                 f"instance {instance} {reason}", hint="`dora doctor` says what this machine lacks"
             )
