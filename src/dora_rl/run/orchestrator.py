@@ -8,7 +8,7 @@
 |-------------------------------|------------------------|-------------------------------------------|
 | anyone to speak               | the next tick          | control looks at placement and silence    |
 | an instance to join           | `patience.start_s`     | it is started again, a few times          |
-| a joined instance to speak    | `control.silence_s`    | control has it started again              |
+| an instance to speak          | `control.silence_s`    | it is started again, after a pause        |
 | the trainer's step            | `patience.step_s`      | it is started again and catches up        |
 | a source's choice of prompts  | `order.time_limit_s`   | it is started again, a few times          |
 | a reward                      | `scoring.time_limit_s` | a failure that is counted                 |
