@@ -159,3 +159,13 @@ def test_completions_that_a_crash_kept_from_the_file_are_made_up_for(
     lines = [json.loads(line)["step"] for line in path.read_text().splitlines()]
     assert lines == [1, 2, 3, 4, 5], "each once, also one that was taken as the run went on"
     assert [group.step for group in read_completions(path)] == lines
+
+
+def test_no_other_file_is_blamed_for_a_recipe_that_the_journal_no_longer_knows(begun: Path) -> None:
+    journal = begun / "journal.sqlite"
+    content = bytearray(journal.read_bytes())
+    value = content.index(key := b"entropy_bonus") + len(key) + 1
+    content[value + 3] ^= 0x10
+    journal.write_bytes(content)
+    with pytest.raises(DoraError, match=r"journal\.sqlite is damaged"):
+        change_run(begun, {})

@@ -67,6 +67,8 @@ def change_run(
         setup = read_setup(layout.setup)
         with Journal.open(layout.journal) as journal:
             begun = journal.recipe
+            if not all(change.is_allowed for change in differences(begun, setup.recipe)):
+                journal.check()  # Before another file is blamed for what the journal no longer says.
         _check(begun, setup.recipe, root, source=layout.setup)
         edited = directory.recipe
         _check(begun, edited, root, source=layout.recipe)
