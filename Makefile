@@ -3,6 +3,8 @@ BIN := .venv/bin
 FAST := not slow and not gpu and not vllm and not ray
 
 FAULT_MINUTES ?= 10
+# A file's tests stay together: they share models and runs that are made once.
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
 
 .PHONY: setup demo test test-all test-faults lint docs dist clean
 
@@ -18,7 +20,7 @@ demo: setup
 	@echo "the command is $(BIN)/dora; for more: $(BIN)/dora --help"
 
 test: setup
-	$(BIN)/pytest -x -q -m "$(FAST)"
+	$(BIN)/pytest -x -q $(PARALLEL) -m "$(FAST)"
 
 # Tests marked gpu, vllm or ray skip themselves where what they need is missing.
 test-all: setup

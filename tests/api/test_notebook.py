@@ -62,6 +62,7 @@ def notebook(tmp_path):
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_notebook_trains_shows_is_interrupted_and_resumes(notebook):
     assert notebook.run(SETUP)["error"] is None

@@ -99,6 +99,7 @@ def test_functions_of_a_module_beside_the_script_are_found_by_every_worker(tmp_p
     assert run_python(["there/script.py"], tmp_path).split() == ["complete"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_python_c_trains_a_loaded_model_with_a_loss_and_a_reward_that_cannot_be_sent(tmp_path):
     code = SMALL + textwrap.dedent("""

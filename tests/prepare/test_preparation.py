@@ -96,6 +96,7 @@ def test_rows_are_tokenized_once_for_the_plan_the_warm_start_and_the_run(
     again.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_long_warm_start_is_told_of_and_outlasts_the_limit_of_its_steps(
     prepare: Prepare, make_setup: MakeSetup
