@@ -14,6 +14,7 @@ from dora_rl.engines.native.cuda.kernels.expert_products import expert_linear
 from dora_rl.engines.native.cuda.kernels.expert_rows import expert_down, expert_gate_up
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
 from dora_rl.engines.native.cuda.kernels.gumbel_draw import Distributions, Pieces, draw
+from dora_rl.engines.native.cuda.kernels.library import library_linear
 from dora_rl.engines.native.cuda.kernels.linear import linear
 from dora_rl.engines.native.cuda.kernels.norm import add_norm
 from dora_rl.engines.native.cuda.kernels.prefill import prefill_attention, stretch_tokens
@@ -95,6 +96,18 @@ def test_parts_of_products_add_up_in_the_norm(device: str, num_parts: int) -> No
     parts = torch.full((num_parts, 19, 40), torch.nan, device=device)
     tiled_linear(inputs, weight, parts, bias_O=bias)
     expected, out = residual + inputs @ weight.T + bias, torch.empty_like(residual)
+    add_norm(residual, parts, norm, EPS, out)
+    torch.testing.assert_close(residual, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(out, normed(expected, norm), rtol=1e-4, atol=1e-4)
+
+
+def test_parts_of_the_library_add_up_in_the_norm(device: str) -> None:
+    inputs, weight = torch.randn(70, 72, device=device), torch.randn(40, 72, device=device)
+    norm, residual = torch.randn(40, device=device), torch.randn(70, 40, device=device)
+    parts = torch.full((3, 70, 40), torch.nan, device=device)
+    library_linear(inputs, weight, parts)
+    torch.testing.assert_close(parts[1], inputs[:, 24:48] @ weight[:, 24:48].T, rtol=1e-4, atol=1e-4)
+    expected, out = residual + inputs @ weight.T, torch.empty_like(residual)
     add_norm(residual, parts, norm, EPS, out)
     torch.testing.assert_close(residual, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(out, normed(expected, norm), rtol=1e-4, atol=1e-4)

@@ -256,7 +256,7 @@ def lane_bytes(model: ModelConfig, config: EngineConfig, room: Room) -> int:
     """Bytes of everything a lane allocates."""
     size = serving_dtype(config).itemsize
     num_tokens = max(room.num_rows, room.num_prefilled)
-    trunk = num_tokens * Trunk.token_width(model) * size + Trunk.part_bytes(model, num_tokens)
+    trunk = num_tokens * Trunk.token_width(model) * size + Trunk.part_bytes(model, num_tokens, size)
     head = room.num_rows * Head.row_bytes(model, serving_dtype(config))
     num_rows, num_splits = split_room(room, config)
     parts = num_rows * num_splits * model.num_heads * (model.head_dim + 2) * 4

@@ -1,4 +1,4 @@
-"""How products are cut into pieces of work, and what a tuning run found best for the experts of a shape.
+"""How products are cut into pieces of work, and what a tuning run found best for a shape.
 
 Choices lie in the user's cache, a file for each kind of device and version of this package, written by
 `tile_search`. Where there is none, what measured best on an H200.
@@ -38,14 +38,20 @@ class ExpertTiles(Record, frozen=True):
 
 
 class TileChoices(Record, frozen=True):
-    """The tiles that tuning runs found best, by shape."""
+    """What tuning runs found best, by shape: the tiles of experts, and the parts of inputs that are split."""
 
     experts: dict[str, ExpertTiles] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
 
 
 def experts_key(num_pairs: int, num_experts: int, inner: int, hidden: int) -> str:
     """The key of a tuned shape: experts, sizes, and (token, rank) pairs rounded down to a power of two."""
     return f"{num_experts} experts {inner}x{hidden}, {1 << num_pairs.bit_length() - 1} pairs"
+
+
+def split_key(num_rows: int, num_outputs: int, num_inputs: int) -> str:
+    """The key of a tuned product: its matrix, and rows rounded up to a multiple of 64."""
+    return f"{num_outputs}x{num_inputs}, {-(-num_rows // 64) * 64} rows"
 
 
 def choices_file() -> Path:

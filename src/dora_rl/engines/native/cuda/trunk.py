@@ -2,8 +2,8 @@
 
 Four ways to the same numbers, chosen by how many tokens there are and what was promised: `few` fuses norms,
 gates and residuals into products that read each matrix once; `some` splits what would not occupy the device;
-`many` leaves products to the library; `fixed` has one tile size for everything, so that no row's bits depend
-on another row.
+`many` leaves products to the library, split where that is quicker; `fixed` has one tile size for everything,
+so that no row's bits depend on another row.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dora_rl.engines.native.cuda.kernels import linear, tiled
+from dora_rl.engines.native.cuda.kernels import library, linear, tiled
 from dora_rl.engines.native.cuda.kernels.activation import gated
 from dora_rl.engines.native.cuda.kernels.embed import embed
 from dora_rl.engines.native.cuda.kernels.fixed import fixed_linear
@@ -71,8 +71,9 @@ class Trunk:
 
         self._residual, self._normed, self._change = (empty(model.hidden_size) for _ in range(3))
         self._qkv, self._mixed = empty(model.q_size + 2 * model.kv_size), empty(model.q_size)
-        parts_size = (tiled.num_parts(model.hidden_size), min(num_tokens, tiled.MAX_ROWS), model.hidden_size)
-        self._parts = torch.zeros(parts_size, device=device)
+        # One buffer: no pass has both kinds of parts, of its own kernels and of the library.
+        parts_bytes = self.part_bytes(model, num_tokens, dtype.itemsize)
+        self._parts = torch.zeros(parts_bytes, dtype=torch.uint8, device=device)
         self._gate_up, self._gated = empty(2 * model.intermediate_size), empty(model.intermediate_size)
         experts = model.experts
         self._mixture = None if experts is None else Mixture(model, experts, num_tokens, dtype, device)
@@ -83,9 +84,11 @@ class Trunk:
         return 3 * model.hidden_size + 2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size
 
     @staticmethod
-    def part_bytes(model: ModelConfig, num_tokens: int) -> int:
+    def part_bytes(model: ModelConfig, num_tokens: int, itemsize: int) -> int:
         """Bytes of the parts of products that are split."""
-        return tiled.num_parts(model.hidden_size) * min(num_tokens, tiled.MAX_ROWS) * model.hidden_size * 4
+        own = tiled.num_parts(model.hidden_size) * min(num_tokens, tiled.MAX_ROWS) * 4
+        of_library = library.MAX_PARTS * min(num_tokens, library.MAX_SPLIT_ROWS) * itemsize
+        return max(own, of_library) * model.hidden_size
 
     def run(self, decoder: Decoder, tokens: Tokens, drawn_S: Tensor, attend: Attend, way: Way) -> None:
         """Compute the hidden state of each token after the final norm."""
@@ -128,9 +131,7 @@ class Trunk:
         residual, normed, qkv, mixed, inner = (
             each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._gated)
         )
-        # As many rows as there are, not a stretch of more: parts lie end to end.
-        num_parts = tiled.num_parts(residual.shape[1])
-        parts = self._parts.view(-1)[: num_parts * residual.numel()].view(num_parts, num, -1)
+        parts = self._parts_of(tiled.num_parts(residual.shape[1]), num, torch.float32)
         attention, mlp = block.attention, block.mlp
         self._add_norm(residual, change, block.attention_norm, normed)
         tiled.tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)
@@ -146,14 +147,15 @@ class Trunk:
     def _many(
         self, layer: int, block: Block, num: int, attend: Attend, change: LayerChange | None, *, way: Way
     ) -> LayerChange:
-        residual, normed, qkv, mixed, out = (
-            each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed, self._change)
+        residual, normed, qkv, mixed = (
+            each[:num] for each in (self._residual, self._normed, self._qkv, self._mixed)
         )
-        product = fixed_linear if way == "fixed" else library_linear
+        product = fixed_linear if way == "fixed" else library.library_linear
         attention, mlp = block.attention, block.mlp
         self._add_norm(residual, change, block.attention_norm, normed)
         product(normed, attention.qkv.weight, qkv, attention.qkv.bias)
         attend(layer, qkv, mixed)
+        out = self._room_for(mixed, attention.out, way)
         product(mixed, attention.out.weight, out, attention.out.bias)
         self._add_norm(residual, LayerChange(values=out), block.mlp_norm, normed)
         if isinstance(mlp, ExpertMlp):
@@ -161,20 +163,25 @@ class Trunk:
         gate_up, inner = self._gate_up[:num], self._gated[:num]
         product(normed, mlp.gate_up.weight, gate_up, None)
         gated(gate_up, inner)
+        out = self._room_for(inner, mlp.down, way)
         product(inner, mlp.down.weight, out, None)
         return LayerChange(values=out)
+
+    def _room_for(self, inputs_TI: Tensor, layer: nn.Linear, way: Way) -> Tensor:
+        """Room for a product that is added to the residual: in parts where that measured best."""
+        num = len(inputs_TI)
+        may_split = way != "fixed" and layer.bias is None
+        num_parts = library.parts_for(num, *layer.weight.shape) if may_split else 1
+        if num_parts == 1:
+            return self._change[:num]
+        return self._parts_of(num_parts, num, self._change.dtype)
+
+    def _parts_of(self, num_parts: int, num: int, dtype: torch.dtype) -> Tensor:
+        """Room for so many parts of so many rows, which lie end to end."""
+        width = self._change.shape[1]
+        return self._parts.view(dtype)[: num_parts * num * width].view(num_parts, num, width)
 
     @property
     def _experts(self) -> Mixture:
         assert self._mixture is not None, "a decoder with experts has a configuration with experts"
         return self._mixture
-
-
-def library_linear(
-    inputs_TI: Tensor, weight_OI: Tensor, out_TO: Tensor, bias_O: Tensor | None = None
-) -> None:
-    """`inputs @ weight.T + bias` by the library."""
-    if bias_O is None:
-        torch.mm(inputs_TI, weight_OI.T, out=out_TO)
-    else:
-        torch.addmm(bias_O, inputs_TI, weight_OI.T, out=out_TO)
