@@ -65,7 +65,12 @@ def make_engine(directories: list[Path], backend: Backend) -> MakeEngine:
     """An engine with all versions resident; limits and settings as given."""
 
     def make(
-        *, is_batch_invariant: bool = False, steps_ahead: int = 0, dtype: str = "float32", **limits: int
+        *,
+        is_batch_invariant: bool = False,
+        steps_ahead: int = 0,
+        dtype: str = "float32",
+        guessed_tokens: int = 0,
+        **limits: int,
     ) -> NativeEngine:
         sizes = {
             "num_blocks": 200,
@@ -78,6 +83,7 @@ def make_engine(directories: list[Path], backend: Backend) -> MakeEngine:
             limits=Limits(**sizes | limits),
             is_batch_invariant=is_batch_invariant,
             steps_ahead=steps_ahead,
+            guessed_tokens=guessed_tokens,
             dtype=dtype,  # type: ignore[arg-type]
         )
         engine = NativeEngine(

@@ -13,7 +13,7 @@ from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.tiled_experts import TiledExperts
-from dora_rl.engines.requests import Event, Request, Sampling, Stopping, StreamKey
+from dora_rl.engines.requests import Event, Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.config import Experts
 from dora_rl.model.experts import ExpertMlp
 from dora_rl.model.tiny import seeded_decoder, tiny_config
@@ -30,6 +30,11 @@ def request(number: int) -> Request:
         sampling=Sampling(temperature=0.9, top_k=40) if number % 2 else Sampling(),
         stopping=Stopping(max_new_tokens=12),
     )
+
+
+def drawn_tokens(event: Event) -> tuple[int, ...]:
+    assert isinstance(event, Finished), event
+    return event.tokens
 
 
 def outcomes(engine: NativeEngine, numbers: list[int]) -> dict[int, Event]:
@@ -78,6 +83,25 @@ def test_bits_do_not_depend_on_batch_chunks_or_preemption(
         step_tokens=step_tokens,
     )
     assert outcomes(engine, numbers) == {number: alone[number] for number in numbers}
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_bits_do_not_depend_on_guesses(
+    steps_ahead: int, make_engine: MakeEngine, alone: dict[int, Event], dtype: str
+) -> None:
+    engine = make_engine(is_batch_invariant=True, dtype=dtype, steps_ahead=steps_ahead, guessed_tokens=5)
+    numbers = [0, 1, 4, 7]  # With and without a cut, of two versions.
+    expected = {number: alone[number] for number in numbers}
+    assert outcomes(engine, numbers) == expected
+    for number in numbers:
+        # Texts that begin alike and go on otherwise: wrong guesses.
+        begun, key = drawn_tokens(alone[number])[:6], StreamKey(seed=9, row=number)
+        engine.submit(replace(request(number), id=100 + number, continued=begun, key=key))
+    engine.run()
+    assert outcomes(engine, numbers) == expected
+    num_guessed, num_right = engine.guesses
+    assert num_right > 10
+    assert num_guessed > num_right, "wrong guesses are among them"
 
 
 def test_bits_do_not_depend_on_a_move(make_engine: MakeEngine, alone: dict[int, Event], dtype: str) -> None:

@@ -71,5 +71,7 @@ class EngineConfig(Record, frozen=True):
     """Whether tokens and logprobs depend, bit for bit, on nothing but the request and its version."""
     steps_ahead: Count = 0
     """Steps of each version launched before the answer of an earlier one is taken in."""
+    guessed_tokens: Count = 0
+    """Most tokens guessed ahead for a request, from texts of the same prompt, while few decode."""
     device_bytes: Positive = 8 * 2**30
     host_bytes: Positive = 8 * 2**30

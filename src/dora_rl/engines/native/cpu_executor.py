@@ -103,7 +103,7 @@ class CpuExecutor:
             parts = split_rows(plans[0].rows, self._num_workers)
             sampled = _joined(self._workers.map(lambda rows: self._run(versions, [rows]), parts))
 
-        ends = accumulate(sum(row.is_sampled for row in plan.rows) for plan in plans)
+        ends = accumulate(sum(row.num_draws for row in plan.rows) for plan in plans)
         return [
             Done(
                 sampled=Sampled(
@@ -135,7 +135,7 @@ class CpuExecutor:
         if not lasts:
             return _NOTHING
         if isinstance(served, Joint):
-            served.turn.set(versions, [sum(row.is_sampled for row in run) for run in runs])
+            served.turn.set(versions, [sum(row.num_draws for row in run) for run in runs])
         num_drawn, tile_rows = len(lasts), draw_rows(self._vocab_size)
         hidden_RH = hidden_TH[torch.tensor(lasts)]
         slots_R, positions_R = torch.tensor(slots), torch.tensor(positions)

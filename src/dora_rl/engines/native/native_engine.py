@@ -53,7 +53,7 @@ class NativeEngine:
             version_bytes=backend.version_bytes(model, config),
         )
         self._device = backend.make_device(model, config)
-        self._scheduler = Scheduler(config.limits, stops)
+        self._scheduler = Scheduler(config.limits, stops, config.guessed_tokens)
         self._versions = ServedVersions(
             model, config, self.ledger, device=self._device, backend=backend, scheduler=self._scheduler
         )
@@ -116,9 +116,12 @@ class NativeEngine:
 
     def _take_in(self) -> None:
         plan, launched = self._under_way.popleft()
+        _, right_before = self.guesses
         self._events += self._scheduler.commit(plan, launched.result())
         if any(row.is_sampled for row in plan.rows):
-            self._clock.count(plan.version, time.monotonic())
+            _, right = self.guesses
+            num_tokens = 1.0 + (right - right_before) / len(plan.rows)
+            self._clock.count(plan.version, time.monotonic(), num_tokens)
 
     def _settle(self) -> None:
         """Take in all answers and carry out all moves, so that memory is as the scheduler thinks."""
@@ -182,6 +185,12 @@ class NativeEngine:
         """The requests, KV and versions that the engine carries now, and how fast it decodes."""
         clock = self._clock
         return self._scheduler.load(tuple(self._versions), clock=clock.rounds, round_s=clock.round_s)
+
+    @property
+    def guesses(self) -> tuple[int, int]:
+        """How many tokens were guessed so far, and how many of them came true."""
+        made = self._scheduler.speculation
+        return (0, 0) if made is None else (made.num_guessed, made.num_right)
 
     def check_integrity(self) -> None:
         """Assert what must hold of requests, blocks and slots at every moment."""

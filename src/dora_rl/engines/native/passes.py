@@ -116,14 +116,14 @@ def tiled_passes(rows: Sequence[PlannedRow], last_drawn: Tensor, tables: BlockTa
 
 
 def sampled_rows(rows: Sequence[PlannedRow]) -> tuple[list[int], list[int], list[int]]:
-    """For each sampled row: its last token in the step, its slot, and the position it draws for."""
+    """For each draw: the token in the step that it follows, its slot, and the position it is for."""
     lasts, slots, positions, end = [], [], [], 0
     for row in rows:
         end += row.num_tokens
-        if row.is_sampled:
-            lasts.append(end - 1)
+        for back in range(row.num_draws, 0, -1):
+            lasts.append(end - back)
             slots.append(row.slot)
-            positions.append(row.start + row.num_tokens)
+            positions.append(row.start + row.num_tokens - back + 1)
     return lasts, slots, positions
 
 
@@ -132,8 +132,8 @@ def _positions(row: PlannedRow) -> range:
 
 
 def _tokens(rows: Sequence[PlannedRow], last_drawn: Tensor) -> Tensor:
-    """Token ids of the rows: known ones from the plan, others as drawn last in their slot."""
-    tokens_T = torch.tensor([token for row in rows for token in row.tokens or (0,)])
+    """Token ids of the rows: known ones and guesses from the plan, others as drawn last in their slot."""
+    tokens_T = torch.tensor([token for row in rows for token in (*(row.tokens or (0,)), *row.guesses)])
     awaited = [(index, row) for index, row in zip(_firsts(rows), rows, strict=True) if not row.tokens]
     if awaited:
         slots = torch.tensor([row.slot for _, row in awaited])

@@ -20,6 +20,7 @@ from dora_rl.engines.native.cuda.plan_buffers import Room
 from dora_rl.engines.native.cuda.plan_order import PlanOrder
 from dora_rl.engines.native.cuda.slots import SLOT_BYTES, SlotSampling, cut_bytes
 from dora_rl.engines.native.engine_memory import serving_dtype
+from dora_rl.engines.native.scheduling.speculation import MAX_PASS_TOKENS
 from dora_rl.engines.native.scheduling.step_plan import (
     CopyBlock,
     DiscardBlocks,
@@ -226,8 +227,9 @@ def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> S
 def _rooms(config: EngineConfig) -> list[Room]:
     """Sizes of the main lane, and of side lanes where several versions may be resident."""
     limits = config.limits
-    main = Room(num_rows=limits.max_running, num_prefilled=limits.step_tokens)
-    side = Room(num_rows=min(SIDE_ROWS, limits.max_running), num_prefilled=0)
+    num_rows = max(limits.max_running, MAX_PASS_TOKENS) if config.guessed_tokens else limits.max_running
+    main = Room(num_rows=num_rows, num_prefilled=limits.step_tokens)
+    side = Room(num_rows=min(SIDE_ROWS, num_rows), num_prefilled=0)
     # One for each: two small versions on one lane would wait for each other.
     num_sides = min(MAX_SIDE_LANES, config.max_versions) if config.max_versions > 1 else 0
     return [main, *[side] * num_sides]

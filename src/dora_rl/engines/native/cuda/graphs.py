@@ -26,6 +26,8 @@ class Shape:
     sizes: tuple[int, ...]
     """Sizes of the launch; a smaller one may be filled up to these."""
     split: Split | None = None
+    has_guesses: bool = False
+    """Whether several tokens of a sequence are decoded: their keys are stored before any of them attends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,8 @@ class Lane:
 
     def fits(self, rows: Sequence[PlannedRow]) -> bool:
         """Whether the lane's buffers have room for these rows."""
-        return len(rows) <= self.room.num_rows and (
+        num_decoded = sum(1 + len(row.guesses) for row in rows)
+        return num_decoded <= self.room.num_rows and (
             bool(self.room.num_prefilled) or all(len(row.tokens) <= 1 for row in rows)
         )
 
@@ -137,7 +138,7 @@ class Lane:
         """Launch a step; return its answers on their way to the host, and how many they are."""
         counts, draws = self._staging.put(rows)
         if num := counts.num_decoded:
-            shape_of = partial(self._decode_shape, counts.max_context)
+            shape_of = partial(self._decode_shape, counts.max_context, counts.has_guesses)
             filling = Filling(shape=partial(shape_of, _coarse(num)), times=DECODES_FILLED)
             self._graphs.run(place, shape_of(num), partial(self._decode, decoder), filling)
         if prefilled := counts.prefilled:
@@ -151,11 +152,11 @@ class Lane:
         self._draw_cut(draws)
         return to_host(self._head.answers_3R), counts.num_answers
 
-    def _decode_shape(self, max_context: int, num: int) -> Shape:
+    def _decode_shape(self, max_context: int, has_guesses: bool, num: int) -> Shape:
         # A tile of rows takes as long whether it is full or not, and few shapes need few graphs.
         num = min(_coarse(num) if num <= TILE_ROWS else num, self.room.num_rows)
         split = self._shared.split_for(num, max_context)
-        return Shape(kind="decode", room=self.room, sizes=(num,), split=split)
+        return Shape(kind="decode", room=self.room, sizes=(num,), split=split, has_guesses=has_guesses)
 
     def _prefill_shape(self, num: int, num_stretches: int) -> Shape:
         num, most = min(num, self.room.num_prefilled), len(self._staging.stretches_N2)
@@ -168,13 +169,14 @@ class Lane:
         assert split is not None, "what is decoded has a split"
         shared, tokens = self._shared, self._tokens(self._staging.decode, num, first_hidden=0)
         way: Way = "fixed" if shared.is_fixed else way_for(num, decoder.config)
+        is_fused = not (shared.is_fixed or shape.has_guesses)
 
         def attend(layer: int, qkv_TD: Tensor, mixed_TD: Tensor) -> None:
             paging, turning = self._paging(layer, tokens), self._turning(decoder, layer)
-            if shared.is_fixed:
+            if not is_fused:
                 rotate_and_store(qkv_TD, shared.heads, turning, paging)
             what = (qkv_TD, mixed_TD, shared.heads, turning, paging, self._parts, split)
-            decode_attention(*what, is_fused=not shared.is_fixed)
+            decode_attention(*what, is_fused=is_fused)
 
         self._trunk.run(decoder, tokens, shared.slots.distributions.drawn_S, attend, way)
 

@@ -30,13 +30,16 @@ class Counts:
     num_sampled: int
     num_answers: int
     max_context: int
+    has_guesses: bool
+    """Whether several tokens of a sequence are decoded, of which each attends to those before it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Rows:
     """Rows of a plan, sorted by kind."""
 
-    decoded: list[PlannedRow]
+    decoded: list[tuple[int, int, int]]
+    """Token, slot and position of each decoded token; guesses follow the token behind which they come."""
     prefilled: list[PlannedRow]
     sampled: list[tuple[int, int, int]]
     """Hidden row, slot and position of each draw."""
@@ -99,7 +102,8 @@ class PlanBuffers:
             prefilled=prefilled,
             num_sampled=num_sampled,
             num_answers=len(sorted_rows.sampled),
-            max_context=max((row.start + 1 for row in sorted_rows.decoded), default=0),
+            max_context=max((position + 1 for _, _, position in sorted_rows.decoded), default=0),
+            has_guesses=any(row.guesses for row in rows),
         )
         return counts, sorted_rows.sampled
 
@@ -109,7 +113,11 @@ class PlanBuffers:
         for row in rows:
             if len(row.tokens) <= 1:
                 hidden_row = len(found.decoded)
-                found.decoded.append(row)
+                found.decoded.append((row.tokens[0] if row.tokens else FROM_SLOT, row.slot, row.start))
+                for place, guess in enumerate(row.guesses, start=1):
+                    found.decoded.append((guess, row.slot, row.start + place))
+                    found.sampled.append((hidden_row + place - 1, row.slot, row.start + place))
+                hidden_row += len(row.guesses)
             else:
                 num_prefilled += len(row.tokens)
                 hidden_row = self._room.num_rows + num_prefilled - 1
@@ -123,9 +131,8 @@ class PlanBuffers:
         view: Integers = words.numpy()
         view[1] = view[4] = self._filler_slot
         num = len(rows.decoded)
-        view[0, :num] = [row.tokens[0] if row.tokens else FROM_SLOT for row in rows.decoded]
-        view[1, :num] = [row.slot for row in rows.decoded]
-        view[2, :num] = [row.start for row in rows.decoded]
+        if num:
+            view[:3, :num] = np.array(rows.decoded, dtype=np.int32).T
         if rows.sampled:
             view[3:, : len(rows.sampled)] = np.array(rows.sampled, dtype=np.int32).T
         self._decode_words.copy_(words, non_blocking=True)

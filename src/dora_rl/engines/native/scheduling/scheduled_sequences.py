@@ -8,9 +8,12 @@ starves.
 from bisect import insort
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.speculation import MAX_PASS_TOKENS, MAX_ROWS, Speculation
 from dora_rl.engines.native.scheduling.step_plan import PlannedRow
 from dora_rl.engines.native.scheduling.turns import Priority
 
@@ -20,9 +23,13 @@ _PRIORITY = attrgetter("priority")
 class ScheduledSequences:
     """Waiting, running and held sequences over the device's memory."""
 
-    def __init__(self, limits: Limits, residency: Residency) -> None:
+    def __init__(self, limits: Limits, residency: Residency, speculation: Speculation | None = None) -> None:
         self._limits = limits
         self._residency = residency
+        self._speculation = speculation
+        self.verifying: set[int] = set()
+        """Versions whose next step waits for what becomes of guesses: how many tokens there are depends on
+        it."""
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._by_version: dict[int, list[Sequence]] = {}
@@ -114,11 +121,14 @@ class ScheduledSequences:
     def most_urgent(self) -> dict[int, Priority]:
         """The priority of the first sequence that a step can advance, for each version that has one."""
         firsts = ((version, _first_runnable(sequences)) for version, sequences in self._by_version.items())
-        return {version: first.priority for version, first in firsts if first}
+        return {
+            version: first.priority for version, first in firsts if first and version not in self.verifying
+        }
 
     def rows(self, version: int) -> list[PlannedRow]:
         """Rows of the next step of a version: decode first, then prefill in chunks, within its limit."""
         sequences, rows, block_size = list(self._by_version[version]), [], self._limits.block_size
+        guesses = self._guesses(sequences)
         # The host's hot loop: nothing but what each decoding sequence needs.
         for sequence in sequences:
             num_tokens, start = sequence.num_tokens, sequence.num_computed
@@ -133,6 +143,8 @@ class ScheduledSequences:
                 PlannedRow(serial=sequence.serial, slot=slot, start=start, tokens=known, is_sampled=True)
             )
             sequence.num_computed, sequence.num_tokens = num_tokens, num_tokens + 1
+        if guesses:
+            return self._with_guesses(version, sequences, rows, guesses)
 
         room = self._limits.step_tokens - len(rows)
         for sequence in [each for each in sequences if each.num_tokens - each.num_computed > 1]:
@@ -156,6 +168,41 @@ class ScheduledSequences:
             sequence.num_computed = end
             sequence.num_tokens += is_sampled
         return rows
+
+    def _guesses(self, sequences: list[Sequence]) -> dict[int, tuple[int, ...]]:
+        """Guesses for the sequences of a version, by serial; none unless they are few and all decode."""
+        if self._speculation is None or len(sequences) > MAX_ROWS:
+            return {}
+        decoding = [each for each in sequences if each.is_runnable]
+        if not decoding or any(each.num_uncomputed != 1 for each in decoding):
+            return {}
+        room = min(MAX_PASS_TOKENS, self._limits.step_tokens) - len(decoding)
+        found = self._speculation.guesses(decoding, room) or []
+        return {sequence.serial: each for sequence, each in zip(decoding, found, strict=bool(found)) if each}
+
+    def _with_guesses(
+        self,
+        version: int,
+        sequences: list[Sequence],
+        rows: list[PlannedRow],
+        guesses: dict[int, tuple[int, ...]],
+    ) -> list[PlannedRow]:
+        """The rows of a step with as many of the guesses as there is room for."""
+        by_serial = {sequence.serial: sequence for sequence in sequences}
+        for place, row in enumerate(rows):
+            fitting = self._fitting(by_serial[row.serial], row.start + 1, guesses.get(row.serial, ()))
+            if fitting:
+                rows[place] = replace(row, guesses=fitting)
+                self.verifying.add(version)
+        return rows
+
+    def _fitting(self, sequence: Sequence, num_tokens: int, guesses: tuple[int, ...]) -> tuple[int, ...]:
+        """The guesses behind so many tokens that fit, with blocks that nobody else will need soon."""
+        guesses = guesses[: max(0, sequence.max_tokens - num_tokens - 1)]
+        size, blocks = self._limits.block_size, sequence.blocks
+        while num_tokens + len(guesses) > len(blocks) * size and self._residency.num_free > len(self.running):
+            self._residency.grow(sequence)
+        return guesses[: len(blocks) * size - num_tokens]
 
     def _can_grow(self, sequence: Sequence) -> bool:
         """Give a sequence a block for its next token; the last in order makes room."""

@@ -5,11 +5,15 @@ plan is made from counts, not from tokens, so the next one can be made before th
 Answers come back in the order of plans; those to a turn that is over are dropped.
 """
 
+from collections.abc import Iterator
+from itertools import islice, takewhile
+
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.residency import Residency
 from dora_rl.engines.native.scheduling.scheduled_sequences import ScheduledSequences
 from dora_rl.engines.native.scheduling.sequence import Sequence
+from dora_rl.engines.native.scheduling.speculation import Speculation
 from dora_rl.engines.native.scheduling.step_plan import Plan, Sampled
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.scheduling.turns import Priority, VersionTurns
@@ -20,10 +24,11 @@ from dora_rl.engines.requests import Finished, Reason, Request
 class Scheduler:
     """Takes requests from submission to their end: plans steps and takes in their answers."""
 
-    def __init__(self, limits: Limits, stops: Stops) -> None:
+    def __init__(self, limits: Limits, stops: Stops, guessed_tokens: int = 0) -> None:
         self.limits = limits
         self.residency = Residency(limits)
-        self._batch = ScheduledSequences(limits, self.residency)
+        self.speculation = Speculation(guessed_tokens) if guessed_tokens else None
+        self._batch = ScheduledSequences(limits, self.residency, self.speculation)
         self._stops = stops
         self._turns = VersionTurns()
         self._sequences: dict[int, Sequence] = {}
@@ -54,6 +59,8 @@ class Scheduler:
         self._stops.equip(sequence)
         self._sequences[sequence.request.id] = sequence
         self._by_serial[sequence.serial] = sequence
+        if self.speculation is not None:
+            self.speculation.begin(sequence)
         if sequence.is_held:
             self._batch.hold(sequence)
         else:
@@ -86,6 +93,8 @@ class Scheduler:
         """Forget a sequence and free what it has."""
         self._batch.leave(sequence)
         self.residency.release(sequence)
+        if self.speculation is not None:
+            self.speculation.end(sequence)
         del self._sequences[sequence.request.id], self._by_serial[sequence.serial]
 
     def new_serial(self) -> int:
@@ -162,8 +171,11 @@ class Scheduler:
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[Finished]:
         """Take in what a step drew; returns the turns that ended."""
-        serials = [row.serial for row in plan.rows if row.is_sampled]
-        drawn = zip(serials, sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
+        if plan.has_guesses:
+            drawn = self._verified(plan, sampled)
+        else:
+            serials = [row.serial for row in plan.rows if row.is_sampled]
+            drawn = zip(serials, sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
         ended, find = [], self._by_serial.get
         for serial, token, logprob, cut_logprob in drawn:
             sequence = find(serial)
@@ -179,6 +191,23 @@ class Scheduler:
             if (may_end or sequence.stop_strings) and (reason := self._stops.reason(sequence)):
                 ended.append(self._end_turn(sequence, reason, is_held=sequence.request.holds_turn))
         return ended
+
+    def _verified(self, plan: Plan, sampled: Sampled) -> Iterator[tuple[int, int, float, float]]:
+        """The draws of a plan with guesses that count: up to the first that was guessed wrong."""
+        assert self.speculation is not None, "nobody guesses here"
+        assert plan.version is not None, "what has rows has a version"
+        self._batch.verifying.discard(plan.version)
+        draws = zip(sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
+        for row in plan.rows:
+            own = list(islice(draws, row.num_draws))
+            pairs = zip(row.guesses, own, strict=False)
+            num_right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], pairs))
+            sequence = self._by_serial.get(row.serial)
+            if sequence is not None and row.guesses:
+                sequence.accept(num_right)
+                self.speculation.learn(sequence, len(row.guesses), num_right)
+            for token, logprob, cut_logprob in own[: num_right + 1]:
+                yield row.serial, token, logprob, cut_logprob
 
     def _end_turn(self, sequence: Sequence, reason: Reason, *, is_held: bool) -> Finished:
         """End a turn as it is now; the sequence is held until the next one, or forgotten."""

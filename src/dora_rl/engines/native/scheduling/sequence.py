@@ -79,6 +79,12 @@ class Sequence:
         """Number of prompt tokens that members of a group need compute only once."""
         return len(self.request.prompt) - 1
 
+    def accept(self, num_right: int) -> None:
+        """Count guesses that were drawn as tokens, and their KV, unless it left the device since."""
+        self.num_tokens += num_right
+        if self.slot is not None:
+            self.num_computed += num_right
+
     def resume(self, tokens: tuple[int, ...], max_tokens: int) -> None:
         """Begin the next turn behind the environment's tokens."""
         self.tokens += tokens

@@ -65,7 +65,10 @@ class Entrant(Record, frozen=True):
 
 
 class PlannedRow(Record, frozen=True):
-    """Consecutive tokens of one sequence to compute, and whether to draw the token after them."""
+    """Consecutive tokens of one sequence to compute, and whether to draw the token after them.
+
+    Guesses are computed behind them, with a draw after each: of use where every guess before it was drawn.
+    """
 
     serial: int
     """The turn of the sequence that the row belongs to; an answer to a turn that is over is dropped."""
@@ -75,11 +78,17 @@ class PlannedRow(Record, frozen=True):
     tokens: tuple[int, ...]
     """Token ids to compute; empty for the one token drawn last in this slot."""
     is_sampled: bool
+    guesses: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         """How many tokens this row computes."""
-        return len(self.tokens) or 1
+        return (len(self.tokens) or 1) + len(self.guesses)
+
+    @property
+    def num_draws(self) -> int:
+        """How many tokens are drawn, behind the last ones of the row."""
+        return 1 + len(self.guesses) if self.is_sampled else 0
 
     @property
     def is_decoding(self) -> bool:
@@ -105,6 +114,11 @@ class Plan(Record, frozen=True):
         """How many tokens the forward pass computes."""
         return sum(row.num_tokens for row in self.rows)
 
+    @property
+    def has_guesses(self) -> bool:
+        """Whether a row has guesses."""
+        return any(row.guesses for row in self.rows)
+
 
 @dataclass(slots=True)
 class Draft:
@@ -117,7 +131,7 @@ class Draft:
 
 
 class Sampled(Record, frozen=True):
-    """Tokens and logprobs that were drawn, for each sampled row of a plan in order."""
+    """Tokens and logprobs that were drawn, those of each sampled row of a plan in order."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
