@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 def engine(
     device: Annotated[BenchDevice, typer.Option(help="Where the engine runs.")] = BenchDevice.CPU,
     sections: Annotated[
-        str, typer.Option(help="Of table, invariant, versions, weights, migrate, host, cpu: with commas.")
+        str,
+        typer.Option(
+            help="Of table, invariant, versions, weights, migrate, host, guesses, cpu: with commas."
+        ),
     ] = "",
     rows: Annotated[str, typer.Option(help="Requests x new tokens, with commas: 64x256,256xtail.")] = "",
     shape: Annotated[

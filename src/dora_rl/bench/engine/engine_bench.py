@@ -66,6 +66,7 @@ class EngineBench:
         num_versions: int = 1,
         num_host_blocks: int = 0,
         is_batch_invariant: bool = False,
+        guessed_tokens: int = 0,
     ) -> NativeEngine:
         """An engine that holds the largest of the workloads at once, as far as memory allows."""
         gc.collect()
@@ -77,6 +78,7 @@ class EngineBench:
             max_versions=num_versions,
             is_batch_invariant=is_batch_invariant,
             steps_ahead=self.steps_ahead,
+            guessed_tokens=guessed_tokens,
             device_bytes=_free_bytes(self.device),
             host_bytes=_free_bytes("cpu"),
         )
