@@ -25,6 +25,7 @@ class _Text:
     tokens: Tokens[int]
     first: int
     """The position before the first that is noted."""
+    is_over: bool = False
     before: list[Place | None] = field(default_factory=list)
     """For each noted position, the place where the run that ends there was before."""
 
@@ -48,6 +49,8 @@ class TextIndex:
     def __init__(self) -> None:
         self._texts: list[_Text] = []
         self._last: dict[tuple[int, ...], Place] = {}
+        self._unnoted: list[int] = []
+        """Texts that grow, or were not noted to their end."""
         self.num_growing = 0
         self.num_kept = 0
         """Number of tokens of texts that ended."""
@@ -56,25 +59,29 @@ class TextIndex:
         """Take in a text that grows in this list; return its number."""
         # The prompt is noted once, with the first text behind it.
         self._texts.append(_Text(tokens, first=max(_RUN - 1, num_prompt if self._texts else 0)))
+        self._unnoted.append(len(self._texts) - 1)
         self.num_growing += 1
         return len(self._texts) - 1
 
     def end(self, number: int) -> None:
         """Keep a text that does not grow any more."""
         text = self._texts[number]
-        text.tokens = array("i", text.tokens)
+        text.tokens, text.is_over = array("i", text.tokens), True
         self.num_growing -= 1
         self.num_kept += len(text.tokens)
 
     def note(self, most: int) -> None:
         """Take tokens that came since the last call into the index, at most so many."""
-        for number, text in enumerate(self._texts):
+        for number in list(self._unnoted):
+            text = self._texts[number]
             end = min(len(text.tokens), text.num_noted + most)
             for position in range(text.num_noted + 1, end + 1):
                 run = tuple(text.tokens[position - _RUN : position])
                 text.before.append(self._last.get(run))
                 self._last[run] = number, position
                 most -= 1
+            if text.is_over and end == len(text.tokens):
+                self._unnoted.remove(number)
 
     def match(self, number: int, most: int) -> Match | None:
         """What followed the longest match of a text's end, at most so many tokens; None without a match."""
