@@ -85,3 +85,17 @@ def test_whatever_the_sizes_a_round_loses_nothing(make_engine: MakeEngine, data:
     assert {number: each.tokens for number, each in found.items()} == {
         number: each.tokens for number, each in expected.items()
     }
+
+
+@pytest.mark.parametrize("limits", [{}, {"num_blocks": 14}, {"num_blocks": 14, "num_host_blocks": 20}])
+def test_guesses_change_no_token(make_engine: MakeEngine, limits: dict[str, int]) -> None:
+    requests = asked(12)
+    plain, engine = outcomes(make_engine(), requests), make_engine(guessed_tokens=6, **limits)
+    for _ in range(2):
+        guessed = outcomes(engine, requests)
+        assert guessed.keys() == plain.keys()
+        for number, mine in guessed.items():
+            assert mine.tokens == plain[number].tokens
+            assert mine.logprobs == pytest.approx(plain[number].logprobs, abs=1e-4)
+    num_guessed, num_right = engine.guesses
+    assert num_right > 20

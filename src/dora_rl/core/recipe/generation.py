@@ -72,5 +72,8 @@ class EngineSettings(Section, frozen=True):
     """Steps launched before the result of an earlier one is read; left out, one on GPUs, none on CPUs."""
     batch_invariant: bool = False
     """Make tokens and logprobs bitwise independent of everything but the request and its version."""
+    guessed_tokens: Count = 0
+    """Most tokens guessed ahead for a request while at most 16 of its version decode, from other texts of its
+    prompt; only what is then drawn is kept, so tokens do not change, but come sooner where texts repeat."""
     report_every_s: PositiveFloat = 1.0
     """Seconds between an instance's reports of its load and of the tokens drawn since."""

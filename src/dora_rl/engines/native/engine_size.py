@@ -97,6 +97,7 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
         max_versions=max_versions(recipe),
         is_batch_invariant=recipe.engine.batch_invariant,
         steps_ahead=_steps_ahead(recipe, device),
+        guessed_tokens=recipe.engine.guessed_tokens,
     )
 
 

@@ -20,8 +20,8 @@ MAX_PASS_TOKENS = 64
 _LEAST_CHANCE = 0.3
 """Least chance of a guess to be reached and right."""
 _LEAST_GAIN = 0.6
-"""Least number of right guesses expected a row. A pass with guesses takes as long as 1.2 (8B on an H200) to 1.5
-(1.7B) without: it has more tokens, their keys are stored before any attends, nothing is launched ahead."""
+"""Least number of right guesses expected a row. On a GPU a pass with guesses takes 1.2 to 1.5 times as long:
+it has more tokens, stores their keys before any of them attends, and has nothing launched behind it."""
 _PROBE_EVERY = 64
 """How many passes with unpromising matches there are to one that tries them all the same."""
 _FADING = 0.97
