@@ -49,6 +49,9 @@ def test_every_section_measures(measured: dict[str, Figures]) -> None:
     assert [row[0] for row in measured["table"].rows] == ["2x4", "3xtail"]
     assert all(row[1] > 0 for row in measured["table"].rows)  # type: ignore[operator]
     assert [row[0] for row in measured["versions"].rows] == [1, 2, 3, 4]
+    texts = [(row[1], row[5], row[6]) for row in measured["guesses"].rows]
+    assert [text for text, _, _ in texts] == ["new", "new", "replayed", "replayed"]
+    assert all(made == right > 0 for _, made, right in texts[2:]), "replayed text is guessed right"  # type: ignore[operator]
 
 
 def test_a_real_model_is_measured_beside_transformers(tmp_path: Path) -> None:

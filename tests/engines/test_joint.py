@@ -97,5 +97,4 @@ def test_guesses_change_no_token(make_engine: MakeEngine, limits: dict[str, int]
         for number, mine in guessed.items():
             assert mine.tokens == plain[number].tokens
             assert mine.logprobs == pytest.approx(plain[number].logprobs, abs=1e-4)
-    num_guessed, num_right = engine.guesses
-    assert num_right > 20
+    assert engine.guesses[1] > 20

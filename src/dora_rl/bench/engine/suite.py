@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dora_rl.bench.engine.cpu import cpu
 from dora_rl.bench.engine.engine_bench import EngineBench
 from dora_rl.bench.engine.features import invariant, versions, weights
-from dora_rl.bench.engine.guessing import guesses
+from dora_rl.bench.engine.guesses import guesses
 from dora_rl.bench.engine.migration import migrate
 from dora_rl.bench.engine.scheduler_time import host
 from dora_rl.bench.engine.throughput import table

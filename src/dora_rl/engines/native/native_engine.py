@@ -102,8 +102,7 @@ class NativeEngine:
         if plan is not None:
             self._under_way.append((plan, self._device.launch(plan)))
         most_ahead = self._config.steps_ahead * max(1, self._scheduler.num_versions)
-        is_behind = plan is None or len(self._under_way) > most_ahead
-        if self._under_way and is_behind:
+        if self._under_way and (plan is None or len(self._under_way) > most_ahead):
             self._take_in()
             return True
         return plan is not None
@@ -116,12 +115,11 @@ class NativeEngine:
 
     def _take_in(self) -> None:
         plan, launched = self._under_way.popleft()
-        _, right_before = self.guesses
+        _, before = self.guesses
         self._events += self._scheduler.commit(plan, launched.result())
         if any(row.is_sampled for row in plan.rows):
-            _, right = self.guesses
-            num_tokens = 1.0 + (right - right_before) / len(plan.rows)
-            self._clock.count(plan.version, time.monotonic(), num_tokens)
+            gained = (self.guesses[1] - before) / len(plan.rows)
+            self._clock.count(plan.version, time.monotonic(), 1.0 + gained)
 
     def _settle(self) -> None:
         """Take in all answers and carry out all moves, so that memory is as the scheduler thinks."""
@@ -189,8 +187,7 @@ class NativeEngine:
     @property
     def guesses(self) -> tuple[int, int]:
         """How many tokens were guessed so far, and how many of them came true."""
-        made = self._scheduler.speculation
-        return (0, 0) if made is None else (made.num_guessed, made.num_right)
+        return self._scheduler.guesses
 
     def check_integrity(self) -> None:
         """Assert what must hold of requests, blocks and slots at every moment."""

@@ -129,9 +129,11 @@ class Lane:
 
     def fits(self, rows: Sequence[PlannedRow]) -> bool:
         """Whether the lane's buffers have room for these rows."""
-        num_decoded = sum(1 + len(row.guesses) for row in rows)
-        return num_decoded <= self.room.num_rows and (
-            bool(self.room.num_prefilled) or all(len(row.tokens) <= 1 for row in rows)
+        # In short first: most plans have too many rows.
+        return (
+            len(rows) <= self.room.num_rows
+            and sum(1 + len(row.guesses) for row in rows) <= self.room.num_rows
+            and (bool(self.room.num_prefilled) or all(len(row.tokens) <= 1 for row in rows))
         )
 
     def run(self, place: int, decoder: Decoder, rows: Sequence[PlannedRow]) -> tuple[Copied | None, int]:

@@ -43,6 +43,7 @@ class _Rows:
     prefilled: list[PlannedRow]
     sampled: list[tuple[int, int, int]]
     """Hidden row, slot and position of each draw."""
+    has_guesses: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ class PlanBuffers:
             num_sampled=num_sampled,
             num_answers=len(sorted_rows.sampled),
             max_context=max((position + 1 for _, _, position in sorted_rows.decoded), default=0),
-            has_guesses=any(row.guesses for row in rows),
+            has_guesses=sorted_rows.has_guesses,
         )
         return counts, sorted_rows.sampled
 
@@ -118,6 +119,7 @@ class PlanBuffers:
                     found.decoded.append((guess, row.slot, row.start + place))
                     found.sampled.append((hidden_row + place - 1, row.slot, row.start + place))
                 hidden_row += len(row.guesses)
+                found.has_guesses |= bool(row.guesses)
             else:
                 num_prefilled += len(row.tokens)
                 hidden_row = self._room.num_rows + num_prefilled - 1

@@ -177,8 +177,10 @@ class ScheduledSequences:
         if not decoding or any(each.num_uncomputed != 1 for each in decoding):
             return {}
         room = min(MAX_PASS_TOKENS, self._limits.step_tokens) - len(decoding)
-        found = self._speculation.guesses(decoding, room) or []
-        return {sequence.serial: each for sequence, each in zip(decoding, found, strict=bool(found)) if each}
+        found = self._speculation.guesses(decoding, room)
+        if found is None:
+            return {}
+        return {sequence.serial: each for sequence, each in zip(decoding, found, strict=True) if each}
 
     def _with_guesses(
         self,

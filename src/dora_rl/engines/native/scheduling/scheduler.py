@@ -110,6 +110,12 @@ class Scheduler:
     # --- what there is --------------------------------------------------------------------------
 
     @property
+    def guesses(self) -> tuple[int, int]:
+        """How many tokens were guessed so far, and how many of them came true."""
+        made = self.speculation
+        return (0, 0) if made is None else (made.num_guessed, made.num_right)
+
+    @property
     def num_versions(self) -> int:
         """How many versions take turns."""
         return self._batch.num_versions
@@ -171,7 +177,7 @@ class Scheduler:
 
     def commit(self, plan: Plan, sampled: Sampled) -> list[Finished]:
         """Take in what a step drew; returns the turns that ended."""
-        if plan.has_guesses:
+        if self.speculation is not None and plan.has_guesses:
             drawn = self._verified(plan, sampled)
         else:
             serials = [row.serial for row in plan.rows if row.is_sampled]
