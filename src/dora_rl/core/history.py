@@ -116,7 +116,7 @@ class History:
 
     def _convert(self, number: int, value: Any, kind: Any) -> Any:
         try:
-            return msgspec.convert(value, kind)
+            return msgspec.convert(value, kind, str_keys=True)
         except msgspec.ValidationError as error:
             raise self._damage(number, str(error)) from error
 

@@ -7,6 +7,7 @@ instance's decode clock: a request that decodes without interruption gains one t
 
 from msgspec import field
 
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.record import Record
 
@@ -181,11 +182,17 @@ class Trained(Input, frozen=True):
     """The step in flight is computed: devices lent for it are free, but its version is not durable yet."""
 
 
-class Published(Input, frozen=True):
+class Published(Input, frozen=True, omit_defaults=True):
     """Version `version` is durable and can be loaded: the step that trained it is over."""
 
     version: int
     train_s: float
+    ahead_s: float = 0.0
+    """Seconds of training on groups that were handed over before the batch was taken; for those who watch."""
+    publish_s: float = 0.0
+    """Seconds from the end of training until the version was durable; for those who watch."""
+    instances: dict[int, InstanceSeconds] = field(default_factory=dict)
+    """What each instance last said of its own seconds, by its number; for those who watch."""
 
 
 class StepLost(Input, frozen=True):

@@ -12,6 +12,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.record import Record
+from dora_rl.costs.request_places import RequestPlace, RequestPlaces
 
 
 class TimelineSpan(Record, frozen=True):
@@ -58,11 +59,8 @@ class Tracker:
         self._now = 0.0
         self._specs: dict[int, InstanceSpec] = {}
         self._loads: dict[int, list[LoadPoint]] = {}
-        self._on: dict[int, set[int]] = {}
         self._running: dict[tuple[int, int], int] = {}
-        self._place: dict[int, tuple[int, int]] = {}
-        self._version: dict[int, int] = {}
-        self._travelling: set[int] = set()
+        self._places = RequestPlaces(self._count)
         self._lent, self._down, self._steps, self._waits = Spans(), Spans(), Spans(), Spans()
         self._published: list[float] = []
         self._handlers: dict[type[Record], Callable[[Any], None]] = {
@@ -71,14 +69,6 @@ class Tracker:
             do.Restart: self._lost,
             told.Lent: lambda e: self._lent.open(e.instance, self._now),
             told.Returned: lambda e: self._lent.close(e.instance, self._now),
-            do.Start: lambda d: self._put(d.trajectory, d.instance, d.version),
-            do.Resume: lambda d: self._put(d.trajectory, d.instance, self._version[d.trajectory]),
-            told.Ended: self._removed,
-            told.TurnEnded: self._removed,
-            do.Abort: self._removed,
-            do.Move: self._left,
-            told.Moved: self._arrived,
-            do.Interrupt: self._interrupted,
             do.Wait: self._waiting,
             do.Take: self._took,
             told.Published: self._publish,
@@ -91,6 +81,7 @@ class Tracker:
             handler = self._handlers.get(type(record))
             if handler is not None:
                 handler(record)
+            self._places.follow(record)
 
     @property
     def running(self) -> dict[int, dict[int, int]]:
@@ -120,52 +111,19 @@ class Tracker:
     def _joined(self, event: told.InstanceJoined) -> None:
         self._specs[event.instance] = event.spec
         self._loads.setdefault(event.instance, [])
-        self._on[event.instance] = set()
         self._down.close(event.instance, self._now)
 
     def _lost(self, event: told.InstanceLost | do.Restart) -> None:
-        for trajectory in list(self._on.get(event.instance, ())):
-            self._take_off(trajectory)
         self._lent.close(event.instance, self._now)
         self._down.open(event.instance, self._now)
 
-    def _interrupted(self, decision: do.Interrupt) -> None:
-        for trajectory in list(self._on[decision.instance]):
-            self._put(trajectory, decision.instance, decision.version)
-
-    # --- requests ---
-
-    def _removed(self, record: told.Ended | told.TurnEnded | do.Abort) -> None:
-        self._travelling.discard(record.trajectory)
-        self._take_off(record.trajectory)
-
-    def _left(self, move: do.Move) -> None:
-        if move.trajectory in self._place:
-            self._travelling.add(move.trajectory)
-            self._take_off(move.trajectory)
-
-    def _arrived(self, moved: told.Moved) -> None:
-        if moved.trajectory in self._travelling:
-            self._put(moved.trajectory, moved.target, self._version[moved.trajectory])
-
-    def _put(self, trajectory: int, instance: int, version: int) -> None:
-        self._take_off(trajectory)
-        self._travelling.discard(trajectory)
-        self._place[trajectory] = (instance, version)
-        self._version[trajectory] = version
-        self._on[instance].add(trajectory)
-        self._count(instance, version, +1)
-
-    def _take_off(self, trajectory: int) -> None:
-        if (place := self._place.pop(trajectory, None)) is not None:
-            self._on[place[0]].discard(trajectory)
-            self._count(*place, -1)
-
-    def _count(self, instance: int, version: int, change: int) -> None:
-        running = self._running.get((instance, version), 0) + change
-        self._running[instance, version] = running
+    def _count(self, place: RequestPlace, change: int) -> None:
+        key = (place.instance, place.version)
+        running = self._running[key] = self._running.get(key, 0) + change
         if self._keeps_history:
-            self._loads[instance].append(LoadPoint(at=self._now, version=version, running=running))
+            self._loads[place.instance].append(
+                LoadPoint(at=self._now, version=place.version, running=running)
+            )
 
     # --- trainer ---
 

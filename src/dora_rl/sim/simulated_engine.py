@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache
 from math import sqrt
+from typing import Literal, get_args
 
 from msgspec import Struct
 
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.costs.rollout import RolloutCost
 
@@ -20,6 +22,10 @@ _PRESSURE = 0.97
 """Share of the KV in use at which an instance reports pressure."""
 _RESUME = 0.94
 """Share of the KV in use up to which parked requests come back."""
+
+
+StallKind = Literal["prefill_s", "recompute_s", "kv_moves_s", "weight_loads_s"]
+"""A reason why nothing decodes, by the field of InstanceSeconds that counts it."""
 
 
 class SimulatedRequest(Struct, gc=False):
@@ -76,6 +82,7 @@ class SimulatedEngine:
         "_pressure_kv",
         "_queue",
         "_slowness",
+        "_stalled_s",
         "_stalled_until",
         "born",
         "busy_s",
@@ -121,6 +128,7 @@ class SimulatedEngine:
         self.last_told = now
         self._slowness = 1.0
         self._stalled_until = now
+        self._stalled_s: dict[StallKind, float] = dict.fromkeys(get_args(StallKind), 0.0)
         self._ends: list[tuple[float, int]] = []
         """(-clock, -trajectory) of every end to come, the next one last."""
         self._queue: deque[int] = deque()
@@ -177,6 +185,11 @@ class SimulatedEngine:
         return (max(floor, passes + self.kv * self._cost.kv_read_s) + overhead) * self._slowness
 
     @property
+    def seconds(self) -> InstanceSeconds:
+        """The seconds since the instance joined for which something else held decoding up."""
+        return InstanceSeconds(**self._stalled_s)
+
+    @property
     def is_pressed(self) -> bool:
         return self.kv >= self._pressure_kv - 1e-3
 
@@ -196,7 +209,9 @@ class SimulatedEngine:
         first = self._hold_prompt(request)
         self.kv += request.tokens
         if prefill:
-            self.stall(self._cost.prefill_s(request.tokens + (request.prompt_tokens if first else 0)))
+            # Tokens that exist already were computed elsewhere, or here before.
+            kind = "recompute_s" if request.tokens else "prefill_s"
+            self.stall(self._cost.prefill_s(request.tokens + (request.prompt_tokens if first else 0)), kind)
         if request.tokens < request.until:
             self._queue.append(request.trajectory)
             self.refill_batch()
@@ -207,7 +222,7 @@ class SimulatedEngine:
         request.tokens += appended_tokens
         request.until = until
         self.kv += appended_tokens
-        self.stall(self._cost.prefill_s(appended_tokens))
+        self.stall(self._cost.prefill_s(appended_tokens), "prefill_s")
         self._queue.append(trajectory)
         self.refill_batch()
 
@@ -231,7 +246,7 @@ class SimulatedEngine:
             self._leave_batch(request)
             self.kv -= request.tokens
             self._free_prompt(request)
-            self.stall(self.cost.host_s(request.tokens + request.prompt_tokens))
+            self.stall(self.cost.host_s(request.tokens + request.prompt_tokens), "kv_moves_s")
             self._parked.append(trajectory)
             self._parked_tokens += request.tokens + request.prompt_tokens
 
@@ -253,7 +268,7 @@ class SimulatedEngine:
             self._parked_tokens -= request.tokens + request.prompt_tokens
             self._hold_prompt(request)
             self.kv += request.tokens
-            self.stall(self.cost.host_s(request.tokens + request.prompt_tokens))
+            self.stall(self.cost.host_s(request.tokens + request.prompt_tokens), "kv_moves_s")
             self._join_batch(request)
         while self._queue and self.num_running < self.spec.slots:
             request = self.requests.get(self._queue[0])  # type: ignore[assignment]
@@ -270,8 +285,9 @@ class SimulatedEngine:
 
     # --- weights and devices --------------------------------------------------------------------
 
-    def stall(self, seconds: float) -> None:
+    def stall(self, seconds: float, kind: StallKind) -> None:
         """Let nothing decode for so many seconds."""
+        self._stalled_s[kind] += seconds
         begin = self.now if self.now > self._stalled_until else self._stalled_until
         self._stalled_until = begin + seconds
 
@@ -289,7 +305,7 @@ class SimulatedEngine:
         for request in self.requests.values():
             request.version = version
             total += request.tokens_at(self.clock)
-        self.stall(self._cost.prefill_s(total + sum(self._prompts().values())))
+        self.stall(self._cost.prefill_s(total + sum(self._prompts().values())), "recompute_s")
 
     # --- inside ---------------------------------------------------------------------------------
 

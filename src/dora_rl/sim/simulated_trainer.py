@@ -13,7 +13,12 @@ class SimulatedTrainer:
         self.lent_gpus = 0
         self.busy_s = 0.0
         self.is_training = False
+        self.ahead_s = 0.0
+        """Seconds of the step in flight that were trained before its batch was taken."""
+        self.publish_s = 0.0
+        """Seconds that publishing the step in flight takes."""
         self._streamed_until = 0.0
+        self._streamed_s = 0.0
         self._streamed: set[int] = set()
 
     def hand(self, group: int, tokens: int, now: float) -> None:
@@ -22,6 +27,7 @@ class SimulatedTrainer:
         begin = max(now, self._streamed_until)
         seconds = self._cost.compute_s(tokens, self.gpus)
         self._streamed_until = begin + seconds
+        self._streamed_s += seconds
         self.busy_s += seconds
 
     def begin(self, tokens_of: dict[int, int], now: float) -> tuple[float, float]:
@@ -30,10 +36,12 @@ class SimulatedTrainer:
         switch = self._switch_s if self.lent_gpus else 0.0
         seconds = self._cost.compute_s(rest, self.gpus) + self._cost.fixed_s
         trained = max(now + switch, self._streamed_until) + seconds
-        self._streamed, self._streamed_until = set(), 0.0
+        self.ahead_s = self._streamed_s - max(0.0, self._streamed_until - now)
+        self.publish_s = self._cost.publish_s(self.gpus)
+        self._streamed, self._streamed_until, self._streamed_s = set(), 0.0, 0.0
         self.busy_s += seconds
         self.is_training = True
-        return trained, trained + self._cost.publish_s(self.gpus)
+        return trained, trained + self.publish_s
 
     def end(self) -> None:
         self.is_training = False

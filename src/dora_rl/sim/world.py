@@ -391,7 +391,7 @@ class World:
         engine = self.engines[d.instance]
         engine.advance(self.now)
         load_s = engine.cost.load_s(1) + (self.recipe.simulation.costs.switch_s if engine.is_paused else 0.0)
-        engine.stall(load_s)
+        engine.stall(load_s, "weight_loads_s")
         self.after(load_s, self._end_interrupt, (engine, d.version))
         self._dirty.add(engine.id)
 
@@ -493,7 +493,16 @@ class World:
         self.tokens_trained.append(tokens)
         for group in take.groups:
             self._futures.forget(self._futures.members(group))
-        self.tell(told.Published(at=self.now, version=take.batch + 1, train_s=self.now - began))
+        self.tell(
+            told.Published(
+                at=self.now,
+                version=take.batch + 1,
+                train_s=self.now - began,
+                ahead_s=self.trainer.ahead_s,
+                publish_s=self.trainer.publish_s,
+                instances={key: engine.seconds for key, engine in self.engines.items()},
+            )
+        )
 
     def lose_step(self) -> None:
         """Let the trainer die in mid-step and come back without the step."""
