@@ -69,6 +69,12 @@ class EngineLoad(Record, frozen=True):
     """Decode rounds so far: a request that decodes without interruption gains one token a round."""
     round_s: float | None = None
     """Seconds of a decode round, as a running average; None before the first."""
+    prefill_s: float = 0.0
+    """Seconds since the engine began that went to computing prompts and environments' tokens."""
+    recompute_s: float = 0.0
+    """Seconds that went to computing KV once more that had been lost or left behind."""
+    kv_moves_s: float = 0.0
+    """Seconds that went to copying KV to host memory and back."""
 
 
 # --- generating ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
@@ -116,6 +117,11 @@ class InstancePool:
 
     def has_joined(self, number: int) -> bool:
         return number in self.processes and self.processes[number].phase is InstancePhase.JOINED
+
+    def seconds(self) -> dict[int, InstanceSeconds]:
+        """What each instance that has joined last said of its own seconds, by its number."""
+        said = {number: self.processes[number].report for number in self.processes if self.has_joined(number)}
+        return {number: report.seconds for number, report in said.items() if report is not None}
 
     # --- deaths ---------------------------------------------------------------------------------
 

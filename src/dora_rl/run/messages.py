@@ -7,6 +7,7 @@ told or say is from `launch`.
 
 from msgspec import field
 
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.engines.requests import DrawnTokens, Request
 from dora_rl.launch.messages import Alive as Alive
@@ -164,6 +165,8 @@ class Report(Message, frozen=True):
     is_pressed: bool = False
     """Whether the KV cache is nearly full."""
     drawn: tuple[DrawnTokens, ...] = ()
+    seconds: InstanceSeconds = InstanceSeconds()
+    """The seconds since the instance's engine was opened in which something else held decoding up."""
 
 
 class RequestEnded(Message, frozen=True):
@@ -244,6 +247,8 @@ class StepPublished(Message, frozen=True):
     train_s: float
     publish_s: float
     """Seconds from the end of training until the version was durable."""
+    ahead_s: float = 0.0
+    """Seconds of `train_s` that went to groups handed over before the step was sent."""
     metrics: dict[str, float | None] = field(default_factory=dict)
 
 

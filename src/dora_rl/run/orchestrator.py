@@ -174,7 +174,7 @@ class Orchestrator:
                 received = self._run.feed.read(self._run.plane, at)
                 received += self._instance_inbox.read(at)
                 received += self.rewards.read(at)
-                received += self.trainer.read(at)
+                received += self.trainer.read(at, self._instances.seconds)
                 received.inputs += self.deaths.faults(at)
                 received.inputs += self._tick(at)
                 self._carry_out(received)

@@ -8,11 +8,12 @@ control goes on as if the step took longer.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Hand, Take
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.named import Objects
 from dora_rl.launch.protocol import Handle, Launch, Place, WorkerSpec
 from dora_rl.run import messages as say
@@ -194,8 +195,11 @@ class TrainerProcess:
 
     # --- listening ------------------------------------------------------------------------------
 
-    def read(self, at: float) -> Received:
-        """What the trainer said since the last turn, as inputs and effects; has it replaced if it is gone."""
+    def read(self, at: float, seconds: Callable[[], dict[int, InstanceSeconds]] = dict) -> Received:
+        """What the trainer said since the last turn, as inputs and effects; has it replaced if it is gone.
+
+        `seconds` gives what the instances said of theirs, which is told together with the end of a step.
+        """
         received = Received()
         for message in self.handle.receive():
             self._heard_at = time.monotonic()
@@ -221,7 +225,16 @@ class TrainerProcess:
                     received.payloads.append(self._metrics.published(message, at))
                     self._deaths.forgive()
                     recipe, version = self._setup.recipe, message.batch + 1
-                    received.inputs.append(told.Published(at=at, version=version, train_s=message.train_s))
+                    received.inputs.append(
+                        told.Published(
+                            at=at,
+                            version=version,
+                            train_s=message.train_s,
+                            ahead_s=message.ahead_s,
+                            publish_s=message.publish_s,
+                            instances=seconds(),
+                        )
+                    )
                     received.inputs += self._evaluations.due(version, at)
                     is_due = version == recipe.steps or version % recipe.checkpoints.every == 0
                     received.effects.append(RecordStep(is_checkpoint_due=is_due))

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dora_rl.core.errors import DoraError
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.decode_clock import DecodeClock
@@ -21,6 +23,7 @@ from dora_rl.engines.native.engine_memory import check_support, checked_ledger
 from dora_rl.engines.native.intake import Intake
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
 from dora_rl.engines.native.scheduling.step_plan import Launched, Plan
+from dora_rl.engines.native.scheduling.step_times import StepTimes
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.served_versions import NativeLoad, ServedVersions, Weights
 from dora_rl.engines.native.transfer import Exported, header_of, read_exported, sequence_of, write_exported
@@ -61,6 +64,7 @@ class NativeEngine:
         self._under_way: deque[tuple[Plan, Launched]] = deque()
         self._events: list[Event] = []
         self._clock = DecodeClock()
+        self._times = StepTimes(config.limits.block_size)
         self._source, self._source_device = source, device
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="versions")
 
@@ -84,6 +88,7 @@ class NativeEngine:
 
         A device that joins versions is given one step of each, in runs that need not await each other.
         """
+        began = time.monotonic()
         if self._device.joins_versions:
             runs: list[list[Plan]] = []
             while planned := self._scheduler.plan():
@@ -94,8 +99,8 @@ class NativeEngine:
                     break
             for plans in runs:
                 self._under_way.extend(zip(plans, self._device.launch_together(plans), strict=True))
-            while self._under_way:
-                self._take_in()
+            taken = [self._take_in() for _ in range(len(self._under_way))]
+            self._times.count(taken, time.monotonic() - began)
             return bool(runs)
 
         plan = self._scheduler.plan()
@@ -103,7 +108,7 @@ class NativeEngine:
             self._under_way.append((plan, self._device.launch(plan)))
         most_ahead = self._config.steps_ahead * max(1, self._scheduler.num_versions)
         if self._under_way and (plan is None or len(self._under_way) > most_ahead):
-            self._take_in()
+            self._times.count([self._take_in()], time.monotonic() - began)
             return True
         return plan is not None
 
@@ -113,13 +118,14 @@ class NativeEngine:
             pass
         return self.finished()
 
-    def _take_in(self) -> None:
+    def _take_in(self) -> Plan:
         plan, launched = self._under_way.popleft()
         _, before = self.guesses
         self._events += self._scheduler.commit(plan, launched.result())
         if any(row.is_sampled for row in plan.rows):
             gained = (self.guesses[1] - before) / len(plan.rows)
             self._clock.count(plan.version, time.monotonic(), 1.0 + gained)
+        return plan
 
     def _settle(self) -> None:
         """Take in all answers and carry out all moves, so that memory is as the scheduler thinks."""
@@ -182,7 +188,8 @@ class NativeEngine:
     def load(self) -> EngineLoad:
         """The requests, KV and versions that the engine carries now, and how fast it decodes."""
         clock = self._clock
-        return self._scheduler.load(tuple(self._versions), clock=clock.rounds, round_s=clock.round_s)
+        load = self._scheduler.load(tuple(self._versions), clock=clock.rounds, round_s=clock.round_s)
+        return replace(load, **self._times.stalls)
 
     @property
     def guesses(self) -> tuple[int, int]:

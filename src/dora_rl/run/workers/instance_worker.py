@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.engines.errors import EngineError
 from dora_rl.engines.kinds import load_kind
 from dora_rl.engines.protocol import Engine, EngineOpening, VersionLoad
@@ -39,12 +40,15 @@ class InstanceWorker:
         self._began_loading_at = 0.0
         self._is_paused = False
         self._reported_at = 0.0
+        self._kv_moves_s = self._weight_loads_s = self._other_s = 0.0
+        """Seconds for which these held requests up."""
 
     def run(self) -> None:
         """Obey commands and run engine steps until told to stop."""
         engine, is_idle = self._engine, False
         while True:
             command = self._channel.receive(_IDLE_S if is_idle else 0.0)
+            began, apart_s = time.monotonic(), self._kv_moves_s + self._weight_loads_s
             while command is not None:
                 if isinstance(command, say.Stop):
                     return
@@ -79,7 +83,9 @@ class InstanceWorker:
                         raise AssertionError(f"{command} is no command to an instance")
                 command = self._channel.receive(0.0)
 
+            step_began = time.monotonic()
             is_idle = self._is_paused or not engine.step()
+            step_s = time.monotonic() - step_began
             if is_idle:
                 engine.rest()
             if self._loading is not None and (is_idle or self._loading.is_read):
@@ -88,6 +94,9 @@ class InstanceWorker:
                 self._ended(event)
             if time.monotonic() - self._reported_at >= self._setup.recipe.engine.report_every_s:
                 self._report()
+            if not is_idle:
+                apart_s -= self._kv_moves_s + self._weight_loads_s
+                self._other_s += time.monotonic() - began - step_s + apart_s
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -125,6 +134,13 @@ class InstanceWorker:
                 step_s=load.round_s or 0.0,
                 is_pressed=load.kv_tokens >= _PRESSURE * load.kv_capacity,
                 drawn=tuple(each for each in untold if each.tokens),
+                seconds=InstanceSeconds(
+                    prefill_s=load.prefill_s,
+                    recompute_s=load.recompute_s,
+                    kv_moves_s=load.kv_moves_s + self._kv_moves_s,
+                    weight_loads_s=self._weight_loads_s,
+                    other_s=self._other_s,
+                ),
             )
         )
         self._reported_at = time.monotonic()
@@ -135,7 +151,7 @@ class InstanceWorker:
         id = command.request
         if id not in self._told:
             return  # It ended meanwhile, and that was told.
-        kv_bytes = 0
+        kv_bytes, began = 0, time.monotonic()
         if command.path is None:
             drawn = self._engine.drawn(id, self._told[id])
             assert drawn is not None, f"request {id} ended and was not told"
@@ -144,14 +160,20 @@ class InstanceWorker:
             left = self._engine.export_file(id, Path(command.path))
             drawn, kv_bytes = left.drawn.since(self._told[id]), left.kv_bytes
         del self._told[id]
+        # Seconds that hold nobody up are no loss: what is left, or was there before, waits for them.
+        if self._told:
+            self._kv_moves_s += time.monotonic() - began
         self._channel.send(say.RequestExported(drawn=drawn, kv_bytes=kv_bytes))
 
     def _import(self, command: say.ImportRequest) -> None:
+        began = time.monotonic()
         try:
             arrived = self._engine.import_file(command.request, Path(command.path))
         except EngineError as error:
             self._channel.send(say.RequestRefused(request=command.request, reason=str(error)))
             return
+        if self._told:
+            self._kv_moves_s += time.monotonic() - began
         self._told[command.request] = len(arrived.tokens)
         self._channel.send(say.RequestImported(request=command.request))
 
@@ -160,8 +182,11 @@ class InstanceWorker:
     def _finish_loading(self) -> None:
         loading, self._loading = self._loading, None
         assert loading is not None, "no version is on its way"
+        began = time.monotonic()
         with self._channel.kept_alive(self._setup.recipe.patience.load_s):
             self._engine.finish_version(loading)
+        if self._told:
+            self._weight_loads_s += time.monotonic() - began
         load_s = time.monotonic() - self._began_loading_at
         self._engine.rest()
         self._channel.send(say.VersionLoaded(version=loading.version, load_s=load_s))

@@ -47,7 +47,7 @@ class RankSteps:
         """The batch of the last step that was begun; None where that was abandoned."""
         self._added: set[int] = set()
         """Ids of the groups taken in for that step."""
-        self.busy_s = 0.0
+        self._busy_s = 0.0
         """Seconds that taking them in took."""
 
     def add(self, batch: int, groups: Sequence[TrainGroup]) -> None:
@@ -56,11 +56,15 @@ class RankSteps:
         assert batch == self.trainer.version, f"batch {batch} for a trainer of {self.trainer.version}"
         if batch != self._batch:
             self.trainer.begin_step(self._setup.recipe.batch.groups)
-            self._batch, self._added, self.busy_s = batch, set(), 0.0
+            self._batch, self._added, self._busy_s = batch, set(), 0.0
         missing = [group for group in groups if group.id not in self._added]
         self._added |= {group.id for group in missing}
         self.trainer.add(missing)
-        self.busy_s += time.monotonic() - began
+        self._busy_s += time.monotonic() - began
+
+    def busy_with(self, batch: int) -> float:
+        """Seconds that taking in groups of this batch took so far."""
+        return self._busy_s if batch == self._batch else 0.0
 
     def abandon(self) -> None:
         """Undo what was taken in since the last step, as if its first group had not come."""
@@ -115,6 +119,7 @@ class TrainerWorker:
     def _train(self, command: say.TrainStep) -> None:
         """Train a step and make its version durable; one that was published before is final, and compared."""
         steps, store, batch = self._steps, self._store, command.batch
+        ahead_s = steps.busy_with(batch)
         steps.add(batch, command.groups)
         if not command.is_replay:
             self._channel.send(say.StepTrained(batch=batch))
@@ -136,8 +141,9 @@ class TrainerWorker:
         self._channel.send(
             say.StepPublished(
                 batch=batch,
-                train_s=trained - began + steps.busy_s,
+                train_s=trained - began + steps.busy_with(batch),
                 publish_s=time.monotonic() - trained,
+                ahead_s=ahead_s,
                 metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
             )
         )

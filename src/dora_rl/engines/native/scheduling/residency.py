@@ -129,6 +129,7 @@ class Residency:
                 )
             )
         else:
+            sequence.num_lost = max(sequence.num_lost, sequence.num_computed)
             sequence.num_computed = 0
         self._give(sequence)
 

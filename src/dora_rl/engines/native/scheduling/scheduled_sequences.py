@@ -161,6 +161,7 @@ class ScheduledSequences:
                     start=start,
                     tokens=tuple(sequence.tokens[start:end]),
                     is_sampled=is_sampled,
+                    num_recomputed=max(0, min(end, sequence.num_lost) - start),
                 )
             )
             room -= end - start

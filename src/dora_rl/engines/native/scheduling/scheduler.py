@@ -51,6 +51,7 @@ class Scheduler:
             tokens=tokens,
             max_tokens=max_tokens,
             turn_start=len(tokens),
+            num_lost=len(tokens) if request.continued else 0,
         )
         self.add(sequence)
 
@@ -158,10 +159,8 @@ class Scheduler:
             version = self._turns.next_turn(most_urgent)
             if rows := self._batch.rows(version):
                 plan = self.residency.seal(version, tuple(rows))
-                # Prompts come last; a decoding row is beyond its own.
-                for row in reversed(rows):
-                    if row.is_decoding:
-                        break
+                # A decoding row is beyond its prompt.
+                for row in plan.prefilling:
                     self.residency.keep_prefix(self._by_serial[row.serial])
                 return plan
         return None

@@ -32,6 +32,8 @@ class Sequence:
     num_tokens: int = field(init=False)
     """Number of tokens, both known and being drawn."""
     num_computed: int = 0
+    num_lost: int = 0
+    """Number of first tokens whose KV existed once, here or elsewhere: computing it is computing it again."""
     blocks: list[int] = field(default_factory=list)
     slot: int | None = None
     """The sequence's slot on the device; None while it does not run."""

@@ -8,6 +8,7 @@ last, and a block given up by one plan may be written by the next.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 from dora_rl.core.record import Record
@@ -79,6 +80,8 @@ class PlannedRow(Record, frozen=True):
     """Token ids to compute; empty for the one token drawn last in this slot."""
     is_sampled: bool
     guesses: tuple[int, ...] = ()
+    num_recomputed: int = 0
+    """How many of the tokens were computed before, here or elsewhere."""
 
     @property
     def num_tokens(self) -> int:
@@ -118,6 +121,16 @@ class Plan(Record, frozen=True):
     def has_guesses(self) -> bool:
         """Whether a row has guesses."""
         return any(row.guesses for row in self.rows)
+
+    @property
+    def prefilling(self) -> list[PlannedRow]:
+        """The rows that do more than decode, last first: they come behind those that decode."""
+        return list(takewhile(lambda row: not row.is_decoding, reversed(self.rows)))
+
+    @property
+    def num_blocks_copied(self) -> int:
+        """How many blocks of KV go to host memory or come from there."""
+        return sum(len(move.blocks) for move in self.moves if isinstance(move, ParkBlocks | UnparkBlocks))
 
 
 @dataclass(slots=True)
