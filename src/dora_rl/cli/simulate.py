@@ -15,6 +15,7 @@ from dora_rl.core.errors import DoraError
 if TYPE_CHECKING:
     from dora_rl.core.history import Watcher
     from dora_rl.core.recipe import Recipe
+    from dora_rl.costs.seconds_spent import SecondsSpent
     from dora_rl.observe.timeline import Timeline
     from dora_rl.sim.simulated_run import Result
 
@@ -71,7 +72,7 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     log: Annotated[Path | None, typer.Option(help="Write the event log here.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write result, recipe, event log and a picture into this directory.")
+        Path | None, typer.Option(help="Write result, recipe, event log and pictures into this directory.")
     ] = None,
     list_presets: Annotated[
         bool, typer.Option("--list", callback=_list_presets, is_eager=True, help="Show the presets and exit.")
@@ -104,6 +105,7 @@ def _simulate_one(
     out: Path | None,
 ) -> None:
     """Simulate one set-up, write the files that were asked for, and print the result."""
+    from dora_rl.costs.seconds_meter import SecondsMeter
     from dora_rl.observe.simulation_summary import show
     from dora_rl.observe.terminal import stdout
     from dora_rl.observe.timeline import Tracker
@@ -114,14 +116,16 @@ def _simulate_one(
     _say_what_was_chosen(asked, recipe)
     _say_what_is_imagined(recipe)
     tracker = Tracker()
+    meter = SecondsMeter(batch_groups=recipe.batch.groups, group_size=recipe.batch.group_size)
     logs = [path for path in (log, out and out / "events.jsonl") if path]
-    result = _run(recipe, logs, [tracker.watch] if out else [])
+    result = _run(recipe, logs, [meter.watch, *([tracker.watch] if out else [])])
+    seconds = meter.result()
     if out:
-        _leave_behind(out, recipe, result, tracker.timeline())
+        _leave_behind(out, recipe, result, tracker.timeline(), seconds)
     if as_json:
-        typer.echo(_json(result))
+        typer.echo(_json(result, seconds))
     else:
-        show(stdout(), recipe, result)
+        show(stdout(), recipe, result, seconds)
 
 
 def _replay_log(path: Path) -> None:
@@ -190,23 +194,28 @@ def _run(recipe: "Recipe", logs: Sequence[Path], watchers: Sequence["Watcher"]) 
         )
 
 
-def _leave_behind(out: Path, recipe: "Recipe", result: "Result", timeline: "Timeline") -> None:
+def _leave_behind(
+    out: Path, recipe: "Recipe", result: "Result", timeline: "Timeline", seconds: "SecondsSpent"
+) -> None:
     from dora_rl.core.struct_loader import to_yaml
 
     # Matplotlib takes longer to load than most runs take.
     from dora_rl.observe.pictures.look import save
+    from dora_rl.observe.pictures.seconds_picture import draw_seconds
     from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
     from dora_rl.observe.terminal import say
 
     (out / "recipe.yaml").write_text(to_yaml(recipe), encoding="utf-8")
-    (out / "result.json").write_text(f"{_json(result)}\n", encoding="utf-8")
+    (out / "result.json").write_text(f"{_json(result, seconds)}\n", encoding="utf-8")
     title = f"{result.schedule}: {result.step_time_s:,.0f} s a step, {result.share_of_limit:.0%} of the limit"
     panel = Panel(
         title=f"{recipe.model} on {result.gpus} x {recipe.cluster.gpu}", gpus=result.gpus, timeline=timeline
     )
     save(draw_timelines([panel], timeline.end, title=title), out / "timeline.png")
-    say(f"wrote result.json, recipe.yaml, events.jsonl and timeline.png into {out}")
+    save(draw_seconds(seconds), out / "seconds.png")
+    say(f"wrote result.json, recipe.yaml, events.jsonl, timeline.png and seconds.png into {out}")
 
 
-def _json(result: "Result") -> str:
-    return msgspec.json.format(msgspec.json.encode(result)).decode()
+def _json(result: "Result", seconds: "SecondsSpent") -> str:
+    fields = {**msgspec.structs.asdict(result), "seconds": seconds}
+    return msgspec.json.format(msgspec.json.encode(fields)).decode()

@@ -115,6 +115,7 @@ class SecondsMeter:
         steps = [
             StepSeconds(
                 step=number,
+                is_published=number < len(self._steps),
                 wall_s=end - step.begin,
                 instances=in_order(step.instances),
                 behind=dict(sorted(step.behind.items())),

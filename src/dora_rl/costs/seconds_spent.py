@@ -54,7 +54,9 @@ class StepSeconds(Record, frozen=True, gc=True):
     """Seconds from one publish to the next."""
 
     step: int
-    """Number of the step, counted from 1; the last one may not be published."""
+    """Number of the step, counted from 1."""
+    is_published: bool
+    """Whether the step is over; False for what came after the last publish."""
     wall_s: float
     instances: Seconds
     """Seconds of all instances together: they add up to their number times `wall_s`."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from dora_rl.costs.seconds_spent import SecondsSpent, Spent
+from dora_rl.observe.seconds_words import longest_wait
 from dora_rl.sim.simulated_run import Result
 
 _NOTICEABLE = 0.005
@@ -36,10 +38,15 @@ class BusyShares(Protocol):
 
 
 def bottleneck(
-    result: BusyShares, *, is_on_cpus: bool = False, tried: Mapping[str, float] | None = None
+    result: BusyShares,
+    *,
+    seconds: SecondsSpent | None = None,
+    is_on_cpus: bool = False,
+    tried: Mapping[str, float] | None = None,
 ) -> str:
     """Which side holds a step up, and what would help, in a sentence.
 
+    `seconds` say whether the trainer waits for rewards, environments or prompts rather than for generation.
     `tried` are changes of the step time, as shares, that were found with more of something; where something
     was tried, the words follow the outcome.
     """
@@ -47,6 +54,8 @@ def bottleneck(
     trainer, instances = result.trainer_idle_fraction, result.instance_idle_fraction
     if trainer < _BUSY:
         return f"the trainer: it is busy {1 - trainer:.0%} of the time, so only faster training would help"
+    if seconds is not None and (outside := _outside(seconds)):
+        return outside
     if result.max_staleness == 0:
         return f"the tail: {trainer:.0%} of a step everybody waits for the longest trajectories of the batch"
     if result.elastic_gpus == result.gpus:
@@ -69,6 +78,22 @@ def bottleneck(
         f"waiting: the trainer idles {trainer:.0%} and the instances {instances:.0%} of the time; "
         f"starting new work earlier, or a greater active_groups, {_would_help(tried.get('active_groups'))}"
     )
+
+
+_OUTSIDE = {
+    Spent.REWARD: "rewards: the trainer waits {share} of the time for nothing else; faster reward functions, "
+    "or more scoring.processes, would help",
+    Spent.ENVIRONMENT: "environments: the trainer waits {share} of the time for nothing else; faster ones, "
+    "or a greater active_groups, would help",
+    Spent.PROMPTS: "prompts: the trainer waits {share} of the time for the source to offer some",
+}
+
+
+def _outside(seconds: SecondsSpent) -> str | None:
+    """The sentence about a wait that is longer than that for generation; None where that is longest."""
+    longest, waited_s = longest_wait(seconds)
+    share = waited_s / seconds.wall_s if seconds.wall_s else 0.0
+    return _OUTSIDE[longest].format(share=f"{share:.0%}") if longest in _OUTSIDE and share > _BUSY else None
 
 
 def _would_help(change: float | None) -> str:

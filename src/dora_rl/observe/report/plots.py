@@ -24,6 +24,7 @@ from dora_rl.observe.pictures.look import (
     figure,
     plain,
 )
+from dora_rl.observe.pictures.seconds_picture import draw_seconds
 from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
 from dora_rl.observe.report.run_facts import RunFacts
 
@@ -42,6 +43,8 @@ def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
     if run.steps:
         yield "Reward", _svg(_rewards(run))
         yield "Lengths, staleness and time", _svg(_workings(run))
+    if run.seconds.num_instances and run.seconds.wall_s > 0.0:
+        yield "Where the seconds went", _svg(draw_seconds(run.seconds))
     columns = _columns(run.metrics)
     if columns:
         yield "Inside the trainer", _svg(_trainer(columns))

@@ -4,6 +4,7 @@ from statistics import fmean
 
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.costs.seconds_spent import SecondsSpent
 from dora_rl.observe.live.completions import CompletedGroup
 from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts, WarningFacts
 from dora_rl.observe.live.metrics_tail import Metrics
@@ -25,6 +26,7 @@ class RunFacts(Record, frozen=True, gc=True):
     metrics: list[Metrics]
     completions: list[CompletedGroup]
     timeline: Timeline
+    seconds: SecondsSpent
     is_on_cpus: bool
     """Whether this is a live run whose instances have no GPU."""
     warnings: list[WarningFacts]

@@ -13,6 +13,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Published
 from dora_rl.core.recipe import Recipe
+from dora_rl.costs.seconds_meter import SecondsMeter
 from dora_rl.observe.live.completions import read_completions
 from dora_rl.observe.live.dead_run_warnings import Warner, num_compared
 from dora_rl.observe.live.follower import Follower
@@ -34,10 +35,13 @@ def read_run(root: Path) -> RunFacts:
     if not layout.events.is_file():
         raise RunError(f"{root} is no run directory", hint="give the directory that `dora train` named")
     history, follower, tracker = History(layout.events), Follower(), Tracker()
+    batch = history.recipe.batch
+    meter = SecondsMeter(batch_groups=batch.groups, group_size=batch.group_size)
     warner = Warner(num_compared(history.recipe))
     for event, decisions in history:
         follower.watch(event, decisions)
         tracker.watch(event, decisions)
+        meter.watch(event, decisions)
         if isinstance(event, Published):
             warner.new(follower)
     state, recipe = follower.state, history.recipe
@@ -54,6 +58,7 @@ def read_run(root: Path) -> RunFacts:
         metrics=MetricsTail(root / METRICS).read(),
         completions=read_completions(root / COMPLETIONS),
         timeline=tracker.timeline(),
+        seconds=meter.result(),
         is_on_cpus=_is_on_cpus(root / SETUP),
         warnings=warner.all(follower),
         **_overlong(root / PROMPTS, history.recipe),

@@ -18,6 +18,7 @@ from dora_rl.observe.live.step_words import (
 )
 from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.result_words import bottleneck
+from dora_rl.observe.seconds_words import seconds_lines
 from dora_rl.observe.terminal import fact
 
 _LABEL = 15
@@ -43,7 +44,7 @@ def lines(run: RunFacts) -> Iterator[tuple[str, str]]:
         yield f"  {name}", _held_out(evaluated)
     if run.steps:
         yield from _step_lines(run)
-        yield "bottleneck", bottleneck(run, is_on_cpus=run.is_on_cpus)
+        yield "bottleneck", bottleneck(run, seconds=run.seconds, is_on_cpus=run.is_on_cpus)
     if run.state.outcomes:
         yield "left out", ", ".join(f"{number:,} {name}" for name, number in run.state.outcomes.items())
     yield from _trouble_lines(run)
@@ -99,6 +100,7 @@ def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
     before = run.steps[0].starved_s
     starved = f"starved {duration(run.starved_s - before)} (and {duration(before)} before it)"
     yield "busy", f"{busy} from the first batch on; {starved}, window {duration(run.window_stall_s)}"
+    yield from seconds_lines(run.seconds)
 
 
 def _trouble_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
