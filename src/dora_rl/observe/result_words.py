@@ -60,8 +60,8 @@ def bottleneck(
         return f"the tail: {trainer:.0%} of a step everybody waits for the longest trajectories of the batch"
     if result.elastic_gpus == result.gpus:
         return (
-            f"taking turns: devices generate {1 - instances:.0%} and train {1 - trainer:.0%} of the time; "
-            "the rest goes to changing sides and to nearly empty instances"
+            f"taking turns: devices train {1 - trainer:.0%} of the time and generate for the rest, less what "
+            "changing sides and nearly empty instances take"
         )
     if result.window_stall_s > result.starved_s:
         return (

@@ -119,8 +119,13 @@ class World:
         busy_s, present_s = self._gone
         for engine in self.engines.values():
             busy_s += engine.busy_s
-            present_s += self.now - engine.born - engine.lent_s
+            present_s += self.now - engine.born - self._lent_s(engine)
         return busy_s / max(1e-9, present_s)
+
+    def _lent_s(self, engine: SimulatedEngine) -> float:
+        """Seconds for which an instance was with the trainer, also if it still is."""
+        is_lent = engine.is_paused and engine.is_responsive
+        return engine.lent_s + (self.now if is_lent else 0.0)
 
     def tell(self, event: Input) -> None:
         self._inbox.append(event)
@@ -443,13 +448,12 @@ class World:
             if instance in (move.source, move.target):
                 self._futures.journal(key, request.tokens)
                 del self._arriving[key]
-        if engine.is_paused and engine.is_responsive:
-            engine.lent_s += self.now
+        lent_s = self._lent_s(engine)
         if engine.id in self._lent:
             self._lent.discard(engine.id)
             self.trainer.lent_gpus -= engine.spec.gpus
         busy_s, present_s = self._gone
-        self._gone = (busy_s + engine.busy_s, present_s + self.now - engine.born - engine.lent_s)
+        self._gone = (busy_s + engine.busy_s, present_s + self.now - engine.born - lent_s)
 
     def revive(self, engine: SimulatedEngine) -> None:
         """Let a restarted instance join with the newest version."""
