@@ -29,7 +29,10 @@ PROMISED = {
 def test_json_is_one_object_with_every_field_and_nothing_else(dora: Dora) -> None:
     called = dora("simulate", *SMALL, "--json")
     fields = json.loads(called.out)
-    assert set(fields) == set(Result.__struct_fields__) >= PROMISED
+    assert set(fields) == {*Result.__struct_fields__, "seconds"} >= PROMISED
+    seconds = fields["seconds"]
+    assert sum(seconds["trainer"].values()) == pytest.approx(seconds["wall_s"])
+    assert sum(seconds["instances"].values()) == pytest.approx(4 * seconds["wall_s"])
     assert (fields["schedule"], fields["gpus"], fields["steps"]) == ("dora", 12, 4)
     assert called.err == ""
 
@@ -68,7 +71,7 @@ def test_list_shows_every_preset(dora: Dora) -> None:
 def test_out_leaves_result_recipe_log_and_picture(dora: Dora, tmp_path: Path) -> None:
     called = dora("simulate", *SMALL, "--out", tmp_path / "run", "--json")
     left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"result.json", "recipe.yaml", "events.jsonl", "timeline.png"}
+    assert left == {"result.json", "recipe.yaml", "events.jsonl", "timeline.png", "seconds.png"}
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == json.loads(called.out)
     again = dora("simulate", tmp_path / "run" / "recipe.yaml", "--json")
     assert again.out == called.out, "the resolved recipe describes the run completely"

@@ -59,6 +59,11 @@ def test_a_finished_run_is_summed_up_as_the_simulator_does(run: tuple[Path, Resu
     assert facts.starved_s == pytest.approx(result.starved_s)
     assert 0 <= facts.trainer_idle_fraction <= 1
     assert 0 <= facts.instance_idle_fraction <= 1
+    assert sum(facts.seconds.trainer.values()) == pytest.approx(facts.elapsed_s)
+    assert sum(facts.seconds.instances.values()) == pytest.approx(4 * facts.elapsed_s)
+    said = dict(lines(facts))
+    assert "generating (" in said["instances"]
+    assert "training" in said["trainer"]
 
 
 def test_the_page_has_curves_a_timeline_and_completions_and_needs_nothing_else(
@@ -71,11 +76,12 @@ def test_the_page_has_curves_a_timeline_and_completions_and_needs_nothing_else(
     for title in (
         "Reward",
         "Lengths, staleness and time",
+        "Where the seconds went",
         "Inside the trainer",
         "Who generated which version",
     ):
         assert title in page
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert "http" not in page.replace("http://www.w3.org/", "").replace("http://purl.org/", "").replace(
         "http://creativecommons.org/", ""
     ).replace("https://matplotlib.org/", "")

@@ -79,7 +79,7 @@ def draw_seconds(seconds: SecondsSpent) -> Figure:
     headline(fig, seconds_headline(seconds))
     above, below = fig.subplots(2, 1, sharex=True, sharey=True)
     bars = _bars(seconds)
-    whose = "an instance, on the mean" if seconds.num_instances > 1 else "the instance"
+    whose = f"an instance (mean of {seconds.num_instances})" if seconds.num_instances > 1 else "the instance"
     _draw(above, bars, list(_instance_layers(seconds, bars)), title=f"seconds of {whose}")
     _draw(below, bars, list(_trainer_layers(seconds, bars)), title="seconds of the trainer")
     below.set_xlabel("train step", fontsize=10, color=INK)
