@@ -176,6 +176,22 @@ def test_an_interrupted_request_goes_on_under_the_other_version(other: Talk) -> 
     assert set(versions) == {0, 2}
 
 
+def test_an_instance_says_what_held_its_requests_up_and_idles_for_free(other: Talk, tmp_path: Path) -> None:
+    before, began = other.word(say.Report).seconds, time.monotonic()
+    for number in (50, 51):
+        other.worker.send(say.StartRequest(request=request(number, version=2, max_new_tokens=300)))
+        other.has_drawn(number)
+    other.worker.send(say.ExportRequest(request=51, path=str(tmp_path / "kv")))
+    other.worker.send(say.InterruptAll(version=1))
+    other.ended(50)
+    busy, elapsed_s = other.word(say.Report).seconds, time.monotonic() - began
+    spent = {name: getattr(busy, name) - getattr(before, name) for name in busy.__struct_fields__}
+    assert min(spent.values()) > 0, spent
+    assert sum(spent.values()) < elapsed_s
+    other.word(say.Report)
+    assert [other.word(say.Report).seconds for _ in range(3)] == [busy] * 3
+
+
 def test_a_hang_is_silence_and_a_death_is_noticed_at_once(other: Talk) -> None:
     other.word(say.Report)
     os.kill(other.worker.pid, signal.SIGSTOP)
