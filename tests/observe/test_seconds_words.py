@@ -33,7 +33,7 @@ def account(num_steps: int, **trainer: float) -> SecondsSpent:
         is_published=True,
         wall_s=10.0,
         instances={Spent.GENERATING: 9.0, Spent.WINDOW: 1.0},
-        behind={0: 6.0, 7: 3.0},
+        behind={0: 6.0, 5: 1.0, 7: 2.0},
         trainer={**seconds, Spent.TRAINING: 10.0 - sum(seconds.values())},
     )
     steps = [replace(step, step=number + 1) for number in range(num_steps)]
@@ -46,9 +46,8 @@ def test_every_category_has_a_word() -> None:
 
 def test_shares_are_told_the_greatest_first_and_small_ones_together() -> None:
     said = dict(seconds_lines(account(2, batch=3.0, publishing=0.05)))
-    assert (
-        said["instances"] == "90% generating (60% newest version, 30% 7 behind), 10% waiting for the window"
-    )
+    by_version = "60% newest version, 10% 5 behind, 20% 7 behind"
+    assert said["instances"] == f"90% generating ({by_version}), 10% waiting for the window"
     assert said["trainer"] == "70% training, 30% waiting for a batch, 0.5% else"
 
 

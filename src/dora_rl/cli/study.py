@@ -15,7 +15,7 @@ Preset = Annotated[str, typer.Option(help="The set-up to vary; `dora simulate --
 
 @app.command()
 def paper(out: Out = None, steps: Steps = 12, seed: Seed = 0) -> None:
-    """The table of the DORA paper, ours beside it, at 64 and 128 GPUs; timelines of three schedules."""
+    """The table of the DORA paper, ours beside it, at 64 and 128 GPUs; seconds and timelines of schedules."""
     from dora_rl.bench.studies.study_runs import study_paper
 
     study_paper(out or Path("runs/study-paper"), steps=steps, seed=seed)

@@ -16,11 +16,13 @@ from rich.table import Table
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.core.struct_loader import to_dict
+from dora_rl.costs.seconds_meter import SecondsMeter
 from dora_rl.observe.pictures.look import BLUE, GREY, INK, PALE, SKY, figure, headline, plain
+from dora_rl.observe.pictures.seconds_picture import RunSeconds, draw_runs
 from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
 from dora_rl.observe.tables import Cell, table
 from dora_rl.observe.timeline import Timeline, Tracker
-from dora_rl.sim.simulated_run import Result, simulate
+from dora_rl.sim.simulated_run import Result, measured_steps, simulate
 from dora_rl.sim.simulation_setup import complete, resolve
 
 SIZES = (64, 128)
@@ -234,6 +236,25 @@ def _legend() -> list[Patch]:
         Patch(facecolor="white", edgecolor=_PAPERS[0], label="paper: not reported which"),
         Patch(facecolor="none", edgecolor="none", label="* less than its longest trajectory takes"),
     ]
+
+
+# --- seconds ------------------------------------------------------------------------------------
+
+
+def accounted(recipe: Recipe) -> tuple[Result, RunSeconds]:
+    """Simulate a recipe, and account for the seconds of the steps that count."""
+    meter = SecondsMeter(batch_groups=recipe.batch.groups, group_size=recipe.batch.group_size)
+    result = simulate(recipe, [meter.watch])
+    (first, last), seconds = measured_steps(recipe), meter.result()
+    name = _NAMES[recipe.control.schedule]
+    steps = seconds.steps[first:last]
+    return result, RunSeconds(name=name, steps=steps, num_instances=seconds.num_instances)
+
+
+def draw_seconds(results: Sequence[Result], runs: Sequence[RunSeconds]) -> Figure:
+    """The schedules side by side at the greater size: what a step's seconds went to."""
+    shown = [run for result, run in zip(results, runs, strict=True) if result.gpus == SIZES[-1]]
+    return draw_runs(shown, title=f"What a step's seconds go to, on {SIZES[-1]} GPUs")
 
 
 # --- timelines ----------------------------------------------------------------------------------

@@ -21,11 +21,14 @@ T = TypeVar("T")
 
 
 def study_paper(out: Path, *, steps: int, seed: int) -> None:
-    rows = paper.rows(_run(simulate, paper.recipes(steps=steps, seed=seed), "study paper"))
+    done = _run(paper.accounted, paper.recipes(steps=steps, seed=seed), "study paper")
+    results, seconds = [result for result, _ in done], [run for _, run in done]
+    rows = paper.rows(results)
     shown = paper.shown_recipes(seed=seed)
     timelines = _run(paper.trace, shown, "timelines")
     pictures = {
         "paper": paper.draw_bars(rows),
+        "seconds": paper.draw_seconds(results, seconds),
         "timeline": paper.draw_shown(shown, timelines),
     }
     _leave_behind(out, "paper", paper.show(rows), [paper.flat(row) for row in rows], pictures)

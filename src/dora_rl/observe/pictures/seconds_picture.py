@@ -1,10 +1,11 @@
-"""The seconds picture: what every second of instances and trainer went to, step by step.
+"""The seconds picture: what every second of instances and trainer went to, step by step or run by run.
 
 A bar is a step and as high as its wall time, in both panels: what a colour takes of it could at most be won.
 Work is filled, waiting is hatched.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -59,94 +60,101 @@ _HATCHES = {
 }
 
 
-_Bar = Sequence[StepSeconds]
-"""The steps that one bar is the mean of."""
+_Key = Spent | int
+"""What a colour stands for: a name of seconds, or for generating how many versions behind."""
+_Bar = dict[_Key, float]
+"""The height of each colour of a bar, in seconds a step."""
 
 
-class _Layer(Record, frozen=True, gc=True):
-    """One colour of a panel: its name, its seconds in each bar, and its share of the whole run."""
+class RunSeconds(Record, frozen=True, gc=True):
+    """A run that is one bar of a picture: its name, the steps that count, and how many instances it has."""
 
-    label: str
-    heights: list[float]
-    share: float
-    colour: str
-    hatch: str = ""
+    name: str
+    steps: list[StepSeconds]
+    num_instances: int
 
 
 def draw_seconds(seconds: SecondsSpent) -> Figure:
-    """Draw the seconds of a run, those of its instances above those of its trainer."""
+    """Draw the seconds of a run step by step, those of its instances above those of its trainer."""
+    number, steps = seconds.num_instances, [step for step in seconds.steps if step.is_published]
+    width = max(1, -(-len(steps) // _MOST_BARS))
+    bars = [steps[first : first + width] for first in range(0, len(steps), width)] or [seconds.steps]
+    at = [fmean(step.step for step in bar) for bar in bars]
     fig = figure(12, 6.4)
     headline(fig, seconds_headline(seconds))
     above, below = fig.subplots(2, 1, sharex=True, sharey=True)
-    bars = _bars(seconds)
-    whose = f"an instance (mean of {seconds.num_instances})" if seconds.num_instances > 1 else "the instance"
-    _draw(above, bars, list(_instance_layers(seconds, bars)), title=f"seconds of {whose}")
-    _draw(below, bars, list(_trainer_layers(seconds, bars)), title="seconds of the trainer")
+    whose = f"an instance (mean of {number})" if number > 1 else "the instance"
+    _draw(above, at, [_of_instances(bar, number) for bar in bars], width,
+          title=f"seconds of {whose}", whole=_of_instances(seconds.steps, number))  # fmt: skip
+    _draw(below, at, [_of_trainer(bar) for bar in bars], width,
+          title="seconds of the trainer", whole=_of_trainer(seconds.steps))  # fmt: skip
+    for axes in (above, below):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     below.set_xlabel("train step", fontsize=10, color=INK)
     return fig
 
 
-def _bars(seconds: SecondsSpent) -> list[_Bar]:
-    """Published steps, several to a bar where there are many; without any, what there is."""
-    steps = [step for step in seconds.steps if step.is_published] or seconds.steps
-    width = -(-len(steps) // _MOST_BARS)
-    return [steps[first : first + width] for first in range(0, len(steps), width)] if steps else []
+def draw_runs(runs: Sequence[RunSeconds], *, title: str) -> Figure:
+    """Draw the mean step of several runs side by side."""
+    fig = figure(12, 7.0)
+    headline(fig, title)
+    above, below = fig.subplots(2, 1, sharex=True, sharey=True)
+    at = [float(place) for place in range(len(runs))]
+    instances = [_of_instances(run.steps, run.num_instances) for run in runs]
+    _draw(above, at, instances, 0.7, title="seconds of an instance")
+    _draw(below, at, [_of_trainer(run.steps) for run in runs], 0.7, title="seconds of the trainer")
+    below.set_xticks(at, [run.name for run in runs])
+    return fig
 
 
-def _instance_layers(seconds: SecondsSpent, bars: Sequence[_Bar]) -> Iterator[_Layer]:
-    total, number, last = sum(seconds.instances.values()), seconds.num_instances, len(_BEHIND) - 1
-    for place, colour in enumerate(_BEHIND):
-        behind = [b for b in seconds.behind if min(b, last) == place]
-        if behind:
-            more = " or more" if max(behind) > last else ""
-            yield _Layer(
-                label=f"generating, {behind_words(place)}{more}",
-                heights=[fmean(_sum_of(step.behind, behind) / number for step in bar) for bar in bars],
-                share=_sum_of(seconds.behind, behind) / total,
-                colour=colour,
-            )
-    for spent, amount in seconds.instances.items():
-        if spent is not Spent.GENERATING:
-            heights = [fmean(step.instances.get(spent, 0.0) / number for step in bar) for bar in bars]
-            yield _layer(spent, heights, amount / total)
+# --- bars -----------------------------------------------------------------------------------------
 
 
-def _trainer_layers(seconds: SecondsSpent, bars: Sequence[_Bar]) -> Iterator[_Layer]:
-    for spent, amount in seconds.trainer.items():
-        heights = [fmean(step.trainer.get(spent, 0.0) for step in bar) for bar in bars]
-        yield _layer(spent, heights, amount / seconds.wall_s)
+def _of_instances(steps: Sequence[StepSeconds], num_instances: int) -> _Bar:
+    """The mean seconds of an instance a step; generating by how far behind."""
+    seconds: _Bar = defaultdict(float)
+    for step in steps:
+        for behind, amount in step.behind.items():
+            seconds[min(behind, len(_BEHIND) - 1)] += amount
+        for spent, amount in step.instances.items():
+            if spent is not Spent.GENERATING:
+                seconds[spent] += amount
+    return {key: amount / (num_instances * len(steps)) for key, amount in seconds.items()}
 
 
-def _sum_of(seconds: Mapping[int, float], keys: Sequence[int]) -> float:
-    return sum(seconds.get(key, 0.0) for key in keys)
+def _of_trainer(steps: Sequence[StepSeconds]) -> _Bar:
+    """The mean seconds of the trainer a step."""
+    seconds: _Bar = defaultdict(float)
+    for step in steps:
+        for spent, amount in step.trainer.items():
+            seconds[spent] += amount
+    return {key: amount / len(steps) for key, amount in seconds.items()}
 
 
-def _layer(spent: Spent, heights: list[float], share: float) -> _Layer:
-    colour, hatch = _COLOURS.get(spent, "white"), _HATCHES.get(spent, "")
-    return _Layer(label=WORDS[spent], heights=heights, share=share, colour=colour, hatch=hatch)
-
-
-def _draw(axes: Axes, bars: Sequence[_Bar], layers: Sequence[_Layer], *, title: str) -> None:
+def _draw(
+    axes: Axes,
+    at: Sequence[float],
+    bars: Sequence[_Bar],
+    width: float,
+    *,
+    title: str,
+    whole: _Bar | None = None,
+) -> None:
+    """Draw bars of colours, and beside them a legend with each one's share of the whole run, where given."""
     plain(axes, title=title, y="seconds a step")
-    at = [fmean(step.step for step in bar) for bar in bars]
-    pitch = max((len(bar) for bar in bars), default=1)
+    found = {key for bar in (*bars, whole or {}) for key in bar}
+    keys = [key for key in (*range(len(_BEHIND)), *Spent) if key in found]
     floor = [0.0] * len(bars)
-    for layer in layers:
-        axes.bar(at, layer.heights, bottom=floor, width=0.86 * pitch, **_look(layer))
-        floor = [low + height for low, height in zip(floor, layer.heights, strict=True)]
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-    if bars:
-        axes.set_xlim(at[0] - 0.6 * pitch, at[-1] + 0.6 * pitch)
-        _cut(axes, at, floor)
-    # The layers as they lie, the uppermost first, each with its share of the whole run.
-    legend = [Patch(label=f"{layer.share:.1%} {layer.label}", **_look(layer)) for layer in reversed(layers)]
+    for key in keys:
+        heights = [bar.get(key, 0.0) for bar in bars]
+        axes.bar(at, heights, bottom=floor, width=0.86 * width, **_look(key))
+        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+    axes.set_xlim(at[0] - 0.6 * width, at[-1] + 0.6 * width)
+    _cut(axes, at, floor)
+    # The colours as they lie, the uppermost first.
+    legend = [Patch(label=_share(key, whole) + _label(key), **_look(key)) for key in reversed(keys)]
     axes.legend(handles=legend, fontsize=8.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0),
                 handlelength=1.6, labelspacing=0.35)  # fmt: skip
-
-
-def _look(layer: _Layer) -> dict[str, Any]:
-    look: dict[str, Any] = {"facecolor": layer.colour, "linewidth": 0.0}
-    return look | {"edgecolor": RED, "hatch": layer.hatch} if layer.hatch else look
 
 
 def _cut(axes: Axes, at: Sequence[float], heights: Sequence[float]) -> None:
@@ -156,3 +164,24 @@ def _cut(axes: Axes, at: Sequence[float], heights: Sequence[float]) -> None:
     for place, height in zip(at, heights, strict=True):
         if height > top:
             axes.annotate(f"{height:,.0f} s", (place, 0.97 * top), ha="center", va="top", fontsize=8)
+
+
+# --- colours --------------------------------------------------------------------------------------
+
+
+def _look(key: _Key) -> dict[str, Any]:
+    if not isinstance(key, Spent):
+        return {"facecolor": _BEHIND[key], "linewidth": 0.0}
+    if key in _HATCHES:
+        return {"facecolor": "white", "linewidth": 0.0, "edgecolor": RED, "hatch": _HATCHES[key]}
+    return {"facecolor": _COLOURS[key], "linewidth": 0.0}
+
+
+def _label(key: _Key) -> str:
+    if isinstance(key, Spent):
+        return WORDS[key]
+    return f"generating, {behind_words(key)}{' or more' if key == len(_BEHIND) - 1 else ''}"
+
+
+def _share(key: _Key, whole: _Bar | None) -> str:
+    return f"{whole.get(key, 0.0) / sum(whole.values()):.1%} " if whole else ""
