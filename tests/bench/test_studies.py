@@ -1,5 +1,7 @@
 """Studies vary what they say they vary; their small variants keep the laws."""
 
+from statistics import fmean
+
 import pytest
 from msgspec.structs import replace
 
@@ -42,6 +44,21 @@ def test_a_paper_row_compares_with_the_paper_and_with_sync() -> None:
     assert rows[0].deviation == pytest.approx(sync.step_time_s / 1374.6 - 1.0)
     assert rows[1].deviation is None
     assert rows[1].speed_up == pytest.approx(sync.step_time_s / dora.step_time_s)
+
+
+def test_the_seconds_of_the_paper_study_are_those_of_the_steps_that_count() -> None:
+    recipes = [
+        replace(_of(schedule), steps=9, batch=replace(_of(schedule).batch, groups=8, group_size=2, updates=8))
+        for schedule in ("sync", "dora")
+    ]
+    results, runs = zip(*sweep(paper.accounted, recipes), strict=True)
+    for result, run in zip(results, runs, strict=True):
+        assert fmean(step.wall_s for step in run.steps) == pytest.approx(result.step_time_s)
+        assert run.num_instances == result.instances
+    fig = paper.draw_seconds([replace(result, gpus=128) for result in results], runs)
+    heights = [sum(layer[1].get_height() for layer in axes.containers) for axes in fig.axes]
+    assert heights == pytest.approx([results[1].step_time_s] * 2)
+    assert [label.get_text() for label in fig.axes[1].get_xticklabels()] == ["sync", "dora, S = 3"]
 
 
 def _of(schedule: str) -> Recipe:
