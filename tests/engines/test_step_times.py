@@ -1,9 +1,11 @@
 """The seconds of an engine's steps: what is prompts, what is computed again, what is copied."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dora_rl.engines.native.scheduling.step_plan import ParkBlocks, Plan, PlannedRow
-from dora_rl.engines.native.scheduling.step_times import StepTimes
+from dora_rl.engines.native.scheduling.step_times import DecodeTimes, StepTimes
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
 
 from .conftest import MakeEngine
@@ -43,6 +45,32 @@ def test_before_decoding_alone_was_seen_a_mixed_step_is_shared_by_tokens() -> No
     times = StepTimes(8)
     times.count([Plan(version=0, rows=(*decoding(4), prefilling(12)))], 1.6)
     assert times.stalls["prefill_s"] == pytest.approx(1.2)
+
+
+def test_decoding_is_taken_off_for_as_many_rows_as_the_step_has() -> None:
+    times = StepTimes(8)
+    for rows in (10, 30) * 20:
+        times.count([Plan(version=0, rows=decoding(rows))], 0.5 + rows / 20)
+    times.count([Plan(version=0, rows=(*decoding(20), prefilling(16)))], 1.75)
+    assert times.stalls["prefill_s"] == pytest.approx(0.25)
+    times.count([Plan(version=0, rows=(*decoding(2), prefilling(16)))], 0.85)
+    assert times.stalls["prefill_s"] == pytest.approx(0.5)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 64), st.floats(1e-4, 1.0)), min_size=1), rows=st.integers(1, 64)
+)
+def test_whatever_was_seen_decoding_takes_some_time_and_more_rows_no_less(
+    steps: list[tuple[int, float]], rows: int
+) -> None:
+    seen = DecodeTimes()
+    for step in steps:
+        seen.observe(*step)
+    fewer, more = seen.expected_s(rows), seen.expected_s(rows + 1)
+    assert fewer is not None
+    assert more is not None
+    assert -1e-9 <= fewer <= more + 1e-9
+    assert fewer <= 64 * max(seconds for _, seconds in steps) + 1e-9
 
 
 def test_parked_kv_is_a_move_of_its_blocks() -> None:

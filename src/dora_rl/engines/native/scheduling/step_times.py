@@ -1,14 +1,15 @@
 """How the seconds of an engine's steps divide: decoding, computing prompts, computing again, copying KV.
 
-One step may do all of them. What it takes beyond a step that only decodes is shared by the number of tokens
-that are computed for the first time, computed again and copied. Time is an argument.
+One step may do all of them. What it takes beyond a step that only decodes as many rows is shared by the
+number of tokens that are computed for the first time, computed again and copied. Time is an argument.
 """
 
 from collections.abc import Sequence
 
 from dora_rl.engines.native.scheduling.step_plan import Plan
 
-_NEWEST_WEIGHS = 0.1
+_FORGETS = 0.02
+"""How much less every step weighs than the one after it."""
 
 
 class StepTimes:
@@ -18,8 +19,7 @@ class StepTimes:
         self._block_size = block_size
         self.stalls = {"prefill_s": 0.0, "recompute_s": 0.0, "kv_moves_s": 0.0}
         """Seconds by what they went to, named as in EngineLoad."""
-        self._decode_s: float | None = None
-        """Seconds of a step that only decodes, as a running average; None before the first."""
+        self._decoding = DecodeTimes()
 
     def count(self, plans: Sequence[Plan], step_s: float) -> None:
         """Divide the seconds of a step in which these plans were carried out."""
@@ -31,21 +31,40 @@ class StepTimes:
         num_others = num_computed + num_copied
         if not num_others:
             if num_decoded:
-                self._decoded(step_s)
+                self._decoding.observe(num_decoded, step_s)
             return
-        token_s = self._others_s(step_s, num_decoded, num_others) / num_others
+        decode_s = self._decoding.expected_s(num_decoded) if num_decoded else 0.0
+        if decode_s is None:
+            decode_s = step_s * num_decoded / (num_decoded + num_others)
+        token_s = max(0.0, step_s - decode_s) / num_others
         self.stalls["prefill_s"] += token_s * (num_computed - num_recomputed)
         self.stalls["recompute_s"] += token_s * num_recomputed
         self.stalls["kv_moves_s"] += token_s * num_copied
 
-    def _decoded(self, step_s: float) -> None:
-        usual_s = step_s if self._decode_s is None else self._decode_s
-        self._decode_s = _NEWEST_WEIGHS * step_s + (1 - _NEWEST_WEIGHS) * usual_s
 
-    def _others_s(self, step_s: float, num_decoded: int, num_others: int) -> float:
-        """Seconds of a step that the tokens took which were not decoded."""
-        if not num_decoded:
-            return step_s
-        if self._decode_s is None:
-            return step_s * num_others / (num_decoded + num_others)
-        return max(0.0, step_s - self._decode_s)
+class DecodeTimes:
+    """Seconds of a step that only decodes, as a straight line over its rows through the last ones seen."""
+
+    def __init__(self) -> None:
+        self._weight = self._rows = self._seconds = self._rows_2 = self._both = 0.0
+        """Sums over steps, of 1, rows, seconds, rows squared and rows times seconds."""
+
+    def observe(self, num_rows: int, step_s: float) -> None:
+        """Note a step that decoded so many rows, and nothing else, in so many seconds."""
+        kept = 1.0 - _FORGETS
+        self._weight = kept * self._weight + 1.0
+        self._rows = kept * self._rows + num_rows
+        self._seconds = kept * self._seconds + step_s
+        self._rows_2 = kept * self._rows_2 + num_rows * num_rows
+        self._both = kept * self._both + num_rows * step_s
+
+    def expected_s(self, num_rows: int) -> float | None:
+        """Seconds that decoding so many rows would take; None before the first step."""
+        if not self._weight:
+            return None
+        mean_rows, mean_s = self._rows / self._weight, self._seconds / self._weight
+        spread = self._rows_2 / self._weight - mean_rows * mean_rows
+        slope = (self._both / self._weight - mean_rows * mean_s) / spread if spread > 0.25 else 0.0
+        # More rows take no less time, and none takes no more than all.
+        slope = min(max(0.0, slope), mean_s / mean_rows)
+        return mean_s + slope * (num_rows - mean_rows)
