@@ -251,6 +251,16 @@ def test_two_versions_share_the_time_by_their_requests() -> None:
     assert story.result(9.0).behind == pytest.approx({0: 6.0, 1: 3.0})
 
 
+def test_versions_with_a_pass_each_share_the_time_by_passes_too() -> None:
+    story = Story()
+    story.join(0.0)
+    said = {0: InstanceSeconds(pass_rows=3.0)}
+    story.tell(told.Published(at=0.0, version=1, train_s=0.0, instances=said))
+    for trajectory, version in enumerate((0, 1, 1)):
+        story.start(0.0, trajectory=trajectory, version=version)
+    assert story.result(9.0).behind == pytest.approx({0: 5.0, 1: 4.0})
+
+
 def test_evaluating_is_not_generating() -> None:
     story = Story()
     story.join(0.0)

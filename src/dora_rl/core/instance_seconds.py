@@ -16,3 +16,5 @@ class InstanceSeconds(Record, frozen=True, omit_defaults=True):
     """Writing the weights of another version."""
     other_s: float = 0.0
     """Obeying commands and reporting."""
+    pass_rows: float = 0.0
+    """Requests whose decoding takes as long as a version's pass by itself; 0 where versions share one."""

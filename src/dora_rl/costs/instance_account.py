@@ -35,6 +35,8 @@ class InstanceAccount(Struct, kw_only=True):
     idle: Seconds = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_MEASURED, 0.0))
     """What the instance last said of its own seconds."""
+    pass_rows: float = 0.0
+    """Number of requests whose decoding takes as long as a version's pass by itself, as the instance said."""
     unbooked: Seconds = field(default_factory=dict)
     """Seconds the instance said it did not decode in, and which are still in `decoded`."""
 
@@ -44,12 +46,23 @@ class InstanceAccount(Struct, kw_only=True):
         if elapsed_s <= 0.0:
             return
         if self.away is None and self.running:
-            # Versions decode in turn or in one batch: each request has the same share of the time.
-            share_s = elapsed_s / sum(self.running.values())
-            for work, number in self.running.items():
-                self.decoded[work] = self.decoded.get(work, 0.0) + number * share_s
-            return
-        add_seconds(self.idle, self._idles_for(waits_for), elapsed_s)
+            for work, share in self._shares().items():
+                self.decoded[work] = self.decoded.get(work, 0.0) + share * elapsed_s
+        else:
+            add_seconds(self.idle, self._idles_for(waits_for), elapsed_s)
+
+    def _shares(self) -> dict[Work, float]:
+        """Each work's share of the time: of its version's pass, and by its requests."""
+        if len(self.running) == 1:
+            return dict.fromkeys(self.running, 1.0)
+        of_version: dict[int, int] = {}
+        for (version, _), number in self.running.items():
+            of_version[version] = of_version.get(version, 0) + number
+        total = sum(of_version.values()) + self.pass_rows * len(of_version)
+        return {
+            work: number * (1.0 + self.pass_rows / of_version[work[0]]) / total
+            for work, number in self.running.items()
+        }
 
     def _idles_for(self, waits_for: Spent) -> Spent:
         if self.away is not None:
@@ -73,6 +86,7 @@ class InstanceAccount(Struct, kw_only=True):
             total = getattr(said, name)
             add_seconds(self.unbooked, spent, max(0.0, total - self.measured[name]))
             self.measured[name] = total
+        self.pass_rows = said.pass_rows
 
     def leave(self) -> None:
         """Forget everything but the seconds of an instance that is gone."""

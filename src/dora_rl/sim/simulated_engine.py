@@ -187,7 +187,7 @@ class SimulatedEngine:
     @property
     def seconds(self) -> InstanceSeconds:
         """The seconds since the instance joined for which something else held decoding up."""
-        return InstanceSeconds(**self._stalled_s)
+        return InstanceSeconds(**self._stalled_s, pass_rows=self._pass_rows())
 
     @property
     def is_pressed(self) -> bool:
@@ -306,6 +306,14 @@ class SimulatedEngine:
             request.version = version
             total += request.tokens_at(self.clock)
         self.stall(self._cost.prefill_s(total + sum(self._prompts().values())), "recompute_s")
+
+    def _pass_rows(self) -> float:
+        """Number of requests whose decoding takes as long as a version's pass by itself."""
+        rows = max(2, self.num_running)
+        floor, one, _, overhead = self._cost.step(1, 1)
+        _, all_rows, _, _ = self._cost.step(rows, 1)
+        row_s = (all_rows - one) / (rows - 1) + self.kv / rows * self._cost.kv_read_s
+        return (max(floor, one) + overhead) / row_s if row_s else 0.0
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class NativeEngine:
         self._under_way: deque[tuple[Plan, Launched]] = deque()
         self._events: list[Event] = []
         self._clock = DecodeClock()
-        self._times = StepTimes(config.limits.block_size)
+        self._times = StepTimes(config.limits.block_size, shares_passes=self._device.joins_versions)
         self._source, self._source_device = source, device
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="versions")
 
@@ -189,7 +189,7 @@ class NativeEngine:
         """The requests, KV and versions that the engine carries now, and how fast it decodes."""
         clock = self._clock
         load = self._scheduler.load(tuple(self._versions), clock=clock.rounds, round_s=clock.round_s)
-        return replace(load, **self._times.stalls)
+        return replace(load, **self._times.figures)
 
     @property
     def guesses(self) -> tuple[int, int]:

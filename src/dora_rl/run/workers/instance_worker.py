@@ -140,6 +140,7 @@ class InstanceWorker:
                     kv_moves_s=load.kv_moves_s + self._kv_moves_s,
                     weight_loads_s=self._weight_loads_s,
                     other_s=self._other_s,
+                    pass_rows=load.pass_rows,
                 ),
             )
         )

@@ -11,15 +11,32 @@ from dora_rl.engines.native.scheduling.step_plan import Plan
 _FORGETS = 0.02
 """How much less every step weighs than the one after it."""
 
+_MOST_ROWS = 1e6
+
 
 class StepTimes:
     """Adds up the seconds of steps that were no decoding; told of every step."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, *, shares_passes: bool = False) -> None:
+        """`shares_passes`: rows of several versions run in one pass."""
         self._block_size = block_size
+        self._shares_passes = shares_passes
         self.stalls = {"prefill_s": 0.0, "recompute_s": 0.0, "kv_moves_s": 0.0}
-        """Seconds by what they went to, named as in EngineLoad."""
+        """Seconds by what they went to."""
         self._decoding = DecodeTimes()
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """All that is known, by its name in EngineLoad."""
+        return {**self.stalls, "pass_rows": self.pass_rows}
+
+    @property
+    def pass_rows(self) -> float:
+        """Number of rows whose decoding takes as long as a pass by itself; 0 where versions share one."""
+        if self._shares_passes:
+            return 0.0
+        base_s, row_s = self._decoding.line
+        return min(base_s / row_s, _MOST_ROWS) if row_s else _MOST_ROWS * (base_s > 0.0)
 
     def count(self, plans: Sequence[Plan], step_s: float) -> None:
         """Divide the seconds of a step in which these plans were carried out."""
@@ -60,11 +77,17 @@ class DecodeTimes:
 
     def expected_s(self, num_rows: int) -> float | None:
         """Seconds that decoding so many rows would take; None before the first step."""
+        base_s, row_s = self.line
+        return base_s + row_s * num_rows if self._weight else None
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Seconds of a step by itself, and of each of its rows; both 0 before the first step."""
         if not self._weight:
-            return None
+            return 0.0, 0.0
         mean_rows, mean_s = self._rows / self._weight, self._seconds / self._weight
         spread = self._rows_2 / self._weight - mean_rows * mean_rows
         slope = (self._both / self._weight - mean_rows * mean_s) / spread if spread > 0.25 else 0.0
-        # More rows take no less time, and none takes no more than all.
-        slope = min(max(0.0, slope), mean_s / mean_rows)
-        return mean_s + slope * (num_rows - mean_rows)
+        # More rows take no less time, and a step by itself takes some.
+        row_s = min(max(0.0, slope), mean_s / mean_rows)
+        return mean_s - row_s * mean_rows, row_s
