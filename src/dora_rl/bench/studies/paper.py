@@ -246,7 +246,7 @@ def accounted(recipe: Recipe) -> tuple[Result, RunSeconds]:
     meter = SecondsMeter(batch_groups=recipe.batch.groups, group_size=recipe.batch.group_size)
     result = simulate(recipe, [meter.watch])
     (first, last), seconds = measured_steps(recipe), meter.result()
-    name = _NAMES[recipe.control.schedule]
+    name = f"{_NAMES[recipe.control.schedule]}\nmean staleness {result.staleness_mean:.2f}"
     steps = seconds.steps[first:last]
     return result, RunSeconds(name=name, steps=steps, num_instances=seconds.num_instances)
 
