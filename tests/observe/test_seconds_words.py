@@ -55,9 +55,12 @@ def test_a_run_that_has_not_begun_says_nothing() -> None:
     assert list(seconds_lines(SecondsSpent.of([], num_instances=0, by_version={}))) == []
 
 
-def test_the_headline_names_the_longest_wait() -> None:
+def test_the_headline_names_the_greatest_loss_of_the_trainer() -> None:
     assert seconds_headline(account(1, batch=1.0, reward=4.0)).endswith(
         "trains 50% and spends 40% waiting for rewards"
+    )
+    assert seconds_headline(account(1, starting=5.0, handing_over=1.0)).endswith(
+        "and spends 10% handing over"
     )
     assert seconds_headline(account(1)).endswith("the trainer trains 100%")
 

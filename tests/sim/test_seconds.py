@@ -200,11 +200,11 @@ def test_one_trajectory_from_the_start_to_the_end_of_a_run() -> None:
         {
             Spent.TRAINING: 5.0,
             Spent.PUBLISHING: 2.0,
+            Spent.HANDING_OVER: 1.0,
             Spent.BATCH: 7.0,
             Spent.REWARD: 2.0,
             Spent.STARTING: 3.0,
             Spent.ENDING: 1.0,
-            Spent.OTHER: 1.0,
         }
     )
     assert [(step.step, step.is_published, step.wall_s) for step in account.steps] == [

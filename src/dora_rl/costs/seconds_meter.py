@@ -225,7 +225,7 @@ class SecondsMeter:
             step_s = self._now - self._took_at
             publish_s = min(event.publish_s, step_s)
             self._rebook(Spent.TRAINING, Spent.PUBLISHING, publish_s)
-            self._rebook(Spent.TRAINING, Spent.OTHER, max(0.0, step_s - publish_s - event.train_s))
+            self._rebook(Spent.TRAINING, Spent.HANDING_OVER, max(0.0, step_s - publish_s - event.train_s))
         waited = {wait: self._steps[-1].trainer.get(wait, 0.0) for wait in WAITS}
         # What was trained before the batch was complete was no wait.
         share = min(1.0, event.ahead_s / (sum(waited.values()) or 1.0))

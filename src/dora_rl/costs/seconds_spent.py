@@ -19,6 +19,8 @@ class Spent(StrEnum):
     TRAINING = "training"
     """The trainer trains; or an instance's devices are lent to it."""
     PUBLISHING = "publishing"
+    HANDING_OVER = "handing_over"
+    """The batch is on its way to the trainer, or word of its version back."""
     PREFILL = "prefill"
     RECOMPUTE = "recompute"
     KV_MOVES = "kv_moves"

@@ -7,11 +7,14 @@ from dora_rl.costs.seconds_spent import WAITS, Seconds, SecondsSpent, Spent
 _SHOWN = 0.01
 """Least share of the seconds that has a word of its own."""
 
+_NO_LOSS = (Spent.TRAINING, Spent.STARTING, Spent.ENDING)
+
 WORDS = {
     Spent.GENERATING: "generating",
     Spent.EVALUATING: "evaluating",
     Spent.TRAINING: "training",
     Spent.PUBLISHING: "publishing",
+    Spent.HANDING_OVER: "handing over",
     Spent.PREFILL: "prefill",
     Spent.RECOMPUTE: "computing again",
     Spent.KV_MOVES: "moving KV",
@@ -38,13 +41,14 @@ def seconds_lines(seconds: SecondsSpent) -> Iterator[tuple[str, str]]:
 
 
 def seconds_headline(seconds: SecondsSpent) -> str:
-    """How much of the time is used, and what the trainer waits for most, in a line."""
+    """How much of the time is used, and what else the trainer spends most of it on, in a line."""
     generating = seconds.instances.get(Spent.GENERATING, 0.0) / sum(seconds.instances.values())
     training = seconds.trainer.get(Spent.TRAINING, 0.0) / seconds.wall_s
     text = f"Instances generate {generating:.0%} of the time, the trainer trains {training:.0%}"
-    longest, waited_s = longest_wait(seconds)
-    share = waited_s / seconds.wall_s
-    return f"{text} and spends {share:.0%} {WORDS[longest]}" if share >= _SHOWN else text
+    others = {s: amount for s, amount in seconds.trainer.items() if s not in _NO_LOSS}
+    spent = max(others, key=lambda each: others[each], default=Spent.OTHER)
+    share = others.get(spent, 0.0) / seconds.wall_s
+    return f"{text} and spends {share:.0%} {WORDS[spent]}" if share >= _SHOWN else text
 
 
 def longest_wait(seconds: SecondsSpent) -> tuple[Spent, float]:

@@ -40,6 +40,7 @@ _COLOURS = {
     Spent.EVALUATING: PINK,
     Spent.TRAINING: "#6B6B6B",
     Spent.PUBLISHING: "#3D3D3D",
+    Spent.HANDING_OVER: "#80CDC1",
     Spent.PREFILL: GREEN,
     Spent.RECOMPUTE: ORANGE,
     Spent.KV_MOVES: "#F0E442",
