@@ -210,7 +210,7 @@ class SimulatedEngine:
         self.kv += request.tokens
         if prefill:
             # Tokens that exist already were computed elsewhere, or here before.
-            kind = "recompute_s" if request.tokens else "prefill_s"
+            kind: StallKind = "recompute_s" if request.tokens else "prefill_s"
             self.stall(self._cost.prefill_s(request.tokens + (request.prompt_tokens if first else 0)), kind)
         if request.tokens < request.until:
             self._queue.append(request.trajectory)
