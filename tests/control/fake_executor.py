@@ -172,6 +172,7 @@ class Executor:
             do.Close: self._close,
             do.Retire: self._retire,
             do.Wait: lambda d: None,
+            do.Skip: lambda d: None,
             do.Finish: self._finish,
         }
 

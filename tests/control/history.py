@@ -263,7 +263,11 @@ class History:
         assert not self.audit.violations, self.audit.violations
         if self.fixed_target is not None:
             active = self.executor.active_groups()
-            assert active <= max(self.fixed_target, self.batch.groups), f"{active} groups are active"
+            # The batch that an idle trainer has still to take does not count.
+            leaving = 0 if self.plane.is_training else self.plane.leaving_groups
+            assert active - leaving <= max(self.fixed_target, self.batch.groups), (
+                f"{active} groups are active"
+            )
 
     def _check_take(self, take: Take) -> None:
         oldest = min(self.executor.version_of[group] for group in take.groups)

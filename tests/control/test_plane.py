@@ -107,7 +107,7 @@ def test_an_instance_that_comes_back_before_anyone_noticed_has_lost_its_requests
 
 
 def test_a_dead_instances_trajectory_continues_under_its_version() -> None:
-    bench = Bench(max_staleness=3, active_groups=2)
+    bench = Bench(max_staleness=3, active_groups=1)
     bench.join(0)
     first, pinned = only(bench.tick(), do.Start)
     bench.end(first)
@@ -179,7 +179,7 @@ def test_an_instance_goes_on_when_the_step_is_computed_and_not_only_when_it_is_d
 
 def test_devices_are_lent_after_the_batch_is_taken_and_its_onset_is_over() -> None:
     """They decode while the batch is on its way to the trainer."""
-    bench = Bench(max_staleness=2, active_groups=2)
+    bench = Bench(schedule="dora_onset", max_staleness=2, active_groups=2)
     bench.join(0, slots=2)
     bench.join(1, elastic=True)
     first, second = sorted(only(bench.tick(), do.Start), key=lambda start: start.instance)

@@ -31,8 +31,8 @@ def screen(
     ]  # fmt: skip
     state = RunState(
         at=7265.0, version=40, trainer="waits for old groups that are due", active_by_version={39: 12, 40: 4},
-        running={number: {40: 3} for number in range(num_instances)}, outcomes={HOSTILE: 12}, failures=[],
-        faults=[], num_replays=0, num_different=0,
+        running={number: {40: 3} for number in range(num_instances)}, outcomes={HOSTILE: 12}, skipped={},
+        failures=[], faults=[], num_replays=0, num_different=0,
     )  # fmt: skip
     held_out = EvaluationFacts(version=40, num_scored=2, reward=0.5, values=steps[-1].values)
     said = ["the rewards of every group were all equal, so there is nothing to learn from"] * warnings

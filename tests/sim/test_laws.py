@@ -78,7 +78,7 @@ def run_checked(recipe: Recipe, *, every: int = 40) -> Result:
     world.plane.check_integrity()
     assert not audit.violations, audit.violations
     assert len(world.publishes) == recipe.steps
-    return summarize(world, audit)
+    return summarize(world, audit, freshness=None)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -116,20 +116,20 @@ def test_wrong_estimates_cost_time_but_never_a_law(estimates: str) -> None:
 
 
 @pytest.mark.parametrize("rollout_gpus", [8, 16, 28])
-def test_the_controller_for_r_settles_wherever_it_starts(rollout_gpus: int) -> None:
-    """Generation, neither or training is the bottleneck; R starts at B, 2 B or 4 B."""
+def test_the_controller_for_r_settles(rollout_gpus: int) -> None:
+    """Generation, neither or training is the bottleneck; R starts at B or 1.5 B."""
     settled = []
-    for start in (64, 128, 256):
-        targets = targets_over_publishes(rollout_gpus, start)[15:]
+    for start in (64, 96):
+        targets = targets_over_publishes(rollout_gpus, start)[25:]
         middle = median(targets)
         settled.append(middle)
-        assert 0.8 * middle <= min(targets) <= max(targets) <= 1.2 * middle, targets
-    assert max(settled) <= 1.2 * min(settled), settled
+        assert 0.9 * middle <= min(targets) <= max(targets) <= 1.1 * middle, targets
+    assert max(settled) <= 1.1 * min(settled), settled
 
 
 def targets_over_publishes(rollout_gpus: int, start: int) -> list[int]:
     recipe = small(
-        steps=35,
+        steps=50,
         max_staleness=3,
         batch={"groups": 64, "group_size": 8},
         cluster={"gpus": 32, "rollout_gpus": rollout_gpus, "slots": 64},

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dora_rl.control.fleet import Instance, State
 from dora_rl.control.ledger import Trajectory
 from dora_rl.control.parts import ControlParts
-from dora_rl.core.decisions import Admit
+from dora_rl.core.decisions import Admit, Skip
 from dora_rl.core.inputs import QueuedPrompt
 
 
@@ -21,6 +21,8 @@ class Admission:
     def __init__(self, parts: ControlParts) -> None:
         self._p = parts
         self._evaluations: dict[int, deque[Trajectory]] = {}
+        self._has_started = False
+        self._obstacle = "room"
 
     # --- filling ---
 
@@ -57,31 +59,17 @@ class Admission:
 
         On a `refilled` instance: of its own older version, while the trainer would starve otherwise.
         """
-        p, window = self._p, self._p.window
-        version = window.newest if refilled is None else refilled.newest
-        while refilled is None or self._needs_refill(refilled, version):
-            active = window.num_active
-            if active >= p.target.groups:
-                p.target.reached()
-                return
-            is_wanted = active < (p.steps - window.taken) * p.batch.groups
-            is_open = is_wanted and bool(p.prompts) and p.schedule.gate.is_open
-            if not (is_open and window.room(version) > 0 and p.batches.allows(version)):
-                return
-            place: Instance | None
-            if refilled is None:
-                place = p.dispatch.place_for(version, p.prompts.peek().tokens)
-            else:
-                place = refilled if p.pace.can_finish(version, p.now) else None
-            if place is None:
-                return
-
+        p = self._p
+        version = p.window.newest if refilled is None else refilled.newest
+        while isinstance(place := self._place_or_obstacle(version, refilled), Instance):
             # The next prompt is pinned to the version, and its first member starts: one atomic act.
             # The others start beside it, or wherever there is room.
             prompt = p.prompts.take()
-            window.admit(version)
+            p.window.admit(version)
             p.schedule.gate.admitted()
             group = p.ledger.admit(prompt, version)
+            p.durations.started(group.id, p.now)
+            self._has_started |= version == p.window.newest
             p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
             first, *others = group.members
             p.dispatch.start(first, place)
@@ -90,6 +78,65 @@ class Admission:
                     p.dispatch.start(t, place)
                 else:
                     p.dispatch.place(t)
+        if refilled is None:
+            self._obstacle = place
+
+    def _place_or_obstacle(self, version: int, refilled: Instance | None) -> Instance | str:
+        """The instance on which the next group of this version may start now, or what keeps it from that."""
+        p, window = self._p, self._p.window
+        if refilled is not None and not self._needs_refill(refilled, version):
+            return "no need"
+        if not p.prompts:
+            return "prompts"
+        active = window.num_active
+        if active >= (p.steps - window.taken) * p.batch.groups:
+            return "steps"
+        if window.room(version) <= 0:
+            return "window"
+        if not (p.schedule.gate.is_open and p.batches.allows(version)):
+            return "schedule"
+        # A batch that the idle trainer has still to take will have gone by the next publish.
+        leaving = 0 if p.pace.is_training else p.schedule.leaving_groups
+        is_full = active - leaving >= p.target.groups
+        is_looked_at = p.target.is_due(p.now)
+        if is_full and not is_looked_at:
+            return "target"
+        place: Instance | None
+        if refilled is None:
+            place = p.dispatch.place_for(version, p.prompts.peek().tokens)
+        else:
+            place = refilled if p.pace.can_finish(version, p.now) else None
+        if is_looked_at:
+            p.target.noted(p.now, is_binding=is_full and place is not None)
+        if place is None:
+            return "room"
+        if is_full:
+            return "target"
+        if p.pace.is_training and p.schedule.waits_for_publish and self._waits_for_publish():
+            return "publish"
+        return place
+
+    def _waits_for_publish(self) -> bool:
+        """Whether a group had better wait for the step under way and start under its version.
+
+        Slots that stay free for the last H seconds of each interval T cost H^2 / 2T of B x G rows' time, so
+        `freshness_cost` pays for H. Where nothing generates while a step trains, nothing is lost at all.
+        """
+        p = self._p
+        if p.fleet.is_elastic:
+            return not p.pace.is_overdue(p.now)
+        rows_share = p.fleet.slots / (p.batch.groups * p.batch.group_size)
+        near_s = p.pace.interval_s * (2.0 * p.control.freshness_cost * rows_share) ** 0.5
+        left_s = p.pace.time_left_s(p.now)
+        if left_s > near_s or p.pace.is_overdue(p.now):
+            return False
+        return left_s < p.durations.quick_s or p.pace.next_batch_is_safe(p.now)
+
+    def version_replaced(self) -> None:
+        """Another version is about to be the newest: record if this one started no group, and why."""
+        if not self._has_started:
+            self._p.emit(Skip(version=self._p.window.newest, reason=self._obstacle))
+        self._has_started, self._obstacle = False, "room"
 
     def _needs_refill(self, instance: Instance, version: int) -> bool:
         """Whether the trainer would starve without more groups of an instance's own older version."""
@@ -98,6 +145,7 @@ class Admission:
             bool(p.prompts)
             and p.fleet.has_room(instance, p.prompts.peek().tokens)
             and p.pace.would_starve(p.now)
+            and not p.fleet.is_loading(p.window.newest)
             and p.versions.are_live(version)
             and version > p.window.oldest_allowed
         )
@@ -121,11 +169,10 @@ class Admission:
         """Start queued evaluations, oldest version first, within evaluation's share of the slots."""
         if not self._evaluations:
             return
-        slots = sum(instance.spec.slots for instance in self._p.fleet)
         # One that lost its instance waits like the others: it must not keep them from theirs.
         groups = self._p.ledger.evaluating.values()
         num_placed = sum(t.instance is not None for group in groups for t in group.members)
-        free_slots = max(1, int(self._p.control.evaluation_share * slots)) - num_placed
+        free_slots = max(1, int(self._p.control.evaluation_share * self._p.fleet.slots)) - num_placed
         for version in sorted(self._evaluations):
             queue = self._evaluations[version]
             while queue and free_slots > 0:

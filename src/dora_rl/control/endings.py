@@ -36,6 +36,7 @@ class Endings:
         t.tokens, t.phase, t.truncated = event.tokens, Phase.ENDED, event.truncated
         p.meters.truncated += event.truncated
         p.estimates.lengths.observe(event.tokens)
+        p.durations.member_ended(t.group, p.now)
         if instance is not None:
             instance.report(event.at, event.clock, event.kv_tokens)
             self._admission.fill(instance)
@@ -137,11 +138,13 @@ class Endings:
             self._admission.fill_evaluation()
             p.versions.retire()
         elif p.control.filter_zero_variance and not group.has_variance():
+            p.durations.ended(group.id, p.now, passed=False)
             self._replace(group, "filtered: zero variance")
         else:
             p.ledger.finish(group)
             p.window.finish(group.version)
             p.pace.group_finished()
+            p.durations.ended(group.id, p.now, passed=True)
             self._steps.take()
 
     def _replace(self, group: Group, outcome: str) -> None:

@@ -185,6 +185,10 @@ class Fleet:
         self._by_load: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
         self._uses: Counter[int] = Counter()
         """How many instances hold or load a version; one that does both counts twice."""
+        self.slots = 0
+        """Slots of all instances."""
+        self.is_elastic = False
+        """Whether all instances lend their devices: nothing generates while a step trains."""
 
     def __iter__(self) -> Iterator[Instance]:
         return iter(self.instances.values())
@@ -200,10 +204,16 @@ class Fleet:
         self.instances[instance.id] = instance
         self._uses.update(instance.versions())
         self.touch(instance)
+        self._counted()
 
     def leave(self, instance: Instance) -> None:
         del self.instances[instance.id]
         self._uses.subtract(instance.versions())
+        self._counted()
+
+    def _counted(self) -> None:
+        self.slots = sum(i.spec.slots for i in self)
+        self.is_elastic = bool(self.instances) and all(i.spec.elastic for i in self)
 
     # --- versions ---
 
@@ -226,6 +236,10 @@ class Fleet:
     def uses(self, version: int) -> bool:
         """Whether any instance holds or loads this version."""
         return self._uses[version] > 0
+
+    def is_loading(self, version: int) -> bool:
+        """Whether some instance is loading this version."""
+        return any(instance.loading == version for instance in self)
 
     def serving(self, version: int) -> list[Instance]:
         """The instances that hold `version`."""

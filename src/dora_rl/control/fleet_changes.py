@@ -7,6 +7,7 @@ change is the planner's. Here a plan becomes moves and loads, and instances chan
 from collections.abc import Mapping
 
 from dora_rl.control.dispatch import Dispatch, Emit
+from dora_rl.control.durations import Durations
 from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.meters import Meters
@@ -33,6 +34,7 @@ class FleetChanges:
         target: Target,
         dispatch: Dispatch,
         pace: Pace,
+        durations: Durations,
         meters: Meters,
         emit: Emit,
         *,
@@ -45,6 +47,7 @@ class FleetChanges:
         self._dispatch = dispatch
         self._pace = pace
         self._estimates = pace.estimates
+        self._durations = durations
         self._meters = meters
         self._emit = emit
         self._control = control
@@ -84,8 +87,10 @@ class FleetChanges:
     def _situation(self, waiting: Mapping[int, int], now: float) -> Situation:
         newest, lengths = self._window.newest, self._estimates.lengths
         backlog = {version: count for version, count in waiting.items() if count}
-        # The groups of the newest version that the bound and the target R would let start now.
-        planned = min(self._target.groups - self._window.num_active, self._window.room(newest))
+        # The groups of the newest version that the bound and the target R would let start now, or as soon
+        # as the idle trainer has its batch: the version is loaded while it waits.
+        coming = 0 if self._pace.is_training else self._window.batch_groups
+        planned = min(self._target.groups - self._window.num_active, self._window.room(newest)) + coming
         backlog[newest] = backlog.get(newest, 0) + max(0, planned) * self._group_size
         demands = {version: count * lengths.mean() for version, count in backlog.items()}
         longest = dict.fromkeys(demands, lengths.longest_of(_MANY))
@@ -163,6 +168,8 @@ class FleetChanges:
         elastic = [i for i in self._fleet if i.spec.elastic and i.state in (State.UP, State.LOADING)]
         for instance in elastic:
             instance.state = State.LENT
+        if all(instance.state is State.LENT for instance in self._fleet):
+            self._durations.paused(now)
         for instance in elastic:
             for t in instance.requests():
                 movable = self._control.rebalance and t.phase == Phase.RUNNING
@@ -195,6 +202,7 @@ class FleetChanges:
         """An instance has its devices back: it generates, or loads its version first."""
         instance.state = State.LOADING if list(instance.cohorts) == [instance.loading] else State.UP
         self._fleet.touch(instance)
+        self._durations.resumed(instance.last_seen)
 
     # --- schedule `partial` ---
 

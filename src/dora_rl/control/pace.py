@@ -4,6 +4,8 @@ Predicts when the next batch is needed, whether it will be full by then, and how
 until its deadline. Only predictions: nothing here can break a law.
 """
 
+import math
+
 from dora_rl.control.estimates import Average, Estimates
 from dora_rl.control.window import Window
 
@@ -53,11 +55,29 @@ class Pace:
         """Expected seconds from one publish to the next; 0 before the first."""
         return self._interval.value if self._interval else 0.0
 
+    @property
+    def is_training(self) -> bool:
+        """Whether a train step is under way."""
+        return self._step_began is not None
+
     def time_left_s(self, now: float) -> float:
         """Expected seconds until the trainer can take another batch; 0 if it is idle."""
         if self._step_began is None or self._estimates.train_s is None:
             return 0.0
         return max(0.0, self._estimates.train_s - (now - self._step_began))
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the step under way has taken half as long again as expected."""
+        if self._step_began is None or self._estimates.train_s is None:
+            return False
+        return now - self._step_began > 1.5 * self._estimates.train_s
+
+    def next_batch_is_safe(self, now: float) -> bool:
+        """Whether B groups will most likely (at 95 %) be finished when the step under way ends on time."""
+        if self._estimates.train_s is None or self.is_overdue(now):
+            return False
+        coming = self._rate.value * self.time_left_s(now)
+        return self._window.num_finished + coming - 1.65 * math.sqrt(coming) >= self._window.batch_groups
 
     def would_starve(self, now: float) -> bool:
         """Whether fewer than B groups are expected to be finished when the trainer can take a batch."""

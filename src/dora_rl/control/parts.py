@@ -6,6 +6,7 @@ which share these objects and nothing else. Emits decisions in the order they mu
 
 from dora_rl.control.batches import Batches
 from dora_rl.control.dispatch import Dispatch
+from dora_rl.control.durations import Durations
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet
 from dora_rl.control.fleet_changes import FleetChanges
@@ -47,7 +48,16 @@ class ControlParts:
         )
         self.ledger = Ledger(group_size=batch.group_size)
         self.fleet = Fleet(watermark=control.kv_watermark)
-        self.target = Target(window=self.window, fixed=self.schedule.active_groups)
+        self.durations = Durations()
+        self.target = Target(
+            window=self.window,
+            fleet=self.fleet,
+            durations=self.durations,
+            estimates=estimates,
+            group_size=batch.group_size,
+            freshness_cost=control.freshness_cost,
+            fixed=self.schedule.active_groups,
+        )
         self.prompts = PromptQueue(most_at_once=_most_at_once(self.schedule, batch))
         self.pace = Pace(self.window, estimates)
         self.batches = Batches(self.window, self.ledger, streams=control.stream)
@@ -66,6 +76,7 @@ class ControlParts:
             self.target,
             self.dispatch,
             self.pace,
+            self.durations,
             self.meters,
             self.emit,
             control=control,

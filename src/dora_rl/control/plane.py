@@ -98,6 +98,11 @@ class ControlPlane:
         return self._p.steps
 
     @property
+    def leaving_groups(self) -> int:
+        """Groups that do not count against the target R while the trainer is idle."""
+        return self._p.schedule.leaving_groups
+
+    @property
     def is_training(self) -> bool:
         """Whether a train step is in flight."""
         return self._steps.is_training

@@ -81,6 +81,10 @@ class Schedule(Record, frozen=True, gc=True):
     interrupts: bool = False
     """Whether a publish interrupts unfinished trajectories, which go on under the new version."""
     redundant_groups: int = 0
+    leaving_groups: int = 0
+    """Groups that do not count against R while the trainer is idle: those its next batch takes."""
+    waits_for_publish: bool = False
+    """Whether new groups wait for a publish that is near, where `freshness_cost` allows it."""
 
 
 def _sync(control: Control, batch: Batch) -> Schedule:
@@ -116,7 +120,11 @@ def _dora_onset(control: Control, batch: Batch) -> Schedule:
 
 def _dora(control: Control, batch: Batch) -> Schedule:
     return Schedule(
-        max_staleness=control.max_staleness, active_groups=control.active_groups, gate=AlwaysOpen()
+        max_staleness=control.max_staleness,
+        active_groups=control.active_groups,
+        gate=AlwaysOpen(),
+        leaving_groups=batch.groups,
+        waits_for_publish=True,
     )
 
 

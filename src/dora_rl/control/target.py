@@ -1,53 +1,106 @@
-"""The controller for R: the smallest number of active groups that starves neither side.
+"""The controllers of R and S: as fresh as the hardware allows.
 
-The trainer does not starve if, when a step ends, a whole batch is finished. So the controller looks
-at one number per publish, the groups finished at that moment, and steers it to a little over B. It
-raises R at once by what was missing and lowers it by half of what was too much. After each change it
-waits until groups admitted under it had time to finish, which is what keeps it from oscillating.
-It raises R only while R is what holds admission back: where the instances are full, or the window
-is, more active groups would not help.
+R is judged by what is lost: the share of each step's time for which the trainer starved. Over
+`freshness_cost`, R rises; well under it, R sinks: quickly down to the level that a fluid model of the run
+(`control/level.py`) finds sufficient, slowly below that. It rises only while R is what holds groups back,
+and sinks where the window stalls, which more active groups would make worse.
 """
 
+from dora_rl.control.durations import Durations
+from dora_rl.control.estimates import Average, Estimates
+from dora_rl.control.fleet import Fleet
+from dora_rl.control.level import Flow, fresh_level
 from dora_rl.control.window import Window
+
+_LOOKS = 64
+"""How often in a train step free slots are counted."""
+_MOST_LOST = 0.1
+"""Share of one step's time beyond which a loss says no more."""
+_LEAST_SEEN = 16
+"""Groups that must have ended before their durations are believed."""
 
 
 class Target:
-    """The target number of active groups R: fixed, or adjusted by what is finished at each publish."""
+    """The target number of active groups R: fixed, or the freshest level that costs little speed."""
 
-    def __init__(self, *, window: Window, fixed: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        window: Window,
+        fleet: Fleet,
+        durations: Durations,
+        estimates: Estimates,
+        group_size: int,
+        freshness_cost: float,
+        fixed: int | None,
+    ) -> None:
         self._window = window
+        self._fleet = fleet
+        self._durations = durations
+        self._estimates = estimates
+        self._group_size = group_size
+        self._cost = freshness_cost
         self._is_fixed = fixed is not None
-        self.groups = fixed if fixed is not None else min(2 * window.batch_groups, self._most)
-        self._was_binding = False
-        self._hold = 0
+        self.groups = fixed if fixed is not None else min(3 * window.batch_groups // 2, self._most)
+        self._unused_s = 0.0
+        self._looked_at = 0.0
+        self._lost = Average(0.0)
+        self._stalled = Average(0.0)
 
-    def reached(self) -> None:
-        """Note that the target kept a group from being admitted."""
-        self._was_binding = True
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look again what the target keeps from starting."""
+        return (now - self._looked_at) * _LOOKS >= (self._estimates.train_s or 0.0)
 
-    def published(self, *, was_starved: bool) -> None:
-        """A step ended: adjust R by comparing the finished groups with what the next batch needs."""
-        was_binding, self._was_binding = self._was_binding, False
+    def noted(self, now: float, *, is_binding: bool) -> None:
+        """Note whether the target keeps a group from starting that has a place: free slots are lost then."""
+        if is_binding:
+            running = sum(instance.num_running for instance in self._fleet)
+            self._unused_s += (now - self._looked_at) * (1.0 - running / max(1, self._fleet.slots))
+        self._looked_at = now
+
+    def published(self, now: float, *, interval_s: float, starved_share: float, stalled_share: float) -> None:
+        """A step ended; the trainer starved, or was stalled by the window, for these shares of its time."""
         if self._is_fixed:
             return
-        if self._hold > 0:
-            self._hold -= 1
-            return
-        change = self._change(was_binding=was_binding, was_starved=was_starved)
-        if change:
-            self.groups = min(self._most, max(self._window.batch_groups, self.groups + change))
-            self._hold = 1 + self.groups // self._window.batch_groups
+        # Where instances are full, the trainer starves whatever R is, as it does before the first batch.
+        lost = min(_MOST_LOST, starved_share, self._unused_s / interval_s)
+        self._unused_s = 0.0
+        if self._window.newest > 1:
+            self._lost.observe(lost)
+            self._stalled.observe(min(_MOST_LOST, stalled_share))
+        change = self._change(now, lost)
+        self.groups = min(self._most, max(self._window.batch_groups, self.groups + change))
 
-    def _change(self, *, was_binding: bool, was_starved: bool) -> int:
-        """By how much R should change to keep a margin of finished groups over B."""
-        batch = self._window.batch_groups
-        margin = max(1, batch // 16)
-        surplus = self._window.num_finished - batch
-        if surplus < margin and (was_binding or was_starved):
-            return margin - surplus if was_binding else 0
-        if surplus > 3 * margin:
-            return -((surplus - margin) // 2)
+    def _change(self, now: float, last: float) -> int:
+        """By how much R changes; on the average alone it would go on rising when nothing is lost any more."""
+        batch, lost, stalled = self._window.batch_groups, self._lost.value, self._stalled.value
+        if lost - stalled > self._cost:
+            more = max(1, batch // 64, round((lost - stalled - self._cost) * batch))
+            return more if last > self._cost else 0
+        if stalled - lost > self._cost:
+            return -max(1, round((stalled - lost - self._cost) * batch / 2))
+        if max(lost, stalled) < 0.75 * self._cost:
+            flow = self._flow(now)
+            too_many = self.groups - (fresh_level(flow, self._cost) if flow is not None else self.groups)
+            return -max(1, batch // 128, min(too_many, max(batch // 8, too_many // 2)))
         return 0
+
+    def _flow(self, now: float) -> Flow | None:
+        """What was learned so far, for the model; None while that is too little."""
+        train_s, seen = self._estimates.train_s, self._durations.num_groups
+        if train_s is None or seen < min(_LEAST_SEEN, self._window.batch_groups) or not len(self._fleet):
+            return None
+        return Flow(
+            batch_groups=self._window.batch_groups,
+            group_size=self._group_size,
+            max_staleness=self._window.max_staleness,
+            train_s=train_s,
+            group_s=self._durations.group_quantiles(now),
+            member_s=self._durations.member_quantiles(),
+            rows=float(self._fleet.slots),
+            pass_rate=max(0.05, self._durations.pass_rate.value),
+            halts=self._fleet.is_elastic,
+        )
 
     @property
     def _most(self) -> int:

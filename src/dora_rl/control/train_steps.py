@@ -73,6 +73,7 @@ class TrainSteps:
     def published(self, event: Published) -> None:
         """A version was published: count its step, learn from it, and take the next batch if there is one."""
         p = self._p
+        self._admission.version_replaced()
         p.window.publish(event.version)
         p.versions.publish(event.version)
         p.ledger.commit()
@@ -111,7 +112,14 @@ class TrainSteps:
     def _adjust(self) -> None:
         """Let the controllers of R and S react to the step that ended."""
         p, meters = self._p, self._p.meters
-        p.target.published(was_starved=meters.starved_s > self._starved_mark)
+        interval_s = max(1e-9, p.pace.interval_s)
+        p.durations.published()
+        p.target.published(
+            p.now,
+            interval_s=interval_s,
+            starved_share=(meters.starved_s - self._starved_mark) / interval_s,
+            stalled_share=(meters.window_stall_s - self._stall_mark) / interval_s,
+        )
         if p.control.adapt_staleness:
             share = (meters.window_stall_s - self._stall_mark) / max(1e-9, p.pace.interval_s)
             self._staleness.published(stall_share=share, oldest_taken=self._oldest_taken)

@@ -165,6 +165,18 @@ class Wait(Decision, frozen=True):
     reason: str
 
 
+class Skip(Decision, frozen=True):
+    """Record that a version was replaced before it started a group, and what kept it from that at the end.
+
+    `prompts`: none was queued; `steps`: the last steps need no more; `window`: the staleness bound;
+    `schedule`: its own rule; `target`: R groups were active; `room`: no instance that serves it had room;
+    `publish`: groups waited for the next version.
+    """
+
+    version: int
+    reason: str
+
+
 class Finish(Decision, frozen=True):
     """End the run: all train steps are published."""
 
@@ -188,5 +200,6 @@ AnyDecision = (
     | Close
     | Retire
     | Wait
+    | Skip
     | Finish
 )

@@ -37,6 +37,24 @@ class BusyShares(Protocol):
     def starved_s(self) -> float: ...
 
 
+SKIP_WORDS = {
+    "prompts": "no prompt was queued",
+    "steps": "the last steps needed no more groups",
+    "window": "the staleness bound",
+    "schedule": "the schedule's own rule",
+    "target": "enough groups were active",
+    "room": "no instance had room for it",
+    "publish": "groups waited for the next version",
+}
+"""Why a version started no group, by the reason that was recorded."""
+
+
+def staleness_words(mean: float, least: float | None, *, greatest: int, allowed: int) -> str:
+    """The staleness of what was trained on: its mean beside the least possible, the greatest, the bound."""
+    beside = f" ({least:.2f} is the least possible)" if least is not None else ""
+    return f"mean {mean:.2f}{beside}, greatest {greatest} of {allowed} allowed"
+
+
 def bottleneck(
     result: BusyShares,
     *,

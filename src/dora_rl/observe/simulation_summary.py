@@ -8,7 +8,7 @@ from rich.markup import escape
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.visible_text import one_line
 from dora_rl.costs.seconds_spent import SecondsSpent
-from dora_rl.observe.result_words import all_clear, bottleneck, count
+from dora_rl.observe.result_words import all_clear, bottleneck, count, staleness_words
 from dora_rl.observe.seconds_words import seconds_lines
 from dora_rl.sim.simulated_run import Result, measured_steps
 
@@ -36,7 +36,12 @@ def _lines(r: Result, measured: tuple[int, int], seconds: SecondsSpent) -> Itera
     counted = f"in steps {measured[0] + 1} to {measured[1]}, which count"
     yield "busy", f"trainer {trainer:.1%} {counted}; instances {instances:.1%} of the whole run"
     yield from seconds_lines(seconds)
-    yield "staleness", f"mean {r.staleness_mean:.2f}, greatest {r.staleness_max} of {r.max_staleness} allowed"
+    yield (
+        "staleness",
+        staleness_words(
+            r.staleness_mean, r.staleness_least, greatest=r.staleness_max, allowed=r.max_staleness
+        ),
+    )
     yield "active groups", f"{r.active_groups:,} = {r.active_groups / r.batch_groups:.2f} B"
     stalls = f"starved {r.starved_s:,.0f} s, window {r.window_stall_s:,.0f} s"
     yield "stalls", f"{stalls} in the whole run, from its start to its end"

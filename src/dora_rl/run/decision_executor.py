@@ -24,9 +24,9 @@ from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.store.journal import Journal
 
-RECORDS_ONLY = (do.Admit, do.Wait, do.Finish)
-"""Decisions that ask nothing of anyone: an admission is followed by its Starts, a wait is for the meters, and
-the loop sees by itself that control is done."""
+RECORDS_ONLY = (do.Admit, do.Wait, do.Skip, do.Finish)
+"""Decisions that ask nothing of anyone: an admission is followed by its Starts, a wait or a skip is for the
+meters and the log, and the loop sees by itself that control is done."""
 
 
 class UnknownDecision(DoraError):

@@ -8,6 +8,7 @@ from dora_rl.control.schedules import make_schedule
 from dora_rl.core.history import Watcher
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.costs.freshness_meter import Freshness, FreshnessMeter
 from dora_rl.costs.limit import limit
 from dora_rl.costs.rollout import rollout_cost
 from dora_rl.costs.train_cost import train_cost
@@ -46,6 +47,9 @@ class Result(Record, frozen=True):
     trainer_idle_fraction: float
     instance_idle_fraction: float
     staleness_mean: float
+    """Mean without the first 2 (S + 1) and the last S + 1 steps; of all steps where no others are."""
+    staleness_least: float | None
+    """The least mean that these groups and publishes allow in the same steps; None where there are none."""
     staleness_max: int
     starved_s: float
     window_stall_s: float
@@ -115,7 +119,8 @@ def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
         group_size=recipe.batch.group_size,
         max_staleness=make_schedule(recipe.control, recipe.batch).max_staleness,
     )
-    world.watchers = [audit.watch, *world.feed.watchers, *watchers]
+    freshness = FreshnessMeter(audit.max_staleness)
+    world.watchers = [audit.watch, freshness.watch, *world.feed.watchers, *watchers]
     FaultInjector(world, recipe.seed).arm()
     was_enabled = gc.isenabled()
     gc.disable()  # Records hold no cycles; walking a million of them again and again costs a third of a run.
@@ -126,10 +131,10 @@ def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
             gc.enable()
     world.plane.check_integrity()
     assert not audit.violations, audit.violations[0]
-    return summarize(world, audit)
+    return summarize(world, audit, freshness=freshness.result())
 
 
-def summarize(world: World, audit: Audit) -> Result:
+def summarize(world: World, audit: Audit, *, freshness: Freshness | None) -> Result:
     recipe, plane = world.recipe, world.plane
     first, last = measured_steps(recipe)
     began = world.publishes[first - 1] if first else 0.0
@@ -137,7 +142,7 @@ def summarize(world: World, audit: Audit) -> Result:
     spans = world.train_spans[first:last]
     trained_s = sum(end - begin for begin, end in spans)
     staleness = plane.meters.staleness
-    taken = sum(staleness.values())
+    staleness_total, taken = sum(s * n for s, n in staleness.items()), sum(staleness.values())
     idle = 1.0 - trained_s / elapsed
     limits = limit(recipe, recipe.cluster.tensor_parallel or 1)
     return Result(
@@ -160,7 +165,8 @@ def summarize(world: World, audit: Audit) -> Result:
         rollout_only_fraction=idle,
         trainer_idle_fraction=idle,
         instance_idle_fraction=1.0 - world.busy_share(),
-        staleness_mean=sum(s * n for s, n in staleness.items()) / taken,
+        staleness_mean=freshness.staleness_mean if freshness else staleness_total / taken,
+        staleness_least=freshness.staleness_least if freshness else None,
         staleness_max=audit.worst_staleness,
         starved_s=plane.meters.starved_s,
         window_stall_s=plane.meters.window_stall_s,

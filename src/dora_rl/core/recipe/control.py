@@ -42,6 +42,8 @@ class Control(Section, frozen=True):
     """Hard bound S on how many versions old a trained group may be."""
     active_groups: Positive | None = None
     """Target number R of active groups; left out, a controller finds it."""
+    freshness_cost: Share = 0.02
+    """Share of speed that may be given up for fresher groups, where a controller finds R."""
     adapt_staleness: bool = False
     """Let a controller lower and raise the bound, never above `max_staleness`."""
     stream: bool = False
@@ -50,8 +52,8 @@ class Control(Section, frozen=True):
     """Serve one version an instance, several in turn, or whichever costs less."""
     rebalance: bool = True
     """Change instances' versions and move requests between them while they run."""
-    refill: bool = True
-    """Let instances of an older version start groups while the trainer would starve."""
+    refill: bool = False
+    """Start groups on instances of an older version while the trainer would starve: staler, seldom faster."""
     kv_reuse: bool = True
     """A moved request takes its KV along instead of being prefilled again."""
     queue_scheduling: bool = True

@@ -97,6 +97,8 @@ class RunState(Record, frozen=True):
     """Number of requests that decode, by instance and version."""
     outcomes: dict[str, int]
     """Number of trajectories that ended outside a batch, by outcome."""
+    skipped: dict[str, int]
+    """Number of versions that were replaced before they started a group, by what kept them from it."""
     failures: list[FailureFacts]
     """Failures of reward functions, by function and kind."""
     faults: list[FaultFacts]

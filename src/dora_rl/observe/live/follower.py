@@ -58,6 +58,8 @@ class Follower:
         self.evaluated: list[EvaluationFacts] = []
         """Complete evaluations in the order they were completed."""
         self.outcomes: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        """Versions that were replaced before they started a group, by what kept them from it."""
         self.failures: dict[tuple[str, str], FailureFacts] = {}
         """Failures of reward functions, by function and kind."""
         self.faults: dict[str, FaultFacts] = {}
@@ -94,6 +96,7 @@ class Follower:
             do.Take: self._took,
             do.Close: self._closed,
             do.Wait: self._waiting,
+            do.Skip: self._skipped,
             do.Finish: self._finished,
         }
 
@@ -116,6 +119,7 @@ class Follower:
             active_by_version=dict(sorted(Counter(g.version for g in self._active.values()).items())),
             running=self._tracker.running,
             outcomes=dict(self.outcomes),
+            skipped=dict(self.skipped),
             failures=list(self.failures.values()),
             faults=list(self.faults.values()),
             num_replays=self.num_replays,
@@ -216,6 +220,9 @@ class Follower:
     def _waiting(self, decision: do.Wait) -> None:
         self._end_wait()
         self._wait = (decision.reason, self._now)
+
+    def _skipped(self, decision: do.Skip) -> None:
+        self.skipped[decision.reason] += 1
 
     def _took(self, decision: do.Take) -> None:
         self._end_wait()

@@ -2,8 +2,10 @@
 
 from statistics import fmean
 
+from dora_rl.control.schedules import make_schedule
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
+from dora_rl.costs.freshness_meter import Freshness
 from dora_rl.costs.seconds_spent import SecondsSpent
 from dora_rl.observe.live.completions import CompletedGroup
 from dora_rl.observe.live.event_facts import EvaluationFacts, RunState, StepFacts, WarningFacts
@@ -29,6 +31,8 @@ class RunFacts(Record, frozen=True, gc=True):
     seconds: SecondsSpent
     is_on_cpus: bool
     """Whether this is a live run whose instances have no GPU."""
+    freshness: Freshness | None
+    """Mean and least staleness of the steps in the middle of the run; None where it has too few."""
     warnings: list[WarningFacts]
     """All warnings given in the run, also those that no longer hold."""
     overlong: tuple[str, ...] = ()
@@ -46,7 +50,17 @@ class RunFacts(Record, frozen=True, gc=True):
 
     @property
     def max_staleness(self) -> int:
-        return 0 if self.recipe.control.schedule == "sync" else self.recipe.control.max_staleness
+        return make_schedule(self.recipe.control, self.recipe.batch).max_staleness
+
+    @property
+    def staleness_mean(self) -> float:
+        if self.freshness is not None:
+            return self.freshness.staleness_mean
+        return fmean(step.staleness_mean for step in self.steps)
+
+    @property
+    def staleness_least(self) -> float | None:
+        return self.freshness.staleness_least if self.freshness else None
 
     @property
     def gpus(self) -> int:

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from dora_rl.control.schedules import make_schedule
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Published
 from dora_rl.core.recipe import Recipe
+from dora_rl.costs.freshness_meter import FreshnessMeter
 from dora_rl.costs.seconds_meter import SecondsMeter
 from dora_rl.observe.live.completions import read_completions
 from dora_rl.observe.live.dead_run_warnings import Warner, num_compared
@@ -37,11 +39,13 @@ def read_run(root: Path) -> RunFacts:
     history, follower, tracker = History(layout.events), Follower(), Tracker()
     batch = history.recipe.batch
     meter = SecondsMeter(batch_groups=batch.groups, group_size=batch.group_size)
+    freshness = FreshnessMeter(make_schedule(history.recipe.control, history.recipe.batch).max_staleness)
     warner = Warner(num_compared(history.recipe))
     for event, decisions in history:
         follower.watch(event, decisions)
         tracker.watch(event, decisions)
         meter.watch(event, decisions)
+        freshness.watch(event, decisions)
         if isinstance(event, Published):
             warner.new(follower)
     state, recipe = follower.state, history.recipe
@@ -59,6 +63,7 @@ def read_run(root: Path) -> RunFacts:
         completions=read_completions(root / COMPLETIONS),
         timeline=tracker.timeline(),
         seconds=meter.result(),
+        freshness=freshness.result(),
         is_on_cpus=_is_on_cpus(root / SETUP),
         warnings=warner.all(follower),
         **_overlong(root / PROMPTS, history.recipe),

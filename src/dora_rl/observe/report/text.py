@@ -17,7 +17,7 @@ from dora_rl.observe.live.step_words import (
     left_s,
 )
 from dora_rl.observe.report.run_facts import RunFacts
-from dora_rl.observe.result_words import bottleneck
+from dora_rl.observe.result_words import SKIP_WORDS, bottleneck, staleness_words
 from dora_rl.observe.seconds_words import seconds_lines
 from dora_rl.observe.terminal import fact
 
@@ -90,11 +90,18 @@ def _step_lines(run: RunFacts) -> Iterator[tuple[str, str]]:
     seconds = sum(step.step_s for step in run.steps)
     mean = sum(step.mean_tokens for step in recent) / len(recent)
     cut = sum(step.truncated_share for step in recent) / len(recent)
-    staleness = sum(step.staleness_mean for step in run.steps) / len(run.steps)
     greatest = max(step.staleness_max for step in run.steps)
     yield "speed", f"{tokens / max(seconds, 1e-9):,.0f} tokens/s, {duration(seconds / len(run.steps))} a step"
     yield "responses", f"{mean:.0f} tokens in the last {len(recent)} steps, {cut:.0%} cut at the limit"
-    yield "staleness", f"mean {staleness:.2f}, greatest {greatest} of {run.max_staleness} allowed"
+    yield (
+        "staleness",
+        staleness_words(
+            run.staleness_mean, run.staleness_least, greatest=greatest, allowed=run.max_staleness
+        ),
+    )
+    if skipped := run.state.skipped:
+        why = ", ".join(f"{number} ({SKIP_WORDS[reason]})" for reason, number in skipped.items())
+        yield "without groups", f"{sum(skipped.values())} of {run.state.version} versions: {why}"
     busy = f"trainer {1 - run.trainer_idle_fraction:.0%}, instances {1 - run.instance_idle_fraction:.0%}"
     # Shares and waits are of the same stretch of time: the wait for the first batch stands by itself.
     before = run.steps[0].starved_s
