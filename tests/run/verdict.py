@@ -3,7 +3,11 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from dora_rl.control.schedules import make_schedule
+from dora_rl.costs.seconds_meter import SecondsMeter
+from dora_rl.costs.seconds_spent import SecondsSpent
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import read_setup
 from dora_rl.sim.audit import Audit
@@ -19,11 +23,15 @@ def check_journal(root: Path, *, is_complete: bool = True) -> None:
         group_size=setup.recipe.batch.group_size,
         max_staleness=make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness,
     )
+    batch = setup.recipe.batch
+    meter = SecondsMeter(batch_groups=batch.groups, group_size=batch.group_size)
     with Journal.open(layout.journal) as journal:
         for told, decisions in journal.events():
             audit.watch(told, decisions)
+            meter.watch(told, decisions)
         summaries = [each for each in journal.summaries() if not each.is_evaluation]
     assert not audit.violations, audit.violations
+    _check_seconds(meter.result())
     assert audit.duplicated() == 0
     if setup.recipe.control.schedule != "partial":
         assert audit.mixed() == 0
@@ -36,3 +44,12 @@ def check_journal(root: Path, *, is_complete: bool = True) -> None:
         assert set(batches) == set(range(setup.recipe.steps))
         assert not unfinished, f"groups {unfinished} ended nowhere"
         assert len({each.trajectory for each in trained}) == len(trained)
+
+
+def _check_seconds(seconds: SecondsSpent) -> None:
+    """Every second of every instance and of the trainer is in the account once, in each step."""
+    for account in (seconds, *seconds.steps):
+        of_all = seconds.num_instances * account.wall_s
+        assert sum(account.instances.values()) == pytest.approx(of_all)
+        assert sum(account.trainer.values()) == pytest.approx(account.wall_s)
+        assert min(0.0, *account.instances.values(), *account.trainer.values()) > -1e-6
