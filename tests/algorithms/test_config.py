@@ -90,7 +90,6 @@ def test_only_ppo_needs_a_critic_and_only_decoupled_ppo_a_proximal_policy() -> N
         lambda: AdvantageConfig(baseline="none", scale="group"),
         lambda: AdvantageConfig(baseline="batch", scale="group"),
         lambda: AdvantageConfig(baseline="none", scale="batch"),
-        lambda: AggregationConfig(over="constant"),
         lambda: AggregationConfig(over="token", length=3),
         lambda: KlConfig(estimator="k1", into="loss"),
         lambda: CispoConfig(weight_low=2.0, weight_high=1.0),

@@ -49,6 +49,20 @@ def test_words_name_the_step_time_the_bottleneck_and_the_laws(dora: Dora) -> Non
         assert word in out
 
 
+def test_no_limit_is_named_where_redundant_groups_are_aborted(dora: Dora) -> None:
+    redundant = [*SMALL, "--schedule", "async_ratio", "--set", "redundant_groups=3"]
+    assert "no limit to compare with" in dora("simulate", *redundant).out
+    assert json.loads(dora("simulate", *redundant, "--json").out)["limit_step_time_s"] is None
+
+
+def test_keys_that_the_schedule_has_no_use_for_are_said_or_refused(dora: Dora) -> None:
+    called = dora("simulate", *SMALL, "--schedule", "sync", "--set", "max_staleness=2")
+    assert "warning: control.max_staleness = 2 is not used" in called.err
+    refused = dora("simulate", *SMALL, "--schedule", "sync", "--set", "active_groups=9")
+    assert refused.exit_code != 0
+    assert "control.active_groups = 9 is not for control.schedule = sync" in refused.err
+
+
 def test_a_recipe_file_is_overridden_by_options_before_or_after_it(dora: Dora, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("steps: 9\nbatch: {groups: 8, group_size: 4}\ncluster: {gpus: 4, slots: 16}\n")

@@ -234,6 +234,20 @@ def test_a_run_that_goes_on_is_not_resumed(dora: Dora, project: Path) -> None:
 # --- what it says before it starts ---
 
 
+def test_what_a_recipe_asks_for_in_vain_is_said_before_the_run(dora: Dora, project: Path) -> None:
+    sets = ["sampling.top_p=0.9", "algorithm.preset=decoupled_ppo", "cluster.gpus=3", "warm_start.rate=0.1"]
+    called = dora("train", "recipe.yaml", "--dry-run", *(word for each in sets for word in ("--set", each)))
+    said = [line for line in called.err.splitlines() if line.startswith("warning: ")]
+    for words in (
+        "sampling is cut",
+        "is exactly 1",
+        "cluster.gpus is for `dora simulate`",
+        "warm_start.rate is set",
+    ):
+        assert any(words in line for line in said), words
+    assert len(said) == len(sets)
+
+
 def test_a_dry_run_shows_recipe_devices_processes_memory_and_disk(dora: Dora, project: Path) -> None:
     called = dora("train", "recipe.yaml", "--dry-run", "--set", "max_staleness=1")
     assert (called.exit_code, called.err) == (0, "")

@@ -4,6 +4,7 @@ import pytest
 
 from dora_rl.control.schedules import AlwaysOpen, AtOnset, Schedule, make_schedule
 from dora_rl.core import decisions as do
+from dora_rl.core import inputs as told
 from dora_rl.core.recipe import Batch, Control
 
 from .bench import Bench, only
@@ -88,3 +89,52 @@ def test_one_step_off_generates_one_batch_while_it_trains_another() -> None:
         bench.end(start)
     bench.tick()
     assert len(bench.made(do.Admit)) == 4
+
+
+def test_one_step_off_trains_every_batch_but_the_first_one_version_later() -> None:
+    # Three slots for four groups: the last ones find room only after the publish.
+    bench = Bench(groups=4, schedule="one_step_off", steps=6)
+    bench.join(0, slots=3, max_versions=2)
+    bench.tick()
+    bench.run_steps(5)
+    assert [set(take.staleness) for take in bench.made(do.Take)] == [{0}, {1}, {1}, {1}, {1}]
+
+
+def test_one_step_off_replaces_what_came_to_nothing_under_the_version_of_the_onset() -> None:
+    bench = Bench(groups=2, group_size=2, schedule="one_step_off", steps=4, filter_zero_variance=True)
+    bench.join(0, slots=8, max_versions=2)
+    first = only(bench.tick(), do.Start) or bench.made(do.Start)
+    for start in first:
+        bench.end(start, reward=float(start.member))
+    second = [start for start in bench.made(do.Start) if start not in first]
+    bench.publish()
+    for load in bench.made(do.Load):
+        bench.tell(told.Loaded, instance=load.instance, version=load.version)
+    for start in second:
+        bench.end(start, reward=0.0)
+    replaced = bench.made(do.Admit)[4:]
+    assert [admit.version for admit in replaced] == [0, 0]
+
+
+def test_without_replication_a_group_starts_on_one_instance() -> None:
+    apart, together = (
+        Bench(groups=3, group_size=3, schedule="sync", prompt_replication=replicates)
+        for replicates in (True, False)
+    )
+    for bench in (apart, together):
+        bench.has_prompts = False
+        bench.join(0, slots=4)
+        bench.join(1, slots=4)
+        bench.has_prompts = True
+        bench.tick()
+    assert len({start.group for start in apart.made(do.Start)}) == 3
+    places = {start.group: set[int]() for start in together.made(do.Start)}
+    for start in together.made(do.Start):
+        places[start.group].add(start.instance)
+    # The third group waits until an instance has three slots, though two instances have one each.
+    assert sorted(map(sorted, places.values())) == [[0], [1]]
+    starts = together.made(do.Start)
+    for start in [each for each in starts if each.instance == 1][:2]:
+        together.end(start)
+    later = [start for start in together.made(do.Start) if start not in starts]
+    assert [(start.group, start.instance) for start in later] == [(2, 1)] * 3

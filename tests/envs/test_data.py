@@ -350,3 +350,29 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_calls_need_no_content(tmp_p
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"prompt": chat}).encode())
     assert load_rows(SourceConfig(name=str(path)), seed=0)[0].prompt == chat
+
+
+@pytest.mark.parametrize("key", ["options", "subset", "split"])
+def test_what_a_table_has_no_use_for_is_refused(rows_file: Path, key: str) -> None:
+    value = {"limit": 7} if key == "options" else "other"
+    with pytest.raises(UserError, match=f"are a file, which has no use for {key} = ") as error:
+        load_rows(source(rows_file, **{key: value}), seed=0)
+    assert error.value.hint == f"leave '{key}' out"
+    load_rows(source(rows_file), seed=0)
+    if key != "options":
+        with pytest.raises(UserError, match=f"a built-in task, which has no use for {key}"):
+            load_rows(source("letters", **{key: value}), seed=0)
+
+
+def test_a_list_of_rows_takes_no_options(tmp_path: Path) -> None:
+    rows = 'rows = [{"question": "a", "answer": "b"}] * 3'
+    (tmp_path / "mine.py").write_text(f"{rows}\ndef made(limit):\n    return rows[:limit]\n")
+    with pytest.raises(UserError, match="has no use for options"):
+        load_rows(source(f"{tmp_path}/mine.py:rows", options={"limit": 1}), seed=0)
+    assert len(load_rows(source(f"{tmp_path}/mine.py:made", options={"limit": 1}), seed=0)) == 1
+
+
+def test_what_is_said_of_several_tables_at_once_is_refused() -> None:
+    parts = (PartConfig(name="a.jsonl"), PartConfig(name="b.jsonl"))
+    with pytest.raises(ConfigError, match=r"data\.train\.columns is for one table, and data\.train has 2"):
+        SourceConfig(name="mixture", parts=parts, columns={"prompt": "question"})

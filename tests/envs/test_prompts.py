@@ -64,3 +64,11 @@ def test_a_chat_needs_a_template() -> None:
     row = Row(row=3, prompt=[{"role": "user", "content": "x"}], columns={})
     with pytest.raises(UserError, match="row 3 is a chat, but the tokenizer has no chat template"):
         tokenize_rows([row], tokenizer, DataConfig(train=SourceConfig(name="x")))
+
+
+@pytest.mark.parametrize("given", [{"system_prompt": "be brief"}, {"template_options": {"thinks": True}}])
+def test_what_is_said_of_chats_is_refused_where_there_are_none(given: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="is for chats, and every prompt is plain text") as error:
+        tokenized("ab", "cd", **given)
+    assert "data.wrap_in_chat=true" in (error.value.hint or "")
+    tokenized("ab", "cd", wrap_in_chat=True, **given)

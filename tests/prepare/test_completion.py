@@ -6,7 +6,8 @@ import pytest
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Evaluation, Recipe
-from dora_rl.core.struct_loader import build
+from dora_rl.core.recipe.resolution import resolve_recipe
+from dora_rl.core.struct_loader import build, to_dict
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.prepare.completion import completed
@@ -52,6 +53,20 @@ def test_groups_of_one_are_refused_where_their_members_are_compared() -> None:
 def test_greedy_groups_are_refused_where_their_members_are_compared() -> None:
     with pytest.raises(ConfigError, match=r"sampling\.temperature = 0 .* nothing learned"):
         made(sampling={"temperature": 0})
+
+
+def test_turns_that_only_the_simulator_can_imagine_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"task\.turns .* in one turn") as error:
+        made(task={"turns": {"mean_turns": 3}})
+    assert error.value.hint == "leave task.turns out to train: --set 'task.turns={}'"
+    tried = resolve_recipe({"task": {"turns": {"mean_turns": 3}}}, ["task.turns={}"])
+    made(task=to_dict(tried.task))
+
+
+def test_a_constant_length_left_out_is_what_a_response_may_have() -> None:
+    assert made(algorithm={"aggregation": {"over": "constant"}}).algorithm.aggregation.length == 8
+    said = {"over": "constant", "length": 4}
+    assert made(algorithm={"aggregation": said}).algorithm.aggregation.length == 4
 
 
 def test_a_sample_passes_by_a_reward_that_there_is() -> None:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError, NoRoom
-from dora_rl.core.recipe import Batch, Control, Recipe
+from dora_rl.core.recipe import Batch, Cluster, Control, Recipe
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings
 from dora_rl.core.recipe.live import Devices
 from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerSettings
@@ -89,6 +89,18 @@ def test_kv_of_less_than_a_sequence_is_no_matter_of_memory():
         memory_of(small_work(engine=EngineSettings(kv_tokens=32))).counted(PROCESS_BYTES)
     assert refused.value.hint == "set it to 64 at least, or leave it out"
     memory_of(small_work(engine=EngineSettings(kv_tokens=64))).counted(PROCESS_BYTES)
+
+
+def test_an_instance_that_could_not_take_up_the_next_version_is_refused():
+    with pytest.raises(ConfigError, match="max_versions = 1 leaves no room for the next version") as refused:
+        memory_of(small_work(cluster=Cluster(max_versions=1))).counted(PROCESS_BYTES)
+    assert refused.value.hint == "set cluster.max_versions=2 or more, or leave it out"
+    assert memory_of(small_work(cluster=Cluster(max_versions=2))).counted(PROCESS_BYTES).max_versions == 2
+
+
+def test_an_engine_has_room_for_the_versions_that_its_schedule_can_have():
+    sync = small_work(control=Control(schedule="sync"))
+    assert memory_of(sync).counted(PROCESS_BYTES).max_versions == 2
 
 
 def test_every_change_that_is_named_makes_it_fit():

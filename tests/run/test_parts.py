@@ -296,6 +296,7 @@ def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> 
     )
     (member,) = group_of(FinishedGroup(group=0, version=1, members=(whole,)), Sampling(top_p=0.9)).members
     assert member.version == 1
+    assert member.versions == (1, 2, 2)
     assert member.is_policy == (True, False, True, True)
     assert member.reward != member.reward  # Not a number: masked, and counted.
     assert member.is_cut

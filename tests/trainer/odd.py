@@ -13,13 +13,15 @@ from dora_rl.trainer.trainer_factory import trainer_of
 SILENT = GapConfig(max_mean=1e3, max_growth=1e6)
 
 
-def make_trainer(model: ModelConfig, **fields: object) -> Trainer:
+def make_trainer(model: ModelConfig, *, cap: int | None = None, **fields: object) -> Trainer:
+    """A trainer of a tiny model; `cap` is the most tokens a response may have."""
     settings: dict[str, object] = {
         "serving_dtype": "float32",
         "optimizer": OptimizerConfig(learning_rate=1e-2),
         "gap": SILENT,
     }
-    return trainer_of(seeded_decoder(model, seed=0), TrainerConfig(**settings | fields))  # type: ignore[arg-type]
+    config = TrainerConfig(**settings | fields)  # type: ignore[arg-type]
+    return trainer_of(seeded_decoder(model, seed=0), config, max_response_tokens=cap)
 
 
 def member(response: tuple[int, ...] = (4, 5), reward: float = 0.0, **fields: object) -> TrainTrajectory:

@@ -4,12 +4,15 @@ import math
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
+from dora_rl.algorithms.aggregation import BatchCounts
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.algorithm import AlgorithmConfig, KlConfig, OverlongConfig
+from dora_rl.core.recipe.algorithm import AggregationConfig, AlgorithmConfig, KlConfig, OverlongConfig
 from dora_rl.core.recipe.presets import PRESETS
 from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.model.config import ModelConfig
+from dora_rl.trainer.examples import batch_scale
 from dora_rl.trainer.step import StepError
 from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrajectoryError
 
@@ -37,6 +40,79 @@ def test_a_reward_that_float32_cannot_hold_is_masked_too(model: ModelConfig, rew
     assert metrics["masked/nan_reward"] == 1
     assert metrics["reward"] == 0.5
     assert same(weights_of(with_it), weights_of(without))
+
+
+@pytest.mark.parametrize("reward", [1e30, -1e13])
+@pytest.mark.parametrize("preset", ["rloo", "grpo"])
+def test_an_absurd_reward_costs_its_own_trajectory_and_no_other(
+    model: ModelConfig, preset: str, reward: float
+) -> None:
+    good = (member((4, 5), 0.0), member((6,), 1.0))
+    with_it, without = (make_trainer(model, algorithm=PRESETS[preset]) for _ in range(2))
+    metrics = with_it.train(batch_of((*good, member((9, 9), reward))))
+    without.train(batch_of(good))
+    assert metrics["masked/absurd_reward"] == 1
+    assert metrics["updates/skipped"] == 0
+    assert metrics["reward"] == 0.5
+    assert same(weights_of(with_it), weights_of(without))
+
+
+@pytest.mark.parametrize("preset", ["grpo", "bnpo", "rloo"])
+def test_a_mini_batch_without_anything_to_train_on_makes_no_update(model: ModelConfig, preset: str) -> None:
+    trainer = make_trainer(model, algorithm=PRESETS[preset], updates=2)
+    sound, empty = (member(reward=1.0), member((7,))), (member((), 0.0), member((), 1.0))
+    trainer.train(batch_of(sound, sound))
+    assert trainer.optimizer.num_updates == 2
+    metrics = trainer.train(batch_of(sound, empty))
+    assert (metrics["updates/made"], metrics["updates/empty"], metrics["updates/skipped"]) == (1, 1, 0)
+    assert math.isfinite(metrics["loss"])
+    assert math.isfinite(metrics["grad_norm"])
+    assert trainer.optimizer.num_updates == 3
+    before = weights_of(trainer)
+    metrics = trainer.train(batch_of(empty, empty))
+    assert (metrics["updates/made"], metrics["updates/empty"], metrics["updates/skipped"]) == (0, 2, 0)
+    # Moments of the updates before would have moved them.
+    assert same(weights_of(trainer), before)
+    assert trainer.optimizer.num_updates == 3
+
+
+@pytest.mark.parametrize("over", ["token", "sequence"])
+def test_no_token_is_divided_by_nothing(over: str) -> None:
+    config = AggregationConfig(over=over)  # type: ignore[arg-type]
+    assert math.isfinite(batch_scale(config, BatchCounts(num_tokens=0, num_trajectories=0)))
+
+
+def test_the_loss_of_a_step_is_that_of_the_updates_that_were_made(model: ModelConfig) -> None:
+    trainer = make_trainer(model, updates=2)
+    broken = (member((8, 8), 1.0, loss_weight=1e300), member())
+    metrics = trainer.train(batch_of(broken, (member(reward=1.0), member((7,)))))
+    assert (metrics["updates/made"], metrics["updates/skipped"]) == (1, 1)
+    assert math.isfinite(metrics["loss"])
+
+
+def test_a_constant_length_left_out_is_the_cap_of_the_run(model: ModelConfig) -> None:
+    left_out = PRESETS["dr_grpo"]
+    assert left_out.aggregation.length is None
+    said = replace(left_out, aggregation=AggregationConfig(over="constant", length=17))
+    batch = batch_of((member((4, 5), 0.0), member((6,), 1.0)))
+    one, other = make_trainer(model, cap=17, algorithm=left_out), make_trainer(model, algorithm=said)
+    assert one.train(batch)["loss"] == other.train(batch)["loss"]
+    assert same(weights_of(one), weights_of(other))
+    with pytest.raises(ConfigError, match="length cap"):
+        make_trainer(model, algorithm=left_out)
+
+
+def test_a_value_clip_holds_the_critic_back(model: ModelConfig) -> None:
+    # The second update of a step sees values that the first has moved; a tiny clip stops it.
+    free, clipped, tight = (
+        make_trainer(model, algorithm=PRESETS["ppo"], updates=2, critic=CriticConfig(value_clip=clip))
+        for clip in (None, 1e6, 1e-6)
+    )
+    batch = batch_of((member((4, 5), 0.0), member((6,), 5.0)), (member((4, 5), 0.0), member((6,), 5.0)))
+    for trainer in (free, clipped, tight):
+        trainer.train(batch)
+    assert same(weights_of(free), weights_of(clipped))
+    assert not same(weights_of(free), weights_of(tight))
 
 
 @pytest.mark.parametrize("into", ["loss", "reward"])
@@ -78,7 +154,7 @@ def test_a_one_token_response_is_trained_on(model: ModelConfig) -> None:
 
 @pytest.mark.parametrize("preset", ["grpo", "rloo", "gspo", "dr_grpo"])
 def test_equal_rewards_change_nothing(model: ModelConfig, preset: str) -> None:
-    trainer = make_trainer(model, algorithm=PRESETS[preset])
+    trainer = make_trainer(model, cap=64, algorithm=PRESETS[preset])
     before = weights_of(trainer)
     metrics = trainer.train(batch_of((member((4, 5), 0.3), member((6,), 0.3)), (member(reward=1.0),) * 2))
     assert metrics["frac_reward_zero_std"] == 1

@@ -4,11 +4,13 @@ import logging
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig
 from dora_rl.core.recipe.trainer_config import GapConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
+from dora_rl.trainer.train_batch import TrajectoryError
 
 from .odd import batch_of, make_trainer, member, recorded
 
@@ -90,6 +92,45 @@ def test_kept_versions_measure_and_correct_stale_data(model: ModelConfig) -> Non
     metrics = trainer.train(batch)
     assert "logprob_gap/mean" not in metrics
     assert metrics["grad_norm"] > 0
+
+
+def test_tokens_of_several_versions_are_computed_again_each_under_its_own(model: ModelConfig) -> None:
+    algorithm = AlgorithmConfig(correction=CorrectionConfig(treatment="masked", low=0.5, high=1.005))
+    trainer = make_trainer(model, kept_versions=2, algorithm=algorithm)
+    responses = ((4, 5, 6, 7), (6, 9, 9))
+    first = recorded(trainer, *responses).groups[0].members
+    trainer.train(batch_of((member((8, 8, 8), 1.0), member((9,)))))
+    second = recorded(trainer, *responses).groups[0].members
+    # Two tokens under version 0, then interrupted, and the rest under version 1.
+    mixed = tuple(
+        replace(
+            old,
+            logprobs=old.logprobs[:2] + new.logprobs[2:],
+            versions=(0, 0, *(1,) * (len(new.logprobs) - 2)),
+        )
+        for old, new in zip(first, second, strict=True)
+    )
+    assert (
+        max(
+            abs(a - b)
+            for old, new in zip(first, second, strict=True)
+            for a, b in zip(old.logprobs, new.logprobs, strict=True)
+        )
+        > 0.01
+    )
+    metrics = trainer.train(batch_of(mixed))
+    assert metrics["logprob_gap/max"] == pytest.approx(0, abs=1e-4)
+    assert metrics["correction/out_fraction"] == 0
+    assert (metrics["staleness/0/tokens"], metrics["staleness/1/tokens"]) == (3, 4)
+    # Version 0 is gone by now: of its tokens the recorded logprobs are taken, of the others the computed.
+    metrics = trainer.train(batch_of(mixed))
+    assert metrics["logprob_gap/max"] == pytest.approx(0, abs=1e-4)
+    assert metrics["correction/out_fraction"] == 0
+
+
+def test_a_trajectory_names_a_version_for_each_of_its_tokens() -> None:
+    with pytest.raises(TrajectoryError, match="1 versions for 2 policy tokens"):
+        member((4, 5), versions=(0,))
 
 
 def test_a_correction_without_kept_versions_is_refused() -> None:

@@ -37,6 +37,6 @@ def token_weights(
         return ones_T / max(1, counts.num_tokens)
     if config.over == "sequence":
         own_tokens_T = lengths_N(trajectory_T, num_trajectories)[trajectory_T]
-        return ones_T / (counts.num_trajectories * own_tokens_T)
-    assert config.length is not None, "AggregationConfig checks it"
+        return ones_T / (max(1, counts.num_trajectories) * own_tokens_T)
+    assert config.length is not None, "a trainer fills in the run's cap"
     return ones_T / (max(1, counts.num_trajectories) * config.length)

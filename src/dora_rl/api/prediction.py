@@ -16,6 +16,7 @@ from dora_rl.sim.simulation_setup import complete, resolve
 CHOSEN = {
     "control.schedule": "dora",
     "control.active_groups": None,
+    "control.redundant_groups": 0,
     "cluster.rollout_gpus": None,
     "cluster.elastic_gpus": 0,
     "cluster.tensor_parallel": None,

@@ -26,6 +26,7 @@ from dora_rl.core.inputs import Input, Published, Tick
 from dora_rl.core.lasting_output import note_losses
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.free_options import secret_warnings
+from dora_rl.core.recipe.unused_keys import training_remarks
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts
 from dora_rl.observe.live.completions import CompletionLog, load_decode
@@ -33,7 +34,6 @@ from dora_rl.observe.live.metrics_tail import Metrics, MetricsTail
 from dora_rl.observe.live.trackers import Trackers
 from dora_rl.observe.report.run_reader import COMPLETIONS, is_in_use
 from dora_rl.observe.run_plan_view import in_units, start_lines
-from dora_rl.prepare.device_placement import unused_cluster_keys
 from dora_rl.prepare.preparation import Preparation
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.live_run import Watcher, resume_live, run_live
@@ -154,9 +154,7 @@ class NewRun(Work):
         self._asked = asked
         self._claim = claim
         self._recipe = asked.recipe
-        if unused := unused_cluster_keys(asked.recipe.cluster):
-            teller.say(f"warning: {unused}")
-        for warning in secret_warnings(asked.recipe):
+        for warning in (*training_remarks(asked.recipe), *secret_warnings(asked.recipe)):
             teller.say(f"warning: {warning}")
         if self._is_in_process:
             # One thread: functions that cannot be sent are seldom made to be called by several at once.

@@ -12,6 +12,7 @@ from dora_rl.core.errors import ConfigError
 _OPEN = (
     "control.schedule=dora",
     "active_groups=null",
+    "redundant_groups=0",
     "rollout_gpus=null",
     "elastic_gpus=0",
     "tensor_parallel=null",

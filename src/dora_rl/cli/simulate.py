@@ -105,9 +105,10 @@ def _simulate_one(
     out: Path | None,
 ) -> None:
     """Simulate one set-up, write the files that were asked for, and print the result."""
+    from dora_rl.core.recipe.unused_keys import simulation_remarks
     from dora_rl.costs.seconds_meter import SecondsMeter
     from dora_rl.observe.simulation_summary import show
-    from dora_rl.observe.terminal import stdout
+    from dora_rl.observe.terminal import say, stdout
     from dora_rl.observe.timeline import Tracker
     from dora_rl.sim.simulation_setup import complete, resolve
 
@@ -115,6 +116,8 @@ def _simulate_one(
     recipe = complete(asked)
     _say_what_was_chosen(asked, recipe)
     _say_what_is_imagined(recipe)
+    for remark in simulation_remarks(recipe):
+        say(f"warning: {remark}")
     tracker = Tracker()
     meter = SecondsMeter(batch_groups=recipe.batch.groups, group_size=recipe.batch.group_size)
     logs = [path for path in (log, out and out / "events.jsonl") if path]
@@ -203,11 +206,12 @@ def _leave_behind(
     from dora_rl.observe.pictures.look import save
     from dora_rl.observe.pictures.seconds_picture import draw_seconds
     from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
+    from dora_rl.observe.result_words import limit_words
     from dora_rl.observe.terminal import say
 
     (out / "recipe.yaml").write_text(to_yaml(recipe), encoding="utf-8")
     (out / "result.json").write_text(f"{_json(result, seconds)}\n", encoding="utf-8")
-    title = f"{result.schedule}: {result.step_time_s:,.0f} s a step, {result.share_of_limit:.0%} of the limit"
+    title = f"{result.schedule}: {result.step_time_s:,.0f} s a step, {limit_words(result)}"
     panel = Panel(
         title=f"{recipe.model} on {result.gpus} x {recipe.cluster.gpu}", gpus=result.gpus, timeline=timeline
     )

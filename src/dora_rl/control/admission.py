@@ -60,8 +60,8 @@ class Admission:
         On a `refilled` instance: of its own older version, while the trainer would starve otherwise.
         """
         p = self._p
-        version = p.window.newest if refilled is None else refilled.newest
-        while isinstance(place := self._place_or_obstacle(version, refilled), Instance):
+        version = self._starting_version() if refilled is None else refilled.newest
+        while not isinstance(place := self._place_or_obstacle(version, refilled), str):
             # The next prompt is pinned to the version, and its first member starts: one atomic act.
             # The others start beside it, or wherever there is room.
             prompt = p.prompts.take()
@@ -71,18 +71,20 @@ class Admission:
             p.durations.started(group.id, p.now)
             self._has_started |= version == p.window.newest
             p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
-            first, *others = group.members
-            p.dispatch.start(first, place)
-            for t in others:
-                if not p.control.prompt_replication and p.dispatch.can_take(place, t):
+            for t in group.members:
+                stays = t.member == 0 or not p.control.prompt_replication
+                if place is not None and stays and p.dispatch.has_slot(place):
                     p.dispatch.start(t, place)
                 else:
                     p.dispatch.place(t)
         if refilled is None:
             self._obstacle = place
 
-    def _place_or_obstacle(self, version: int, refilled: Instance | None) -> Instance | str:
-        """The instance on which the next group of this version may start now, or what keeps it from that."""
+    def _place_or_obstacle(self, version: int, refilled: Instance | None) -> Instance | str | None:
+        """The instance on which the next group of this version may start now, or what keeps it from that.
+
+        None where it is pinned now and waits for a place.
+        """
         p, window = self._p, self._p.window
         if refilled is not None and not self._needs_refill(refilled, version):
             return "no need"
@@ -103,12 +105,12 @@ class Admission:
             return "target"
         place: Instance | None
         if refilled is None:
-            place = p.dispatch.place_for(version, p.prompts.peek().tokens)
+            place = p.dispatch.place_for(version, p.prompts.peek().tokens, together=self._together)
         else:
             place = refilled if p.pace.can_finish(version, p.now) else None
         if is_looked_at:
             p.target.noted(p.now, is_binding=is_full and place is not None)
-        if place is None:
+        if place is None and not p.schedule.pins_at_onset:
             return "room"
         if is_full:
             return "target"
@@ -138,12 +140,25 @@ class Admission:
             self._p.emit(Skip(version=self._p.window.newest, reason=self._obstacle))
         self._has_started, self._obstacle = False, "room"
 
+    def _starting_version(self) -> int:
+        """The version that new groups are of: the newest, or the one at the onset of the last step."""
+        p, onset = self._p, max(0, self._p.window.taken - 1)
+        if not p.schedule.pins_at_onset:
+            return p.window.newest
+        # Nobody has it any more where the whole batch came to nothing, or a finished run is extended.
+        return onset if p.window.active(onset) or p.fleet.uses(onset) else p.window.newest
+
+    @property
+    def _together(self) -> int:
+        """Number of a group's members that need room on one and the same instance."""
+        return 1 if self._p.control.prompt_replication else self._p.batch.group_size
+
     def _needs_refill(self, instance: Instance, version: int) -> bool:
         """Whether the trainer would starve without more groups of an instance's own older version."""
         p = self._p
         return (
             bool(p.prompts)
-            and p.fleet.has_room(instance, p.prompts.peek().tokens)
+            and p.fleet.has_room(instance, p.prompts.peek().tokens, together=self._together)
             and p.pace.would_starve(p.now)
             and not p.fleet.is_loading(p.window.newest)
             and p.versions.are_live(version)

@@ -45,15 +45,25 @@ class Dispatch:
 
     # --- looking for a place ---
 
-    def place_for(self, version: int, prompt_tokens: int) -> Instance | None:
-        """The instance on which a request of this version would start now; None if none has room."""
-        if self._queues:
-            return self._fleet.roomiest(version, prompt_tokens)
-        return self._dealt(version)
+    def place_for(self, version: int, prompt_tokens: int, *, together: int = 1) -> Instance | None:
+        """The instance on which a request of this version would start now; None if none has room.
+
+        It has room for as many of them as have to start `together`.
+        """
+        if not self._queues:
+            return self._dealt(version)
+        instance = self._fleet.roomiest(version, prompt_tokens)
+        if instance is None or self._fleet.has_room(instance, prompt_tokens, together=together):
+            return instance
+        return None
 
     def can_take(self, instance: Instance, t: Trajectory) -> bool:
         """Whether a request may be put on this instance now."""
         return not self._queues or self._fleet.has_room(instance, t.prompt_tokens + t.tokens)
+
+    def has_slot(self, instance: Instance) -> bool:
+        """Whether this instance could decode one more request; without queues it is given any number."""
+        return not self._queues or instance.has_slot()
 
     def place(self, t: Trajectory) -> None:
         """Start a pinned request where there is room, or let it wait for a place."""

@@ -279,13 +279,16 @@ class Fleet:
             heapq.heappop(heap)
         return None
 
-    def has_room(self, instance: Instance, tokens: int) -> bool:
-        """Whether one more request of `tokens` so far can start on this instance."""
+    def has_room(self, instance: Instance, tokens: int, *, together: int = 1) -> bool:
+        """Whether one more request of `tokens` so far, or so many `together`, can start on this instance."""
         if not instance.has_slot():
             return False
         if instance.is_idle:
             return True  # Whatever fits nowhere else fits here.
-        needed = instance.kv_tokens + tokens + GROWTH_TOKENS * instance.num_running
+        if instance.num_running + together > instance.slots:
+            return False
+        growing = instance.num_running + together - 1
+        needed = instance.kv_tokens + together * tokens + GROWTH_TOKENS * growing
         return needed <= self._watermark * instance.spec.kv_capacity(len(instance.cohorts))
 
     def check(self) -> None:

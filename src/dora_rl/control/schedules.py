@@ -4,7 +4,7 @@ A schedule fixes the bound, the target number of active groups, when new groups 
 and what happens to unfinished work when a version is published. Everything else is shared.
 
     sync          S = 0: generate B groups, train, repeat
-    one_step_off  S = 1: train on batch i while batch i + 1 is generated
+    one_step_off  S = 1: train on batch i while batch i + 1 is generated, all of it under the version of i
     partial       at each publish interrupt everything and go on with new weights (breaks law 1)
     async_ratio   ROLL Flash: S = alpha, (alpha + 1) B groups in flight, optional redundant groups
     dora_onset    the paper's DORA: new groups only at the onset of a step
@@ -85,15 +85,23 @@ class Schedule(Record, frozen=True, gc=True):
     """Groups that do not count against R while the trainer is idle: those its next batch takes."""
     waits_for_publish: bool = False
     """Whether new groups wait for a publish that is near, where `freshness_cost` allows it."""
+    pins_at_onset: bool = False
+    """Whether a step's onset pins the groups of the next batch, those too that have to wait for room."""
 
 
 def _sync(control: Control, batch: Batch) -> Schedule:
-    return Schedule(max_staleness=0, active_groups=batch.groups, gate=AlwaysOpen())
+    return Schedule(max_staleness=control.staleness_bound, active_groups=batch.groups, gate=AlwaysOpen())
 
 
 def _one_step_off(control: Control, batch: Batch) -> Schedule:
     gate = AtOnset(most_groups=batch.groups)
-    return Schedule(max_staleness=1, active_groups=2 * batch.groups, gate=gate)
+    return Schedule(
+        max_staleness=control.staleness_bound,
+        active_groups=2 * batch.groups,
+        gate=gate,
+        # One that started after the publish, where room was short, would be on-policy: another schedule.
+        pins_at_onset=True,
+    )
 
 
 def _partial(control: Control, batch: Batch) -> Schedule:

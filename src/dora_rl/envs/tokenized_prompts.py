@@ -48,6 +48,8 @@ class PromptSet(Record, frozen=True):
 def tokenize_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConfig) -> PromptSet:
     """Every row's prompt as token ids; too long ones are an error or left out, as the config says."""
     tokenized = [tokenize_row(row, tokenizer, config) for row in rows]
+    if tokenized and all(isinstance(prompt.row.prompt, str) for prompt in tokenized):
+        _refuse_chat_keys(config)
     limit = config.max_prompt_tokens
     kept = [prompt for prompt in tokenized if limit is None or len(prompt.token_ids) <= limit]
     num_overlong = len(tokenized) - len(kept)
@@ -97,6 +99,16 @@ def _chat_ids(messages: Messages, row: int, tokenizer: Tokenizer, config: DataCo
         ) from error
     ids: list[int] = encoded["input_ids"]
     return ids
+
+
+def _refuse_chat_keys(config: DataConfig) -> None:
+    """Refuse what is said of chats where every prompt is plain text."""
+    for key in ("system_prompt", "template_options"):
+        if getattr(config, key):
+            raise UserError(
+                f"data.{key} is for chats, and every prompt is plain text",
+                hint=f"set data.wrap_in_chat=true to make chats of them, or leave data.{key} out",
+            )
 
 
 def _overlong(tokenized: list[TokenizedPrompt], num_overlong: int, config: DataConfig) -> UserError:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dora_rl.core.visible_text import one_line
 from dora_rl.costs.gpu_memory import Memory
-from dora_rl.observe.result_words import bottleneck, count
+from dora_rl.observe.result_words import bottleneck, count, limit_words
 from dora_rl.observe.tables import table
 from dora_rl.sim.plan.refine import ClusterPlan, Option
 
@@ -34,13 +34,12 @@ def show(console: Console, plan: ClusterPlan) -> None:
 def _lines(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
     r = plan.result
     target = f"[bold]R = {plan.parts * r.active_groups:,}[/], {r.active_groups / r.batch_groups:.2f} B"
-    limit = f"{r.share_of_limit:.1%} of the zero-bubble limit ({r.limit_step_time_s:,.1f} s)"
     models = f"{plan.predicted_step_s:,.1f} s by the cost models alone"
     yield "split", f"[bold]{_split(plan)}[/]"
     yield "tensor parallel", f"[bold]{r.tensor_parallel}[/], {count(plan.parts * r.instances, 'instance')}"
     yield "max_staleness", f"[bold]S = {r.max_staleness}[/], mean {r.staleness_mean:.2f}"
     yield "active_groups", f"{target}, as the controller finds it when left out"
-    yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit}; {models}"
+    yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit_words(r)}; {models}"
     yield "speed", f"{plan.parts * r.tokens_per_s:,.0f} tokens/s, prompts and responses"
     yield "bottleneck", bottleneck(r, tried=_tried(plan))
     yield from _memory_lines(plan.memory)

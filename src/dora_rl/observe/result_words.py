@@ -55,6 +55,13 @@ def staleness_words(mean: float, least: float | None, *, greatest: int, allowed:
     return f"mean {mean:.2f}{beside}, greatest {greatest} of {allowed} allowed"
 
 
+def limit_words(result: Result) -> str:
+    """How near a simulated step comes to the fastest there could be."""
+    if result.limit_step_time_s is None:
+        return "and no limit to compare with: it counts every trajectory, and redundant groups are aborted"
+    return f"{result.share_of_limit:.1%} of the zero-bubble limit ({result.limit_s:,.1f} s)"
+
+
 def bottleneck(
     result: BusyShares,
     *,

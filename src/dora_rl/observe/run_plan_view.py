@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dora_rl.control.schedules import make_schedule
+from dora_rl.core.recipe.unused_keys import ONLY_SIMULATED
 from dora_rl.core.struct_loader import to_dict
 from dora_rl.core.visible_text import visible
 from dora_rl.observe.live.metrics_tail import Metrics
@@ -15,7 +16,6 @@ from dora_rl.observe.live.step_words import after_step, duration, first_and_last
 from dora_rl.observe.result_words import count, overlong
 from dora_rl.observe.tables import table
 from dora_rl.observe.terminal import fact
-from dora_rl.prepare.device_placement import ONLY_SIMULATED
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.run_setup import DeviceLayout
 from dora_rl.run.run_summary import RunSummary
@@ -149,7 +149,9 @@ def _resolved(plan: RunPlan) -> str:
     """The recipe as YAML, without what only simulator and planner read."""
     whole = to_dict(plan.setup.recipe)
     applied = {key: value for key, value in whole.items() if key not in ("task", "simulation")}
-    applied["cluster"] = {key: value for key, value in whole["cluster"].items() if key not in ONLY_SIMULATED}
+    applied["cluster"] = {
+        key: value for key, value in whole["cluster"].items() if f"cluster.{key}" not in ONLY_SIMULATED
+    }
     return yaml.safe_dump(applied, sort_keys=False)
 
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.visible_text import one_line
 from dora_rl.costs.seconds_spent import SecondsSpent
-from dora_rl.observe.result_words import all_clear, bottleneck, count, staleness_words
+from dora_rl.observe.result_words import all_clear, bottleneck, count, limit_words, staleness_words
 from dora_rl.observe.seconds_words import seconds_lines
 from dora_rl.sim.simulated_run import Result, measured_steps
 
@@ -26,11 +26,10 @@ def show(console: Console, recipe: Recipe, result: Result, seconds: SecondsSpent
 
 
 def _lines(r: Result, measured: tuple[int, int], seconds: SecondsSpent) -> Iterator[tuple[str, str]]:
-    limit = f"{r.share_of_limit:.1%} of the zero-bubble limit ({r.limit_step_time_s:,.1f} s)"
     moved = f"{r.migrations:,} requests, {r.kv_bytes_moved / 1e9:,.0f} GB of KV"
     lost = f"{count(r.instance_losses, 'instance')} lost"
     yield "devices", _devices(r)
-    yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit}"
+    yield "step time", f"[bold]{r.step_time_s:,.1f} s[/], {limit_words(r)}"
     yield "speed", f"{r.tokens_per_s:,.0f} tokens/s, prompts and responses"
     trainer, instances = 1 - r.trainer_idle_fraction, 1 - r.instance_idle_fraction
     counted = f"in steps {measured[0] + 1} to {measured[1]}, which count"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import did_you_mean
-from dora_rl.core.recipe import Evaluation, Lognormal, Recipe
+from dora_rl.core.recipe import Evaluation, Lognormal, Recipe, Turns
 from dora_rl.core.recipe.algorithm import AdvantageConfig
 from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.envs.tasks.task import Task
@@ -25,6 +25,11 @@ def completed(recipe: Recipe, task: Task | None, prompts: PromptTable, max_posit
     `max_positions` is the most tokens that the model can take.
     """
     _check_comparison(recipe)
+    if recipe.task.turns != Turns():
+        raise ConfigError(
+            "task.turns is what `dora simulate` and `dora plan` imagine; a row is trained on in one turn",
+            hint="leave task.turns out to train: --set 'task.turns={}'",
+        )
     max_new_tokens = recipe.response.max_new_tokens or (task.max_new_tokens if task is not None else None)
     if max_new_tokens is None:
         raise ConfigError(
@@ -33,9 +38,12 @@ def completed(recipe: Recipe, task: Task | None, prompts: PromptTable, max_posit
 
     trainer, algorithm = recipe.trainer, recipe.algorithm
     if algorithm.correction is not None and not trainer.kept_versions:
-        trainer = replace(trainer, kept_versions=recipe.control.max_staleness + 1)
+        trainer = replace(trainer, kept_versions=recipe.control.staleness_bound + 1)
     if algorithm.advantage.needs_critic and trainer.critic is None:
         trainer = replace(trainer, critic=CriticConfig())
+    aggregation = algorithm.aggregation
+    if aggregation.over == "constant" and aggregation.length is None:
+        algorithm = replace(algorithm, aggregation=replace(aggregation, length=max_new_tokens))
 
     # The rows as the simulator is told of them; how long responses usually are is the recipe's to say.
     lengths = [len(prompt.token_ids) for prompt in (*prompts.train, *prompts.held_out)]
@@ -55,6 +63,7 @@ def completed(recipe: Recipe, task: Task | None, prompts: PromptTable, max_posit
         recipe,
         data=data,
         response=replace(recipe.response, max_new_tokens=max_new_tokens),
+        algorithm=algorithm,
         trainer=trainer,
         evaluation=_evaluation(recipe, len(prompts.held_out)),
         task=imagined,

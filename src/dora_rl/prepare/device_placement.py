@@ -5,35 +5,13 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe import Cluster, Recipe
+from dora_rl.core.recipe import Recipe
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.costs.model_shapes import ModelShape
 from dora_rl.model.config import ModelConfig
 from dora_rl.prepare.machine import Gpu
 from dora_rl.run.run_setup import DeviceLayout
 from dora_rl.sim.plan.gpu_divisions import Division, Machine, divisions
-
-ONLY_SIMULATED = {
-    "gpu": "devices.kind",
-    "gpus": "devices.instances and devices.trainer_ranks",
-    "gpus_per_node": None,
-    "rollout_gpus": "devices.instances",
-    "elastic_gpus": "devices.elastic",
-    "tensor_parallel": None,
-}
-"""Keys of `cluster` that only simulator and planner read, and the keys that say the like to a live run."""
-
-
-def unused_cluster_keys(cluster: Cluster) -> str | None:
-    """A warning about keys of `cluster` that were set and change nothing here; None where none was."""
-    asked = [key for key in ONLY_SIMULATED if getattr(cluster, key) != getattr(Cluster(), key)]
-    if not asked:
-        return None
-    names = ", ".join(f"cluster.{key}" for key in asked)
-    instead = dict.fromkeys(words for key in asked if (words := ONLY_SIMULATED[key]))
-    where = f"; who runs where is set by {', '.join(instead)}" if instead else ""
-    verb = "is" if len(asked) == 1 else "are"
-    return f"{names} {verb} for `dora simulate` and `dora plan`, and not used by training{where}"
 
 
 def placements(
@@ -131,4 +109,4 @@ def _on_gpus(recipe: Recipe, division: Division, num_gpus: int) -> DeviceLayout:
 
 def takes_turns(recipe: Recipe) -> bool:
     """Whether nothing is generated while the trainer trains."""
-    return recipe.control.schedule == "sync" or recipe.control.max_staleness == 0
+    return recipe.control.staleness_bound == 0

@@ -51,7 +51,7 @@ def disk_entries(
         model_bytes += 4 * num_trained(model, config)
     yield LedgerEntry(place="disk", what=f"{num_models} checkpoints", num_bytes=num_models * model_bytes)
     yield LedgerEntry(place="disk", what=f"{num_states} trainer states", num_bytes=num_states * state)
-    num_versions = _stored_versions(recipe.control.max_staleness + 1, _CHANGED[config.serving_dtype])
+    num_versions = _stored_versions(recipe.control.staleness_bound + 1, _CHANGED[config.serving_dtype])
     num_bytes = round(min(num_versions, 2 * (recipe.steps + 1)) * version)
     yield _estimate("versions", num_bytes)
     if recipe.warm_start.steps:
@@ -59,7 +59,7 @@ def disk_entries(
     num_trajectories = _trajectories(recipe)
     # Tokens stay until the oldest kept checkpoint covers them.
     steps_covered = recipe.checkpoints.keep * recipe.checkpoints.every
-    steps_kept = min(recipe.steps, steps_covered) + recipe.control.max_staleness + 1
+    steps_kept = min(recipe.steps, steps_covered) + recipe.control.staleness_bound + 1
     num_tokens = steps_kept * recipe.batch.trajectories * sequence_tokens
     values = num_trajectories * max(1, len(recipe.rewards)) * _VALUE_BYTES
     journal = num_trajectories * _JOURNAL_BYTES + values + num_tokens * _TOKEN_BYTES + _JOURNAL_LOG_BYTES

@@ -1,6 +1,7 @@
 """The user's functions, tried out before anything starts: a misspelt column is an error now, not later."""
 
 from dora_rl.algorithms.custom import load_advantage, load_loss
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import OBJECT, Objects, import_command, import_place
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
@@ -26,10 +27,22 @@ def check_functions(recipe: Recipe, rows: list[Row], report: Report, objects: Ob
     loss, advantage = recipe.algorithm.loss, recipe.algorithm.advantage
     if isinstance(loss, CustomLossConfig):
         report(_importing(loss.function, limit_s))
-        load_loss(loss, objects)
+        needs_proximal = load_loss(loss, objects).needs_proximal
+    else:
+        needs_proximal = loss.needs_proximal
     if isinstance(advantage, CustomAdvantageConfig):
         report(_importing(advantage.function, limit_s))
-        load_advantage(advantage, objects)
+        reason = load_advantage(advantage, objects).whole_batch_reason
+    else:
+        reason = advantage.whole_batch_reason
+    if reason is None and needs_proximal and recipe.batch.updates > 1:
+        reason = "the loss compares with the policy before the first of several updates"
+    if recipe.control.stream and reason is not None:
+        raise ConfigError(
+            f"control.stream = true hands over groups that could not be trained on before the last has come: "
+            f"{reason}",
+            hint="set control.stream=false",
+        )
 
 
 def _importing(name: str, limit_s: float) -> Doing:

@@ -12,14 +12,15 @@ def group_of(finished: FinishedGroup, sampling: Sampling) -> TrainGroup:
     members = []
     for whole in finished.members:
         response = whole.response
-        drawn = [stretch.version for stretch in response.stretches if stretch.version is not None]
         is_policy = response.is_policy
+        drawn = tuple(version for version in response.versions if version is not None)
         members.append(
             TrainTrajectory(
                 prompt=whole.prompt,
                 response=response.tokens,
                 logprobs=response.logprobs,
                 version=drawn[0] if drawn else whole.version,
+                versions=drawn if len(set(drawn)) > 1 else (),
                 # What is no number is masked by the trainer, and counted.
                 reward=math.nan if whole.reward is None else whole.reward,
                 is_policy=() if all(is_policy) else is_policy,

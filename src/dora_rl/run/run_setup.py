@@ -79,7 +79,7 @@ class RunSetup(Record, frozen=True):
     def __post_init__(self) -> None:
         # What they are made of is checked as they are made: before the run has a directory.
         _ = self.scoring if self.recipe.rewards else None, self.trainer
-        max_staleness, limits = self.recipe.control.max_staleness, self.engine.limits
+        max_staleness, limits = self.recipe.control.staleness_bound, self.engine.limits
         if self.engine.max_versions < 2 and self.devices.instances < 2 and max_staleness:
             raise ConfigError(
                 "one instance that holds one version cannot serve a window of several",

@@ -41,7 +41,8 @@ class Result(Record, frozen=True):
     max_staleness: int
     step_time_s: float
     tokens_per_s: float
-    limit_step_time_s: float
+    limit_step_time_s: float | None
+    """The zero-bubble limit; None where redundant groups are aborted, for it counts every trajectory."""
     train_time_s: float
     rollout_only_fraction: float
     trainer_idle_fraction: float
@@ -69,8 +70,14 @@ class Result(Record, frozen=True):
     decisions: int
 
     @property
+    def limit_s(self) -> float:
+        """The zero-bubble limit of a run that aborts nothing."""
+        assert self.limit_step_time_s is not None, "no limit where redundant groups are aborted"
+        return self.limit_step_time_s
+
+    @property
     def share_of_limit(self) -> float:
-        return self.limit_step_time_s / self.step_time_s
+        return self.limit_s / self.step_time_s
 
 
 def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
@@ -160,7 +167,7 @@ def summarize(world: World, audit: Audit, *, freshness: Freshness | None) -> Res
         max_staleness=audit.max_staleness,
         step_time_s=elapsed / (last - first),
         tokens_per_s=sum(world.tokens_trained[first:last]) / elapsed,
-        limit_step_time_s=limits.step_s,
+        limit_step_time_s=None if recipe.control.redundant_groups else limits.step_s,
         train_time_s=trained_s / (last - first),
         rollout_only_fraction=idle,
         trainer_idle_fraction=idle,

@@ -124,9 +124,14 @@ class Response(Record, frozen=True):
     @property
     def is_policy(self) -> tuple[bool, ...]:
         """Whether the policy drew the token, for each token: if not, it is the environment's."""
+        return tuple(version is not None for version in self.versions)
+
+    @property
+    def versions(self) -> tuple[int | None, ...]:
+        """The version that drew the token, for each token; None where it is the environment's."""
         ends = [*(stretch.start for stretch in self.stretches[1:]), len(self.tokens)]
         return tuple(
-            stretch.version is not None
+            stretch.version
             for stretch, end in zip(self.stretches, ends, strict=False)
             for _ in range(end - stretch.start)
         )

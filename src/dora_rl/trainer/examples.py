@@ -34,9 +34,11 @@ from dora_rl.core.recipe.algorithm import (
 from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
 
 NAN_REWARD = "masked: nan reward"
+ABSURD_REWARD = "masked: absurd reward"
 NAN_LOGPROB = "masked: nan logprob"
 EMPTY_RESPONSE = "masked: empty response"
 ZERO_WEIGHT = "masked: zero weight"
+_UNRANKED = (NAN_REWARD, ABSURD_REWARD, NAN_LOGPROB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,10 @@ class TokenScores:
     reference_P: Tensor | None = None
     proximal_P: Tensor | None = None
     recomputed_P: Tensor | None = None
-    """Logprobs as the trainer computes them under the version that generated."""
+    """Logprobs as the trainer computes them, each under the version that drew its token; the recorded one
+    where that version is not kept."""
+    is_recomputed_P: Tensor | None = None
+    """Whether the version that drew each token is kept (bool); None where none of them is."""
     values_P: Tensor | None = None
 
 
@@ -74,7 +79,7 @@ class PreparedExamples:
 def mask_of(trajectory: TrainTrajectory, algorithm: AlgorithmConfig) -> str | None:
     """Why a trajectory has no token in the loss, or None where it has."""
     if not trajectory.is_scored:
-        return NAN_REWARD
+        return ABSURD_REWARD if trajectory.is_absurd else NAN_REWARD
     if not math.isfinite(sum(trajectory.logprobs)):
         return NAN_LOGPROB
     if not trajectory.num_policy_tokens:
@@ -100,8 +105,8 @@ def prepared(
     places = [place for place, group in enumerate(groups) for _ in group.members]
     members = [member for group in groups for member in group.members]
     reasons = [mask_of(member, algorithm) for member in members]
-    # What is no number would make its whole group none: it is left out of every mean.
-    ranked = [i for i, reason in enumerate(reasons) if reason not in (NAN_REWARD, NAN_LOGPROB)]
+    # What is no number, or absurd, would make its whole group so: it is left out of every mean.
+    ranked = [i for i, reason in enumerate(reasons) if reason not in _UNRANKED]
     known = [members[i] for i in ranked], [scores[i] for i in ranked]
     rewards_N = _rewards(*known, algorithm, max_response_tokens)
     group_N = torch.tensor([places[i] for i in ranked], dtype=torch.int64)

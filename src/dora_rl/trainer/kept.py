@@ -60,9 +60,9 @@ class KeptVersions:
             self.keep(version, tensors.items())
 
     def by_version(self, members: Sequence[TrainTrajectory]) -> Mapping[int, list[int]]:
-        """Indices of the members that a kept version generated, by that version."""
+        """Indices of the members that a kept version generated, all or some tokens, by that version."""
         found: dict[int, list[int]] = {}
         for index, member in enumerate(members):
-            if member.version in self._policies:
-                found.setdefault(member.version, []).append(index)
+            for version in self._policies.keys() & {member.version, *member.versions}:
+                found.setdefault(version, []).append(index)
         return dict(sorted(found.items()))

@@ -12,6 +12,7 @@ from dora_rl.trainer.frozen_scores import scored
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Ranks
+from dora_rl.trainer.tensors import drawn_by
 from dora_rl.trainer.train_batch import TrainGroup, TrainTrajectory
 
 Results = tuple[list[Tensor], list[Tensor] | None]
@@ -43,13 +44,10 @@ class LogprobScorer:
         """The scores of every member in order, as the algorithm needs them."""
         members = [member for group in groups for member in group.members]
         found = self._needed(members)
-        recomputed = self._recomputed(members)
-        return [
-            replace(
-                TokenScores(**{name: values[i] for name, values in found.items()}), recomputed_P=recomputed[i]
-            )
-            for i in range(len(members))
+        scores = [
+            TokenScores(**{name: values[i] for name, values in found.items()}) for i in range(len(members))
         ]
+        return self._with_recomputed(scores, members)
 
     def score(self, policy: Policy, members: Sequence[TrainTrajectory]) -> Results:
         """Logprobs, and values where there is a critic, of each trajectory's policy tokens."""
@@ -74,12 +72,25 @@ class LogprobScorer:
                 found["values_P"] = values
         return found
 
-    def _recomputed(self, members: Sequence[TrainTrajectory]) -> list[Tensor | None]:
-        """Logprobs of the members under the version that generated each, where it is kept."""
-        results: list[Tensor | None] = [None] * len(members)
-        if self._kept is not None:
-            for version, indices in self._kept.by_version(members).items():
-                logprobs, _ = self.score(self._kept[version], [members[i] for i in indices])
-                for i, own in zip(indices, logprobs, strict=True):
-                    results[i] = own
-        return results
+    def _with_recomputed(
+        self, scores: list[TokenScores], members: Sequence[TrainTrajectory]
+    ) -> list[TokenScores]:
+        """The scores with logprobs under the versions that drew the tokens, where they are kept.
+
+        A trajectory of several versions is computed whole under each, as the engine did when it went on.
+        """
+        if self._kept is None:
+            return scores
+        for version, indices in self._kept.by_version(members).items():
+            logprobs, _ = self.score(self._kept[version], [members[i] for i in indices])
+            for i, own_P in zip(indices, logprobs, strict=True):
+                is_drawn_P = drawn_by(members[i]) == version
+                known_P, is_known_P = scores[i].recomputed_P, scores[i].is_recomputed_P
+                scores[i] = replace(
+                    scores[i],
+                    recomputed_P=own_P.where(
+                        is_drawn_P, torch.tensor(members[i].logprobs) if known_P is None else known_P
+                    ),
+                    is_recomputed_P=is_drawn_P if is_known_P is None else is_drawn_P | is_known_P,
+                )
+        return scores

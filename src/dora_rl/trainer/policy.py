@@ -83,7 +83,8 @@ class Policy(nn.Module):
         if tokens.returns_P is None:
             # Nothing to learn from, as in a rank's empty micro-batch: but all ranks' parameters take part.
             return 0.0 * values_P.sum()
-        loss_P = critic.loss_weight * value_loss(values_P, tokens.returns_P) * tokens.weights_P
+        own_P = value_loss(values_P, tokens.returns_P, tokens.old_values_P, critic.value_clip)
+        loss_P = critic.loss_weight * own_P * tokens.weights_P
         meters.add(tokens, {"value_loss": loss_P})
         return loss_P.sum()
 

@@ -1,12 +1,12 @@
 """What a step reports: a flat dict of numbers, under the names this field uses.
 
 Means are per policy token unless the name says otherwise. `staleness/<k>/...` holds the same for
-trajectories of staleness k alone.
+tokens of staleness k alone.
 """
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
@@ -32,6 +32,7 @@ class StepReport:
 
     started_s: float
     num_micro_batches: int = 0
+    num_empty: int = 0
     masked: dict[str, int] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
     totals: list[Totals] = field(default_factory=list)
@@ -45,11 +46,16 @@ class StepReport:
         self.losses.append((scale * totals.total("loss"), scale * totals.total("value_loss")))
         self.counts.append(counts)
 
-    def metrics(self, groups: Sequence[TrainGroup], version: int) -> Metrics:
-        """All metrics of the step, by name."""
+    def add_empty(self, totals: Totals) -> None:
+        """Take in a mini-batch without a token to train on, for which no update was made."""
+        self.totals.append(totals)
+        self.num_empty += 1
+
+    def metrics(self, groups: Sequence[TrainGroup], version: int, learning_rate: float) -> Metrics:
+        """All metrics of the step, by name; `learning_rate` is reported where no update had one."""
         return {
             **{name: value for of in OF_GROUPS for name, value in of(groups, version).items()},
-            **self._of_updates(),
+            **self._of_updates(learning_rate),
             **self._of_tokens(),
             **self._of_gap(),
             **{reason.replace(": ", "/").replace(" ", "_"): float(n) for reason, n in self.masked.items()},
@@ -57,15 +63,17 @@ class StepReport:
             "step_time": time.perf_counter() - self.started_s,
         }
 
-    def _of_updates(self) -> Metrics:
-        norms = [update.grad_norm for update in self.updates if not update.is_skipped]
-        losses, value_losses = zip(*self.losses, strict=True)
+    def _of_updates(self, learning_rate: float) -> Metrics:
+        """Metrics of the updates; means are over those that were made, and no number where none was."""
+        made = [number for number, update in enumerate(self.updates) if not update.is_skipped]
+        value_losses = [self.losses[i][1] for i in made]
         metrics = {
-            "loss": fmean(losses),
-            "grad_norm": fmean(norms) if norms else math.nan,
-            "learning_rate": self.updates[-1].learning_rate,
-            "updates/made": float(len(norms)),
-            "updates/skipped": float(len(self.updates) - len(norms)),
+            "loss": _mean(self.losses[i][0] for i in made),
+            "grad_norm": _mean(self.updates[i].grad_norm for i in made),
+            "learning_rate": self.updates[-1].learning_rate if self.updates else learning_rate,
+            "updates/made": float(len(made)),
+            "updates/skipped": float(len(self.updates) - len(made)),
+            "updates/empty": float(self.num_empty),
             "trained/tokens": float(sum(counts.num_tokens for counts in self.counts)),
             "trained/trajectories": float(sum(counts.num_trajectories for counts in self.counts)),
         }
@@ -96,6 +104,11 @@ class StepReport:
             "logprob_gap/max": whole.max_gap,
             "correction/out_fraction": whole.total("corrected") / num_compared,
         }
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return fmean(known) if known else math.nan
 
 
 def _joined(totals: Sequence[Totals]) -> Totals:

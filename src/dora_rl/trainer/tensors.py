@@ -17,7 +17,7 @@ from dora_rl.trainer.examples import Example
 from dora_rl.trainer.train_batch import TrainTrajectory
 
 MAX_STALENESS = 15
-"""The largest staleness counted by itself: older trajectories are counted with it."""
+"""The largest staleness counted by itself: older tokens are counted with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,12 @@ class PolicyTokens:
     is_comparable_P: Tensor
     """Whether the trainer's logprobs under the same weights are known, for comparison (bool)."""
     recomputed_P: Tensor | None = None
-    """The trainer's logprobs under the version that generated, where that is not the current one."""
+    """The trainer's logprobs under the version that drew each token, where such versions are kept."""
     reference_P: Tensor | None = None
     proximal_P: Tensor | None = None
     returns_P: Tensor | None = None
+    old_values_P: Tensor | None = None
+    """The critic's values from which the advantages were taken."""
 
     def to(self, device: torch.device) -> "PolicyTokens":
         """The same tokens on a device."""
@@ -130,29 +132,39 @@ def micro_batch_of(examples: Sequence[Example], version: int, *, is_untouched: b
     `is_untouched`: the step has made no update yet, so the weights are still those of the version.
     """
     counts = torch.tensor([len(each.weights_P) for each in examples], dtype=torch.int64)
-    staleness_N = torch.tensor([version - each.trajectory.version for each in examples], dtype=torch.int64)
+    staleness_P = version - _joined([drawn_by(each.trajectory) for each in examples]).long()
     trajectory_P = torch.repeat_interleave(counts)
     tokens = PolicyTokens(
         advantages_P=_joined([each.advantages_P for each in examples]),
         weights_P=_joined([each.weights_P for each in examples]),
         behaviour_P=torch.tensor(list(chain.from_iterable(each.trajectory.logprobs for each in examples))),
         trajectory_P=trajectory_P,
-        staleness_P=staleness_N.clamp(0, MAX_STALENESS)[trajectory_P],
-        is_comparable_P=_is_comparable(examples, version, is_untouched)[trajectory_P],
+        staleness_P=staleness_P.clamp(0, MAX_STALENESS),
+        is_comparable_P=_is_recomputed(examples) | ((staleness_P == 0) & is_untouched),
         recomputed_P=_recomputed(examples),
         reference_P=_joined_or_none([each.scores.reference_P for each in examples]),
         proximal_P=_joined_or_none([each.scores.proximal_P for each in examples]),
         returns_P=_joined_or_none([each.returns_P for each in examples]),
+        old_values_P=_joined_or_none([each.scores.values_P for each in examples]),
     )
     return MicroBatch(sequences=sequences_of([each.trajectory for each in examples]), tokens=tokens)
 
 
-def _is_comparable(examples: Sequence[Example], version: int, is_untouched: bool) -> Tensor:
-    flags = [
-        each.scores.recomputed_P is not None or (is_untouched and each.trajectory.version == version)
-        for each in examples
-    ]
-    return torch.tensor(flags, dtype=torch.bool)
+def drawn_by(trajectory: TrainTrajectory) -> Tensor:
+    """The version that drew each policy token of a trajectory (int64)."""
+    if trajectory.versions:
+        return torch.tensor(trajectory.versions)
+    return torch.full((trajectory.num_policy_tokens,), trajectory.version)
+
+
+def _is_recomputed(examples: Sequence[Example]) -> Tensor:
+    flags = [each.scores.is_recomputed_P for each in examples]
+    return _joined(
+        [
+            torch.zeros(len(each.weights_P), dtype=torch.bool) if own_P is None else own_P
+            for each, own_P in zip(examples, flags, strict=True)
+        ]
+    ).bool()
 
 
 def _recomputed(examples: Sequence[Example]) -> Tensor | None:

@@ -15,6 +15,9 @@ from dora_rl.core.errors import DoraError
 from dora_rl.core.record import Record
 
 _LARGEST_FLOAT32 = 3.4028234663852886e38
+_LARGEST_REWARD = 1e12
+"""The largest reward that is believed: none measures anything so large, and a much larger one would make the
+gradient's norm infinite and cost every other trajectory its update."""
 
 
 class TrajectoryError(DoraError):
@@ -34,6 +37,8 @@ class TrainTrajectory(Record, frozen=True):
     reward: float
     is_policy: tuple[bool, ...] = ()
     """Whether each token of the response is the policy's; left out where all are."""
+    versions: tuple[int, ...] = ()
+    """The version that drew each policy token; left out where one drew all."""
     loss_weight: float = 1.0
     """Factor of the trajectory's loss: 0 masks it, and its reward still counts in its group."""
     label: str | None = None
@@ -52,6 +57,8 @@ class TrainTrajectory(Record, frozen=True):
             raise TrajectoryError(f"{len(self.is_policy)} policy flags for {len(self.response)} tokens")
         if len(self.logprobs) != self.num_policy_tokens:
             raise TrajectoryError(f"{len(self.logprobs)} logprobs for {self.num_policy_tokens} policy tokens")
+        if self.versions and len(self.versions) != self.num_policy_tokens:
+            raise TrajectoryError(f"{len(self.versions)} versions for {self.num_policy_tokens} policy tokens")
         if not (math.isfinite(self.loss_weight) and self.loss_weight >= 0):
             raise TrajectoryError(f"loss weight {self.loss_weight} is not a finite number of at least 0")
         if not 0 <= self.temperature < math.inf:
@@ -59,8 +66,13 @@ class TrainTrajectory(Record, frozen=True):
 
     @property
     def is_scored(self) -> bool:
-        """Whether the reward is a number, also as the float32 that advantages are."""
-        return abs(self.reward) <= _LARGEST_FLOAT32
+        """Whether the reward is a number that is believed."""
+        return abs(self.reward) <= _LARGEST_REWARD
+
+    @property
+    def is_absurd(self) -> bool:
+        """Whether the reward is a number, also as a float32, and too large to be believed."""
+        return _LARGEST_REWARD < abs(self.reward) <= _LARGEST_FLOAT32
 
     @property
     def num_policy_tokens(self) -> int:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.algorithms.aggregation import BatchCounts
@@ -59,7 +60,7 @@ class Trainer:
         objects: Objects | None = None,
     ) -> None:
         """`objects` are the user's own objects for the names `object:LABEL` in the configuration."""
-        self.config = config
+        config = self.config = _with_cap(config, max_response_tokens)
         self.weights = weights
         self.ranks = ranks or Alone()
         self.optimizer = Optimizer(weights, config.optimizer, self.ranks)
@@ -150,20 +151,30 @@ class Trainer:
                 )
                 self._run(self._pending if is_last else self._full())
                 if is_last:
-                    # The mini-batch is complete: update the weights.
-                    scale = batch_scale(self.config.algorithm.aggregation, self._counts)
-                    totals = self._meters.totals(self.ranks)
-                    self._check_loss(totals)
-                    update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
-                    self._report.add(totals, update, scale, self._counts)
-                    self._begin_mini_batch()
+                    self._end_mini_batch()
+
+    def _end_mini_batch(self) -> None:
+        """Update the weights with the mini-batch, which is complete; without a token there is no update."""
+        totals = self._meters.totals(self.ranks)
+        if self._counts.num_tokens:
+            scale = batch_scale(self.config.algorithm.aggregation, self._counts)
+            self._check_loss(totals)
+            update = self.optimizer.update(scale, is_loss_finite=totals.is_loss_finite)
+            self._report.add(totals, update, scale, self._counts)
+        else:
+            # Not of zero gradients: moments and decay would move the weights all the same.
+            self.weights.forget()
+            self._report.add_empty(totals)
+        self._begin_mini_batch()
 
     def finish_step(self) -> Metrics:
         """End the step: the next version is what the weights are now."""
         step = self._begun()
         if not step.is_complete:
             raise StepError(f"step {self.version} lacks {step.num_missing} groups")
-        metrics = self._report.metrics(step.groups, version=self.version)
+        metrics = self._report.metrics(
+            step.groups, version=self.version, learning_rate=self.optimizer.learning_rate
+        )
         metrics |= self.watch.look(metrics, step.groups)
         self._step = None
         self.become(self.version + 1)
@@ -264,3 +275,17 @@ class Trainer:
                 f"{self._loss.name} returned what is not finite in step {self.version}, of logprobs that are",
                 hint="guard what it divides by, and hold what it exponentiates within bounds",
             )
+
+
+def _with_cap(config: TrainerConfig, max_response_tokens: int | None) -> TrainerConfig:
+    """The configuration, with the length cap where its aggregation divides by that."""
+    aggregation = config.algorithm.aggregation
+    if aggregation.over != "constant" or aggregation.length is not None:
+        return config
+    if max_response_tokens is None:
+        raise ConfigError(
+            "aggregation.over = constant needs to know the length cap",
+            hint="give max_response_tokens, or set aggregation.length",
+        )
+    filled = replace(aggregation, length=max_response_tokens)
+    return replace(config, algorithm=replace(config.algorithm, aggregation=filled))

@@ -18,7 +18,7 @@ from dora_rl.bench.schedules.spans import LogFacts, StreamName, read_facts
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published
-from dora_rl.core.recipe import ImaginedTask, Lognormal, ScheduleName
+from dora_rl.core.recipe import Control, ImaginedTask, Lognormal, ScheduleName
 from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.core.record import Record
 from dora_rl.observe.report.run_facts import RunFacts
@@ -196,6 +196,9 @@ def _planned(
         "evaluation.every=0",
         f"checkpoints.every={scope.steps}",
         f"simulation.warmup_steps={max(_LEAST_WARMUP, scope.steps // 4)}",
+        # What a schedule has no use for, a recipe for all of them may say.
+        *(["control.active_groups=null"] if Control(schedule=schedule).fixes_target else []),
+        *(["control.redundant_groups=0"] if schedule != "async_ratio" else []),
     )
     recipe = resolve_recipe(scope.recipe, [*scope.assignments, *fixed])
     directory = str(Path(scope.directory) / f"{schedule}-{seed}")

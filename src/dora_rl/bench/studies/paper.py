@@ -206,7 +206,7 @@ def _draw_size(axes: Axes, rows: Sequence[PaperRow]) -> None:
         _bar(axes, i - 0.2 if p else i, r.step_time_s, r.rollout_only_fraction, _OURS)
         if p:
             _bar(axes, i + 0.2, p.step_s, p.rollout_only, _PAPERS, mark="" if p.is_reachable else "*")
-    limit_s = min(row.result.limit_step_time_s for row in rows)
+    limit_s = min(row.result.limit_s for row in rows)
     axes.axhline(limit_s, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.annotate(f"limit\n{limit_s:,.0f}", (1.01, limit_s), xycoords=("axes fraction", "data"),
                   va="center", fontsize=9, color=INK)  # fmt: skip

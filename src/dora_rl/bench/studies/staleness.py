@@ -99,7 +99,7 @@ def draw(rows: Sequence[StalenessRow]) -> Figure:
         _draw_line(
             staleness, [(_ratio(row), row.result.staleness_mean) for row in of_bound], of_bound, colour
         )
-    limit_s = min(row.result.limit_step_time_s for row in rows)
+    limit_s = min(row.result.limit_s for row in rows)
     times.axhline(limit_s, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     times.annotate(f"limit {limit_s:,.0f}", (1.0, limit_s), (0, -11), xycoords=("axes fraction", "data"),
                    textcoords="offset points", ha="right", fontsize=9, color=INK)  # fmt: skip

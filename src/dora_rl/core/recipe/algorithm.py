@@ -106,13 +106,13 @@ class AggregationConfig(Section, frozen=True):
     over: Literal["token", "sequence", "constant"] = "token"
     """Mean over all tokens; mean of the trajectories' means; sum over trajectories x `length`."""
     length: Positive | None = None
-    """The constant length, for `constant` only: usually the most tokens a response may have."""
+    """The constant length, for `constant` only; left out, the most tokens a response may have."""
 
     def __post_init__(self) -> None:
-        if (self.over == "constant") != (self.length is not None):
+        if self.over != "constant" and self.length is not None:
             raise ConfigError(
-                f"aggregation.over = {self.over} with aggregation.length = {self.length}",
-                hint="a length goes with constant, and constant needs one",
+                f"aggregation.over = {self.over} has no use for aggregation.length = {self.length}",
+                hint="set aggregation.over to constant, or leave aggregation.length out",
             )
 
 

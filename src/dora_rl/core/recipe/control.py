@@ -39,15 +39,18 @@ class Control(Section, frozen=True):
     schedule: ScheduleName = "dora"
     """Which schedule decides what starts when."""
     max_staleness: Count = 3
-    """Hard bound S on how many versions old a trained group may be."""
+    """Hard bound S on how many versions old a trained group may be; that of `sync` is 0 and that of
+    `one_step_off` 1, whatever stands here."""
     active_groups: Positive | None = None
-    """Target number R of active groups; left out, a controller finds it."""
+    """Target number R of active groups; left out, a controller finds it, or the schedule fixes it: `sync`,
+    `one_step_off` and `async_ratio` take no other than their own."""
     freshness_cost: Share = 0.02
     """Share of speed that may be given up for fresher groups, where a controller finds R."""
     adapt_staleness: bool = False
     """Let a controller lower and raise the bound, never above `max_staleness`."""
     stream: bool = False
-    """Hand finished groups to the trainer before the batch is complete."""
+    """Hand finished groups to the trainer before the batch is complete; refused for algorithms that need the
+    whole batch."""
     placement: Literal["auto", "exclusive", "shared"] = "auto"
     """Serve one version an instance, several in turn, or whichever costs less."""
     rebalance: bool = True
@@ -59,7 +62,8 @@ class Control(Section, frozen=True):
     queue_scheduling: bool = True
     """Start a request when and where there is room; otherwise deal requests out up front."""
     prompt_replication: bool = True
-    """Members of a group may run on different instances."""
+    """Members of a group may start on different instances. Without it a group starts where there is room for
+    all of them; a move or a death may part them later."""
     redundant_groups: Count = 0
     """Groups started beyond need and aborted when a batch is complete (`async_ratio` only)."""
     filter_zero_variance: bool = False
@@ -76,6 +80,16 @@ class Control(Section, frozen=True):
     """Share of an instance's KV up to which requests start on it."""
     silence_s: PositiveFloat = 15.0
     """Seconds without a sign of life after which an instance is taken for dead."""
+
+    @property
+    def staleness_bound(self) -> int:
+        """The bound S that holds: two schedules have one of their own."""
+        return {"sync": 0, "one_step_off": 1}.get(self.schedule, self.max_staleness)
+
+    @property
+    def fixes_target(self) -> bool:
+        """Whether the schedule has a number of active groups of its own."""
+        return self.schedule in ("sync", "one_step_off", "async_ratio")
 
 
 class Cluster(Section, frozen=True):
@@ -97,6 +111,7 @@ class Cluster(Section, frozen=True):
     slots: Positive = 256
     """Most requests an instance decodes at once."""
     max_versions: Positive = 4
-    """Most versions resident on one instance, memory permitting."""
+    """Most versions resident on one instance, memory permitting; in training at least two, for an instance
+    takes up the next version beside the one it serves."""
     memory_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Share of device memory for weights and KV."""

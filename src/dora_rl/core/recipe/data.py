@@ -76,6 +76,13 @@ class SourceConfig(TableConfig, frozen=True):
             )
         if not self.parts:
             return
+        usual = TableConfig(name=self.name)
+        for key in ("columns", "subset", "split", "options"):
+            if getattr(self, key) != getattr(usual, key):
+                raise ConfigError(
+                    f"data.train.{key} is for one table, and data.train has {len(self.parts)}",
+                    hint=f"give '{key}' to those of data.train.parts that need it",
+                )
         if self.stream:
             raise ConfigError(
                 "several tables cannot be read as one stream",

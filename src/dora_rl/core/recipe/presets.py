@@ -1,7 +1,7 @@
 """Algorithms that have a name.
 
-A preset says what its paper says where the paper gives a number; every field can be set otherwise. What they
-cannot say is the run's: the length cap (`aggregation.length` of `dr_grpo` is the default cap here).
+A preset says what its paper says where the paper gives a number; every field can be set otherwise. What is
+the run's, the length cap, they leave out.
 """
 
 from difflib import get_close_matches
@@ -34,7 +34,7 @@ PRESETS: dict[str, AlgorithmConfig] = {
     "dr_grpo": AlgorithmConfig(
         advantage=_GROUP_CENTRED,
         loss=PpoConfig(),
-        aggregation=AggregationConfig(over="constant", length=4096),
+        aggregation=AggregationConfig(over="constant"),
     ),
     "dapo": AlgorithmConfig(
         advantage=_GROUP_STANDARDISED,
@@ -58,7 +58,7 @@ PRESETS: dict[str, AlgorithmConfig] = {
     "decoupled_ppo": AlgorithmConfig(
         advantage=_GROUP_STANDARDISED, loss=DecoupledPpoConfig(), aggregation=_TOKEN
     ),
-    "ppo": AlgorithmConfig(advantage=GaeConfig(), loss=PpoConfig(), aggregation=_TOKEN),
+    "ppo": AlgorithmConfig(advantage=GaeConfig(), loss=PpoConfig(dual_clip=3.0), aggregation=_TOKEN),
     "kimi15": AlgorithmConfig(advantage=_GROUP_CENTRED, loss=Kimi15Config(), aggregation=_TOKEN),
 }
 

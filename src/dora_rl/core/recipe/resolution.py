@@ -26,6 +26,7 @@ from dora_rl.core.recipe.peer_names import suggestion
 from dora_rl.core.recipe.presets import preset
 from dora_rl.core.recipe.trainer_config import TrainerSettings
 from dora_rl.core.recipe.tree import BUILT_IN_MODELS, Recipe
+from dora_rl.core.recipe.unused_keys import check_schedule
 from dora_rl.core.struct_loader import Tree, assigned, build, split_assignment, to_dict
 from dora_rl.core.yaml_text import load_yaml
 
@@ -139,7 +140,9 @@ def recipe_of(tree: Tree, values: Mapping[str, Any], source: str) -> Recipe:
                 falling = {"learning_rate_schedule": {"total_updates": total}}
                 tree = laid_over(tree, {"optimizer": falling})
     with _hints_for_peers_names(tree):
-        return build(Recipe, tree, source)
+        recipe = build(Recipe, tree, source)
+    check_schedule(recipe)
+    return recipe
 
 
 @contextmanager

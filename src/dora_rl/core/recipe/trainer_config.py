@@ -91,6 +91,8 @@ class CriticConfig(Record, frozen=True):
     """Weight of the value loss beside the policy's."""
     trains_trunk: bool = True
     """Whether the value loss reaches the layers below its head."""
+    value_clip: PositiveFloat | None = None
+    """How far a token's value may move within a train step, for the loss; left out, any distance."""
 
 
 class GapConfig(Record, frozen=True):

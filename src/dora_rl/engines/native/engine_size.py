@@ -110,7 +110,7 @@ def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
     if recipe.engine.kv_tokens is not None:
         return limits.blocks_for(recipe.engine.kv_tokens)
     slot = limits.blocks_for(limits.max_positions) * limits.block_size + GROWTH_TOKENS
-    groups = (recipe.control.max_staleness + 1) * recipe.batch.groups + recipe.control.redundant_groups
+    groups = (recipe.control.staleness_bound + 1) * recipe.batch.groups + recipe.control.redundant_groups
     evaluated = ceil(recipe.control.evaluation_share * limits.max_running) if recipe.evaluation.every else 0
     running = min(limits.max_running, groups * recipe.batch.group_size + evaluated)
     prompts = groups * limits.block_size
@@ -119,7 +119,14 @@ def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
 
 def max_versions(recipe: Recipe) -> int:
     """How many versions to hold: no more than can be live at once, and two wherever one follows another."""
-    return max(2, min(recipe.cluster.max_versions, recipe.control.max_staleness + 1))
+    asked = recipe.cluster.max_versions
+    if asked < 2:
+        raise ConfigError(
+            "cluster.max_versions = 1 leaves no room for the next version, which an instance takes up beside "
+            "the one it serves",
+            hint="set cluster.max_versions=2 or more, or leave it out",
+        )
+    return max(2, min(asked, recipe.control.staleness_bound + 1))
 
 
 def _positions(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> int:

@@ -92,11 +92,12 @@ def open_stream(config: TableConfig, seed: int, objects: Objects | None = None) 
     name, path = config.name, Path(config.name)
     found: Task | RawRows
     if name.startswith(OBJECT):
-        found = _called(load_named(name, objects), name, config.options, seed)
+        found = _called(load_named(name, objects), config, seed)
     elif _is_hub(name):
+        _refuse(config, "a data set", "options")
         return read_hub(name.removeprefix("hf:"), config.subset, config.split, stream=True)
     elif ":" in name or ("." in name and not path.exists() and path.suffix not in READERS):
-        found = _called(load_named(name), name, config.options, seed)
+        found = _called(load_named(name), config, seed)
     else:
         found = _found(config, seed, {})
     if isinstance(found, Task):
@@ -127,29 +128,50 @@ def _found(config: TableConfig, seed: int, tables: Tables) -> Task | RawRows:
     """The task or the table of raw rows that a source's name stands for."""
     name, path = config.name, Path(config.name)
     if name.partition(":")[0] in TASKS:
+        _refuse(config, "a built-in task", "subset", "split")
         return load_task(name, seed=seed, options=with_environment(config.options, f"the data '{name}'"))
     if name in tables:
+        _refuse(config, "a table", "options", "subset", "split")
         return read_file(Path(tables[name]))
     if path.suffix in READERS and not path.is_dir():
+        _refuse(config, "a file", "options", "subset", "split")
         return read_file(path)
     if _is_hub(name):
+        _refuse(config, "a data set", "options")
         return read_hub(name.removeprefix("hf:"), config.subset, config.split)
     if ":" in name:
-        return _bounded(_called(load_named(name), name, config.options, seed), name)
+        return _bounded(_called(load_named(name), config, seed), name)
+    if path.is_dir() and is_saved(path):
+        _refuse(config, "a saved data set", "options", "subset")
+        return read_saved(path, config.split)
     if path.is_dir():
-        return read_saved(path, config.split) if is_saved(path) else read_directory(path)
+        _refuse(config, "a directory of files", "options", "subset", "split")
+        return read_directory(path)
     if path.exists():
         raise UserError(f"{name} is no kind of file that holds rows", hint=f"endings: {', '.join(READERS)}")
     if "." in name:
-        return _bounded(_called(load_named(name), name, config.options, seed), name)
+        return _bounded(_called(load_named(name), config, seed), name)
     raise UserError(f"there is no task '{name}'", hint=did_you_mean(name, list(TASKS), "tasks"))
 
 
-def _called(found: Any, name: str, options: Mapping[str, Any], seed: int) -> Task | RawRows:
+def _refuse(config: TableConfig, what: str, *keys: str) -> None:
+    """Refuse keys that were set and that a table of this kind has no use for."""
+    usual = TableConfig(name=config.name)
+    for key in keys:
+        if (given := getattr(config, key)) != getattr(usual, key):
+            raise UserError(
+                f"the rows of '{config.name}' are {what}, which has no use for {key} = {given!r}",
+                hint=f"leave '{key}' out",
+            )
+
+
+def _called(found: Any, config: TableConfig, seed: int) -> Task | RawRows:
     """A table or a task of the user's own, or one that a function of theirs returns, given the seed."""
+    name = config.name
+    _refuse(config, "an object of yours", "subset", "split", *(() if callable(found) else ("options",)))
     if callable(found):
         is_seeded = "seed" in inspect.signature(found).parameters
-        given = with_environment(options, f"the data '{name}'")
+        given = with_environment(config.options, f"the data '{name}'")
         found = found(**({"seed": seed} if is_seeded else {}), **given)
     if not isinstance(found, Iterable | Task):
         raise UserError(

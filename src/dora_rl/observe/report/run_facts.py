@@ -2,7 +2,6 @@
 
 from statistics import fmean
 
-from dora_rl.control.schedules import make_schedule
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.costs.freshness_meter import Freshness
@@ -50,7 +49,7 @@ class RunFacts(Record, frozen=True, gc=True):
 
     @property
     def max_staleness(self) -> int:
-        return make_schedule(self.recipe.control, self.recipe.batch).max_staleness
+        return self.recipe.control.staleness_bound
 
     @property
     def staleness_mean(self) -> float:
