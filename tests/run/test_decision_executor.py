@@ -45,6 +45,7 @@ DECIDED: tuple[Decision, ...] = (
     do.Close(group=1, members=(4,), outcome="filtered"),
     do.Retire(version=0),
     do.Wait(reason="starved"),
+    do.Skip(version=1, reason="target"),
     do.Finish(),
 )
 

@@ -28,7 +28,7 @@ from dora_rl.sim.simulated_run import build_world, run_world
 GROUP_SIZE = 16
 MAX_STALENESS = 3
 _ACTIVE_BATCHES = 3
-"""Ratio R / B of the benchmark's recipe."""
+"""Batches of groups that are active at once: R = 2 B, and the batch that the idle trainer waits for."""
 _SLOTS = 128
 
 RUN_LIMIT_S = 180.0
@@ -129,14 +129,14 @@ def run_bench(scope: FleetScope, advance: Callable[[str], None] = lambda what: N
 
 
 def recipe_of(instances: int, steps: int, active_trajectories: int | None = None) -> Recipe:
-    """A 7B model on so many instances; R = 3 B fills three quarters of the slots unless said otherwise."""
+    """A 7B model on so many instances; three batches fill three quarters of its slots by default."""
     active = active_trajectories or instances * _SLOTS * 3 // 4
     groups = ceil(active / (_ACTIVE_BATCHES * GROUP_SIZE))
     return Recipe(
         model="Qwen2.5-7B",
         steps=steps,
         batch=Batch(groups=groups, group_size=GROUP_SIZE),
-        control=Control(max_staleness=MAX_STALENESS, active_groups=_ACTIVE_BATCHES * groups),
+        control=Control(max_staleness=MAX_STALENESS, active_groups=(_ACTIVE_BATCHES - 1) * groups),
         cluster=Cluster(
             gpus=instances + max(1, instances // 2), rollout_gpus=instances, tensor_parallel=1, slots=_SLOTS
         ),
@@ -186,10 +186,9 @@ def count_lines(recipe: Recipe) -> LineCount:
         result = run_world(world)
     finally:
         sys.settrace(tracer)
-    assert recipe.control.active_groups is not None
     return LineCount(
         instances=result.instances,
-        active_trajectories=recipe.control.active_groups * recipe.batch.group_size,
+        active_trajectories=_ACTIVE_BATCHES * recipe.batch.trajectories,
         lines_per_input=counter.lines / result.inputs,
     )
 

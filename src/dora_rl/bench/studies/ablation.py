@@ -49,7 +49,7 @@ def variants(recipe: Recipe) -> list[AblatedPart]:
         ("KV reuse", "moved requests are prefilled again", ("kv_reuse=false",)),
         ("rebalancing", "off", ("rebalance=false",)),
         ("continuous admission", "only at step onset, R = 2 B", ("control.schedule=dora_onset", double)),
-        ("refill", "off", ("control.refill=false",)),
+        ("no refill", "older versions are refilled", ("control.refill=true",)),
         *(("placement", name, (f"placement={name}",)) for name in _PLACEMENTS if name != control.placement),
         ("controller of R", "R fixed at 2 B", (double,)),
         ("estimates", "the truth", ("estimates=oracle",)),

@@ -103,7 +103,8 @@ def kernels_of(run: Callable[[], object], device: torch.device, *, most: int = 2
     """The kernels of one run that took longest; operators on the CPU."""
     is_cuda = device.type == "cuda"
     activity = ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU
-    with profile(activities=[activity]) as profiled:
+    # Some versions of torch warn that events of earlier cycles are lost, although there is one cycle only.
+    with profile(activities=[activity], acc_events=True) as profiled:
         run()
         if is_cuda:
             torch.cuda.synchronize()
