@@ -95,7 +95,7 @@ class Pace:
         One straggler among them stalls the whole window, so the longest of many counts, not the mean.
         """
         expected_s = self._estimates.lengths.longest_of(_MANY) * self._estimates.step_s
-        return 1.1 * expected_s < self.slack_s(version, now)
+        return 1.6 * expected_s < self.slack_s(version, now)
 
     @property
     def estimates(self) -> Estimates:
