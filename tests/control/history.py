@@ -21,7 +21,7 @@ from dora_rl.sim.audit import Audit
 
 from .fake_executor import Executor, Machine
 
-SCHEDULES = ("sync", "one_step_off", "partial", "async_ratio", "dora_onset", "dora")
+SCHEDULES = ("sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora")
 
 
 class Offering:
@@ -86,12 +86,12 @@ class History:
         )
         self.prompts = Offering(seed, prompts, self.plane)
         schedule = make_schedule(self.control, self.batch)
-        self.max_staleness = schedule.max_staleness
+        self.max_staleness = schedule.staleness_limit
         self.fixed_target = schedule.active_groups
         self.audit = Audit(
             batch_groups=self.batch.groups,
             group_size=self.batch.group_size,
-            max_staleness=schedule.max_staleness,
+            max_staleness=schedule.staleness_limit,
         )
         self.executor = self._make_executor(max_tokens)
         self.longest_context = max(prompts) + max_tokens
@@ -125,7 +125,11 @@ class History:
             "min_members": rng.randint(1, b.group_size),
             "environment_tries": rng.randint(1, 3),
         }
-        return Control(**(knobs | fixed))  # type: ignore[arg-type]
+        knobs |= fixed
+        if knobs["schedule"] == "async_ratio" and knobs["max_staleness"]:
+            knobs["async_ratio"] = rng.choice((None, knobs["max_staleness"], knobs["max_staleness"] - 0.4))
+            knobs["suspend"] = rng.random() < 0.4
+        return Control(**knobs)  # type: ignore[arg-type]
 
     def _make_executor(self, max_tokens: int) -> Executor:
         rng = self.rng
@@ -135,7 +139,7 @@ class History:
         )
         executor.zero_variance_rate = rng.choice((0.0, 0.3, 0.6))
         executor.checks_slots = self.control.queue_scheduling and mean_turns == 1.0
-        executor.mixes_versions = self.control.schedule == "partial"
+        executor.mixes_versions = self.control.mixes_versions
         if self.is_rough:
             executor.move_failure_rate = rng.choice((0.0, 0.3))
             executor.environment_failure_rate = rng.choice((0.0, 0.2))
@@ -271,7 +275,8 @@ class History:
 
     def _check_take(self, take: Take) -> None:
         oldest = min(self.executor.version_of[group] for group in take.groups)
-        assert take.batch - oldest <= self.max_staleness, f"{take} holds version {oldest}"
+        if self.max_staleness is not None:
+            assert take.batch - oldest <= self.max_staleness, f"{take} holds version {oldest}"
         assert len(set(take.groups)) == len(take.groups) == self.batch.groups
 
     def _judge(self) -> None:
@@ -282,8 +287,8 @@ class History:
         assert len(executor.committed) == self.steps * self.batch.groups
         assert self.audit.lost(set()) == 0, "trajectories are nowhere"
         assert self.audit.duplicated() == 0
-        assert self.control.schedule == "partial" or self.audit.mixed() == 0
-        assert self.audit.worst_staleness <= self.max_staleness
+        assert self.control.mixes_versions or self.audit.mixed() == 0
+        assert self.max_staleness is None or self.audit.worst_staleness <= self.max_staleness
         assert executor.active_groups() == 0
         for machine in executor.machines.values():
             # Only what was admitted: an evaluation may run on, also one whose end was heard of too late.

@@ -21,7 +21,7 @@ def check_journal(root: Path, *, is_complete: bool = True) -> None:
     audit = Audit(
         batch_groups=setup.recipe.batch.groups,
         group_size=setup.recipe.batch.group_size,
-        max_staleness=make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness,
+        max_staleness=make_schedule(setup.recipe.control, setup.recipe.batch).staleness_limit,
     )
     batch = setup.recipe.batch
     meter = SecondsMeter(batch_groups=batch.groups, group_size=batch.group_size)
@@ -33,7 +33,7 @@ def check_journal(root: Path, *, is_complete: bool = True) -> None:
     assert not audit.violations, audit.violations
     _check_seconds(meter.result())
     assert audit.duplicated() == 0
-    if setup.recipe.control.schedule != "partial":
+    if not setup.recipe.control.mixes_versions:
         assert audit.mixed() == 0
     if is_complete:
         assert audit.steps == setup.recipe.steps

@@ -103,6 +103,8 @@ class Ledger:
         self.num_admitted = 0
         self.num_committed = 0
         self.outcomes: Counter[str] = Counter()
+        self.discarded_tokens = 0
+        """Tokens of the trajectories that ended in a counted outcome."""
         self._next_group = 0
         self._finished: list[tuple[int, int]] = []
 
@@ -149,6 +151,7 @@ class Ledger:
         trajectory.phase = Phase.CLOSED
         if not group.is_evaluation:
             self.outcomes[outcome] += 1
+            self.discarded_tokens += trajectory.tokens
 
     def forget(self, group: Group) -> None:
         """Remove a group that will not be trained on, or an evaluation that ended."""

@@ -45,6 +45,7 @@ class ControlParts:
             batch_groups=batch.groups,
             max_staleness=self.schedule.max_staleness,
             spare=self.schedule.redundant_groups,
+            bounds_each=self.schedule.bounds_each,
         )
         self.ledger = Ledger(group_size=batch.group_size)
         self.fleet = Fleet(watermark=control.kv_watermark)

@@ -6,6 +6,7 @@ and what happens to unfinished work when a version is published. Everything else
     sync          S = 0: generate B groups, train, repeat
     one_step_off  S = 1: train on batch i while batch i + 1 is generated, all of it under the version of i
     partial       at each publish interrupt everything and go on with new weights (breaks law 1)
+    counted       AReaL: as partial, but only the number of groups started is bounded (breaks laws 1 and 3)
     async_ratio   ROLL Flash: S = alpha, (alpha + 1) B groups in flight, optional redundant groups
     dora_onset    the paper's DORA: new groups only at the onset of a step
     dora          continuous admission; the default
@@ -75,11 +76,14 @@ class Schedule(Record, frozen=True, gc=True):
     """All that distinguishes one schedule from another: bound, target, gate, and what a publish does."""
 
     max_staleness: int
+    """The bound S on the staleness of each group; see `bounds_each` for the one schedule without it."""
     active_groups: int | None
     """Target number of active groups, R; None lets the controller find it."""
     gate: Gate
     interrupts: bool = False
     """Whether a publish interrupts unfinished trajectories, which go on under the new version."""
+    bounds_each: bool = True
+    """Whether each group has a deadline; else only (n + S + 1) B groups may have started by version n."""
     redundant_groups: int = 0
     leaving_groups: int = 0
     """Groups that do not count against R while the trainer is idle: those its next batch takes."""
@@ -87,6 +91,11 @@ class Schedule(Record, frozen=True, gc=True):
     """Whether new groups wait for a publish that is near, where `freshness_cost` allows it."""
     pins_at_onset: bool = False
     """Whether a step's onset pins the groups of the next batch, those too that have to wait for room."""
+
+    @property
+    def staleness_limit(self) -> int | None:
+        """The greatest staleness that a group can have; None where none is promised."""
+        return self.max_staleness if self.bounds_each else None
 
 
 def _sync(control: Control, batch: Batch) -> Schedule:
@@ -111,13 +120,25 @@ def _partial(control: Control, batch: Batch) -> Schedule:
     )
 
 
-def _async_ratio(control: Control, batch: Batch) -> Schedule:
-    alpha, redundant = control.max_staleness, control.redundant_groups
+def _counted(control: Control, batch: Batch) -> Schedule:
+    groups = control.active_groups or (control.max_staleness + 1) * batch.groups
     return Schedule(
-        max_staleness=alpha,
-        active_groups=(alpha + 1) * batch.groups + redundant,
+        max_staleness=control.max_staleness,
+        active_groups=groups,
         gate=AlwaysOpen(),
-        redundant_groups=redundant,
+        interrupts=True,
+        bounds_each=False,
+    )
+
+
+def _async_ratio(control: Control, batch: Batch) -> Schedule:
+    alpha = control.async_ratio if control.async_ratio is not None else control.max_staleness
+    return Schedule(
+        max_staleness=control.max_staleness,
+        active_groups=int((alpha + 1) * batch.groups) + control.redundant_groups,
+        gate=AlwaysOpen(),
+        interrupts=control.suspend,
+        redundant_groups=control.redundant_groups,
     )
 
 
@@ -140,6 +161,7 @@ _SCHEDULES: dict[ScheduleName, Callable[[Control, Batch], Schedule]] = {
     "sync": _sync,
     "one_step_off": _one_step_off,
     "partial": _partial,
+    "counted": _counted,
     "async_ratio": _async_ratio,
     "dora_onset": _dora_onset,
     "dora": _dora,

@@ -6,7 +6,8 @@ instances or clocks. The rule and its proof are in `docs/bound.md`:
     feasible(m):  A(w) <= max(0, w + S - m + 1) * B   for every version w
 
 where `m` batches have been taken and `A(w)` groups of version <= w are active. Every admission and
-every taking keeps it, so each group reaches a batch numbered at most `w + S`.
+every taking keeps it, so each group reaches a batch numbered at most `w + S`. With `bounds_each` off it is
+kept for the newest version alone: the count of groups is bounded then, and no single group.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,11 +30,15 @@ class Verdict(Enum):
 class Window:
     """Counts of active and unfinished groups by version, and the two rules over them."""
 
-    def __init__(self, *, batch_groups: int, max_staleness: int, spare: int = 0) -> None:
+    def __init__(
+        self, *, batch_groups: int, max_staleness: int, spare: int = 0, bounds_each: bool = True
+    ) -> None:
         self.batch_groups = batch_groups
         self.max_staleness = max_staleness
         self.spare = spare
         """Redundant groups that may be active beyond what deadlines allow, until a batch is taken."""
+        self.bounds_each = bounds_each
+        """Whether each group has a deadline, or only the number of all that started is bounded."""
         self.newest = 0
         self.taken = 0
         self.num_active = 0
@@ -45,6 +50,8 @@ class Window:
 
     def room(self, version: int) -> int:
         """How many groups of `version` could start now without endangering any deadline."""
+        if not self.bounds_each:
+            version = self.newest
         active = self.active_up_to(version)
         room = self._most(version) - active
         for w in range(version + 1, self.newest + 1):
@@ -56,6 +63,8 @@ class Window:
         """Whether the next batch may be taken, and if not, what it waits for."""
         if self.num_finished < self.batch_groups:
             return Verdict.STARVED
+        if not self.bounds_each:
+            return Verdict.READY
         unfinished = 0
         for w in sorted(self._unfinished):
             unfinished += self._unfinished[w]
@@ -75,6 +84,8 @@ class Window:
 
     def forced(self, version: int, *, extra: int = 0) -> int:
         """Groups of version <= `version` that the next batch must hold, were `extra` more of them active."""
+        if not self.bounds_each:
+            return 0
         return max(0, self.active_up_to(version) + extra - self._slack(version, 0))
 
     def active_up_to(self, version: int) -> int:
@@ -122,7 +133,7 @@ class Window:
     def take(self, versions: Iterable[int]) -> None:
         """Count a batch as taken; `versions` are those of its groups."""
         for version in versions:
-            assert version >= self.oldest_allowed, f"version {version} is too old: {self}"
+            assert version >= self.oldest_allowed or not self.bounds_each, f"{version} is too old: {self}"
             self._add(version, -1, unfinished=0)
             self.num_finished -= 1
         self.taken += 1
@@ -163,7 +174,8 @@ class Window:
     # --- inside ---
 
     def _feasible(self) -> bool:
-        return all(self.active_up_to(w) <= self._most(w) for w in self._active)
+        versions = self._active if self.bounds_each else (self.newest,)
+        return all(self.active_up_to(w) <= self._most(w) for w in versions)
 
     def _most(self, version: int) -> int:
         """Most groups of version <= `version` that may be active."""

@@ -52,6 +52,8 @@ SKIP_WORDS = {
 def staleness_words(mean: float, least: float | None, *, greatest: int, allowed: int) -> str:
     """The staleness of what was trained on: its mean beside the least possible, the greatest, the bound."""
     beside = f" ({least:.2f} is the least possible)" if least is not None else ""
+    if greatest > allowed:
+        return f"mean {mean:.2f}{beside}, greatest {greatest}: {allowed} bounds only how many groups start"
     return f"mean {mean:.2f}{beside}, greatest {greatest} of {allowed} allowed"
 
 

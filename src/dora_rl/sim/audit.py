@@ -17,7 +17,8 @@ from dora_rl.core.record import Record
 class Audit:
     """Follows every admitted group and trajectory from start to end, and records broken laws."""
 
-    def __init__(self, *, batch_groups: int, group_size: int, max_staleness: int) -> None:
+    def __init__(self, *, batch_groups: int, group_size: int, max_staleness: int | None) -> None:
+        """`max_staleness` is None where a schedule promises no bound on single groups."""
         self._batch_groups = batch_groups
         self._group_size = group_size
         self.max_staleness = max_staleness
@@ -71,7 +72,7 @@ class Audit:
             self.worst_staleness = max(self.worst_staleness, true)
             if true != staleness:
                 self.violations.append(f"group {group}: staleness {true} was called {staleness}")
-            if true > self.max_staleness:
+            if self.max_staleness is not None and true > self.max_staleness:
                 self.violations.append(f"group {group} has staleness {true} > {self.max_staleness}")
         self._training = take.groups
         self._batches_taken += 1

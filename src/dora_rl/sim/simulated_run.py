@@ -61,6 +61,8 @@ class Result(Record, frozen=True):
     instance_losses: int
     restarted_trajectories: int
     closed_trajectories: int
+    discarded_tokens: int
+    """Tokens that were generated for trajectories that no step trained on."""
     truncated_trajectories: int
     trained_trajectories: int
     lost_trajectories: int
@@ -121,12 +123,13 @@ def simulate(recipe: Recipe, watchers: Sequence[Watcher] = ()) -> Result:
 def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
     """Run a fresh world to its end, with faults and audit."""
     recipe = world.recipe
+    schedule = make_schedule(recipe.control, recipe.batch)
     audit = Audit(
         batch_groups=recipe.batch.groups,
         group_size=recipe.batch.group_size,
-        max_staleness=make_schedule(recipe.control, recipe.batch).max_staleness,
+        max_staleness=schedule.staleness_limit,
     )
-    freshness = FreshnessMeter(audit.max_staleness)
+    freshness = FreshnessMeter(schedule.max_staleness)
     world.watchers = [audit.watch, freshness.watch, *world.feed.watchers, *watchers]
     FaultInjector(world, recipe.seed).arm()
     was_enabled = gc.isenabled()
@@ -164,7 +167,7 @@ def summarize(world: World, audit: Audit, *, freshness: Freshness | None) -> Res
         batch_groups=recipe.batch.groups,
         group_size=recipe.batch.group_size,
         active_groups=plane.target.groups,
-        max_staleness=audit.max_staleness,
+        max_staleness=make_schedule(recipe.control, recipe.batch).max_staleness,
         step_time_s=elapsed / (last - first),
         tokens_per_s=sum(world.tokens_trained[first:last]) / elapsed,
         limit_step_time_s=None if recipe.control.redundant_groups else limits.step_s,
@@ -184,6 +187,7 @@ def summarize(world: World, audit: Audit, *, freshness: Freshness | None) -> Res
         instance_losses=plane.meters.instance_losses,
         restarted_trajectories=plane.meters.restarted_trajectories,
         closed_trajectories=sum(plane.ledger.outcomes.values()),
+        discarded_tokens=plane.ledger.discarded_tokens,
         truncated_trajectories=plane.meters.truncated,
         trained_trajectories=plane.ledger.num_committed,
         lost_trajectories=audit.lost(set(plane.ledger.groups)),

@@ -77,7 +77,7 @@ class Journal:
         except BaseException:
             self.close()
             raise
-        mixes = self.recipe.control.schedule == "partial"
+        mixes = self.recipe.control.mixes_versions
         self._payloads = Payloads(self._tables, mixes_versions=mixes)
         self._books = Books(self._tables, group_size=self.recipe.batch.group_size, mixes_versions=mixes)
 

@@ -7,7 +7,7 @@ from msgspec import Meta
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section, Share
 
-ScheduleName = Literal["sync", "one_step_off", "partial", "async_ratio", "dora_onset", "dora"]
+ScheduleName = Literal["sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora"]
 
 
 class Batch(Section, frozen=True):
@@ -64,6 +64,11 @@ class Control(Section, frozen=True):
     prompt_replication: bool = True
     """Members of a group may start on different instances. Without it a group starts where there is room for
     all of them; a move or a death may part them later."""
+    async_ratio: PositiveFloat | None = None
+    """Asynchronous ratio alpha of `async_ratio`: (alpha + 1) B groups are active; `max_staleness`, which is
+    alpha rounded up, where it is left out."""
+    suspend: bool = False
+    """At each publish suspend what generates and resume it under the new version (`async_ratio` only)."""
     redundant_groups: Count = 0
     """Groups started beyond need and aborted when a batch is complete (`async_ratio` only)."""
     filter_zero_variance: bool = False
@@ -90,6 +95,11 @@ class Control(Section, frozen=True):
     def fixes_target(self) -> bool:
         """Whether the schedule has a number of active groups of its own."""
         return self.schedule in ("sync", "one_step_off", "async_ratio")
+
+    @property
+    def mixes_versions(self) -> bool:
+        """Whether trajectories go on under newer versions than they began with."""
+        return self.suspend or self.schedule in ("partial", "counted")
 
 
 class Cluster(Section, frozen=True):

@@ -6,12 +6,14 @@ nothing by it. Owns no default and no meaning of a key.
 """
 
 from collections.abc import Iterator
+from math import ceil
 
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AdvantageConfig, GaeConfig
+from dora_rl.core.recipe.control import Control
 from dora_rl.core.recipe.loss_configs import DecoupledPpoConfig
 from dora_rl.core.recipe.tree import Recipe
 
@@ -44,13 +46,31 @@ def check_schedule(recipe: Recipe) -> None:
         raise ConfigError(
             f"control.active_groups = {control.active_groups} is not for control.schedule = "
             f"{control.schedule}, which fixes R itself",
-            hint="set control.active_groups=null, or a schedule with an R: dora, dora_onset, partial",
+            hint="set control.active_groups=null, or a schedule with an R: dora, dora_onset, partial, counted",
         )
     if not control.prompt_replication and batch.group_size > recipe.cluster.slots:
         raise ConfigError(
             f"control.prompt_replication = false starts the batch.group_size = {batch.group_size} members of "
             f"a group on one instance, which has cluster.slots = {recipe.cluster.slots}",
             hint=f"set cluster.slots={batch.group_size} or more, or control.prompt_replication=true",
+        )
+    _check_ratio(control)
+
+
+def _check_ratio(control: Control) -> None:
+    """Raise a ConfigError where keys of `async_ratio` go with another schedule or bound."""
+    alpha = control.async_ratio
+    for key, value in (("async_ratio", alpha), ("suspend", control.suspend or None)):
+        if value is not None and control.schedule != "async_ratio":
+            raise ConfigError(
+                f"control.{key} goes with control.schedule = async_ratio alone, and this is {control.schedule}",
+                hint=f"leave control.{key} out, or set control.schedule=async_ratio",
+            )
+    if alpha is not None and ceil(alpha) != control.max_staleness:
+        raise ConfigError(
+            f"control.async_ratio = {alpha} starts groups up to {ceil(alpha)} versions before they are trained "
+            f"on, and control.max_staleness is {control.max_staleness}",
+            hint=f"set control.max_staleness={ceil(alpha)}",
         )
 
 
