@@ -48,3 +48,11 @@ def ablation(out: Out = None, steps: Steps = 12, seed: Seed = 0, preset: Preset 
     from dora_rl.bench.studies.study_runs import study_ablation
 
     study_ablation(out or Path("runs/study-ablation"), preset, steps=steps, seed=seed)
+
+
+@app.command()
+def peers(out: Out = None, steps: Steps = 20, seed: Seed = 0, preset: Preset = "h100-8") -> None:
+    """The rules of other papers at the same GPUs and slots: time against staleness, each at its best."""
+    from dora_rl.bench.studies.study_runs import study_peers
+
+    study_peers(out or Path("runs/study-peers"), preset, steps=steps, seed=seed)

@@ -9,7 +9,7 @@ import typer
 from matplotlib.figure import Figure
 from rich.console import RenderableType
 
-from dora_rl.bench.studies import ablation, paper, scale, staleness
+from dora_rl.bench.studies import ablation, paper, peers, scale, staleness
 from dora_rl.core.recipe import Recipe
 from dora_rl.observe.pictures.look import save
 from dora_rl.observe.tables import Cell, write_csv
@@ -63,6 +63,17 @@ def study_ablation(out: Path, preset: str, *, steps: int, seed: int) -> None:
     rows = ablation.rows(recipes, _run(simulate, recipes, "study ablation"))
     flat = [line for row in rows for line in ablation.flat(row)]
     _leave_behind(out, "ablation", ablation.show(rows), flat, {"ablation": ablation.draw(rows)})
+
+
+def study_peers(out: Path, preset: str, *, steps: int, seed: int) -> None:
+    """Run the study `peers` in two rounds: the second looks around the best splits of the first."""
+    trials = peers.first_trials(preset, steps=steps, seed=seed)
+    runs = _run(peers.measure, [trial.recipe for trial in trials], "study peers: splits")
+    later = peers.later_trials(trials, runs)
+    runs += _run(peers.measure, [trial.recipe for trial in later], "study peers: active groups")
+    rows = peers.rows([*trials, *later], runs)
+    flat = [peers.flat(row) for row in rows]
+    _leave_behind(out, "peers", peers.show(rows), flat, {"peers": peers.draw(rows)})
 
 
 def _run(job: Callable[[Recipe], T], recipes: Sequence[Recipe], what: str) -> list[T]:
