@@ -5,11 +5,15 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from dora_rl.bench.studies import ablation, paper, scale, staleness
+from dora_rl.bench.studies import ablation, paper, peers, scale, staleness, window_readings
+from dora_rl.bench.studies.length_bias import LengthBias
+from dora_rl.core.decisions import Admit, Close, Take
+from dora_rl.core.inputs import Tick
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.simulated_run import simulate
 from dora_rl.sim.simulation_setup import PRESETS, Preset
 from dora_rl.sim.sweep import sweep
+from dora_rl.sim.truth import Truth
 
 TINY = {
     "batch": {"groups": 8, "group_size": 2},
@@ -32,6 +36,19 @@ def test_the_paper_study_has_a_run_for_every_published_cell_and_one_of_our_own()
     assert {
         recipe.control.max_staleness for recipe in recipes if recipe.control.schedule == "dora_onset"
     } == {2}
+
+
+def test_both_readings_of_the_papers_k_differ_in_the_bound_alone() -> None:
+    recipes = window_readings.recipes(steps=6, seed=3)
+    assert [(r.cluster.gpus, r.control.max_staleness) for r in recipes] == [
+        (64, 2),
+        (64, 3),
+        (128, 2),
+        (128, 3),
+    ]
+    for narrow, wide in (recipes[:2], recipes[2:]):
+        assert narrow == replace(wide, control=replace(wide.control, max_staleness=2))
+    assert recipes[0] in paper.recipes(steps=6, seed=3), "the reading that the paper's table uses"
 
 
 def test_a_paper_row_compares_with_the_paper_and_with_sync() -> None:
@@ -98,6 +115,47 @@ def test_every_ablation_changes_one_thing_and_loses_nothing(tiny: str) -> None:
         for result in (row.plenty, row.scarce):
             assert result.lost_trajectories == result.duplicated_trajectories == 0
             assert result.mixed_version_trajectories == 0
+
+
+def test_peers_have_the_same_gpus_and_slots_and_the_same_search(tiny: str) -> None:
+    trials = peers.first_trials(tiny, steps=6, seed=0)
+    clusters = [trial.recipe.cluster for trial in trials]
+    assert {(c.gpus, c.slots, c.tensor_parallel) for c in clusters} == {(16, 16, 1)}
+    splits = {rule.name: [t.rollout_gpus for t in trials if t.rule == rule.name] for rule in peers.RULES}
+    assert all(each == splits["dora"] for each in splits.values())
+    assert None in splits["dora"], "devices that take turns are tried too"
+
+
+def test_every_peer_has_one_best_trial_and_only_redundancy_discards(tiny: str) -> None:
+    trials = [t for t in peers.first_trials(tiny, steps=6, seed=0) if t.rollout_gpus in (4, 6)]
+    runs = [peers.measure(trial.recipe) for trial in trials]
+    later = peers.later_trials(trials, runs)
+    assert {t.ratio for t in later if t.rule == "dora"} == {1.25, 1.5, 2.0, 3.0, None}
+    assert not [t for t in later if t.rule == "sync"]
+    rows = peers.rows(trials, runs)
+    assert [row.trial.rule for row in rows if row.is_best] == [rule.name for rule in peers.RULES]
+    for row in rows:
+        is_redundant = bool(row.trial.recipe.control.redundant_groups)
+        assert (row.run.discarded_share > 0.0) == is_redundant
+        assert (row.run.length_bias < 0.0) == is_redundant
+    (axes,) = peers.draw(rows).axes
+    assert len(axes.lines) == 2 * len(peers.RULES)
+
+
+def test_a_frontier_keeps_what_nothing_beats_in_both() -> None:
+    points = [(1.0, 50.0), (0.0, 90.0), (2.0, 60.0), (3.0, 40.0), (0.0, 80.0)]
+    assert list(peers._frontier(points)) == [(0.0, 80.0), (1.0, 50.0), (3.0, 40.0)]
+
+
+def test_length_bias_compares_what_was_trained_on_with_all_that_started(tiny: str) -> None:
+    recipe = peers.first_trials(tiny, steps=6, seed=0)[0].recipe
+    truth, bias = Truth(recipe.task, recipe.seed), LengthBias(recipe)
+    lengths = [truth.response_tokens(0, row, member, 0) for row in (5, 6) for member in range(2)]
+    admits = [Admit(group=i, version=0, epoch=0, row=row) for i, row in enumerate((5, 6))]
+    close = Close(group=1, members=(3,), outcome="aborted: redundant")
+    bias.watch(Tick(at=0.0), [*admits, close, Take(batch=0, groups=(0, 1), staleness=(0, 0))])
+    assert bias.trained_tokens == sum(lengths[:3])
+    assert bias.share == pytest.approx(sum(lengths[:3]) / 3 / (sum(lengths) / 4) - 1.0)
 
 
 def test_a_sweep_in_processes_gives_what_a_loop_gives(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,11 @@ def schedule(name: str, **control: object) -> Schedule:
         ("one_step_off", {"max_staleness": 3}, 1, 8),
         ("partial", {"max_staleness": 2}, 2, 8),
         ("partial", {"max_staleness": 2, "active_groups": 6}, 2, 6),
+        ("counted", {"max_staleness": 2}, 2, 12),
+        ("counted", {"max_staleness": 2, "active_groups": 7}, 2, 7),
         ("async_ratio", {"max_staleness": 2}, 2, 12),
+        ("async_ratio", {"max_staleness": 2, "async_ratio": 1.5}, 2, 10),
+        ("async_ratio", {"max_staleness": 1, "async_ratio": 0.3}, 1, 5),
         ("async_ratio", {"max_staleness": 2, "redundant_groups": 3}, 2, 15),
         ("dora_onset", {"max_staleness": 2}, 2, 8),
         ("dora", {"max_staleness": 2, "active_groups": 5}, 2, 5),
@@ -33,7 +37,41 @@ def test_a_schedule_fixes_its_bound_and_its_target(
 ) -> None:
     fixed = schedule(name, **control)
     assert (fixed.max_staleness, fixed.active_groups) == (max_staleness, active_groups)
-    assert fixed.interrupts == (name == "partial")
+    assert fixed.interrupts == (name in ("partial", "counted"))
+    assert fixed.staleness_limit == (None if name == "counted" else max_staleness)
+
+
+def test_async_ratio_suspends_where_it_is_asked_to() -> None:
+    assert schedule("async_ratio", suspend=True).interrupts
+    assert not schedule("async_ratio").interrupts
+
+
+def test_counted_admission_bounds_how_many_started_and_no_single_group() -> None:
+    bench = Bench(schedule="counted", max_staleness=1, steps=9)
+    bench.join(0)
+    straggler, other = only(bench.tick(), do.Start)
+    for version in range(4):
+        bench.end(other)
+        assert bench.made(do.Take)[-1].batch == version
+        # (n + S + 1) B may have started by version n: none more before the next is published.
+        assert len(bench.made(do.Admit)) == version + 2
+        bench.publish()
+        bench.tell(told.Loaded, instance=0, version=version + 1)
+        other = bench.made(do.Start)[-1]
+    bench.end(straggler)
+    assert bench.made(do.Take)[-1].staleness == (4,)
+    assert [take.staleness for take in bench.made(do.Take)[1:4]] == [(0,), (0,), (0,)]
+
+
+def test_suspended_trajectories_go_on_under_the_new_version() -> None:
+    bench = Bench(schedule="async_ratio", suspend=True, max_staleness=2)
+    bench.join(0)
+    first, *_ = only(bench.tick(), do.Start)
+    bench.end(first)
+    (interrupt,) = only(bench.publish(), do.Interrupt)
+    assert interrupt.version == 1
+    trajectories = [t for group in bench.plane.ledger.groups.values() for t in group.members]
+    assert {t.version for t in trajectories} == {1}
 
 
 def test_two_runs_never_share_a_gate() -> None:

@@ -48,15 +48,31 @@ def test_redundant_groups_go_with_the_schedule_that_aborts_them(schedule: str) -
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_r_of_ones_own_is_heeded_or_refused(schedule: str) -> None:
     asked = (f"control.schedule={schedule}", "batch.groups=4", "active_groups=5")
-    if schedule in ("dora", "dora_onset", "partial"):
+    if schedule in ("dora", "dora_onset", "partial", "counted"):
         recipe = made(*asked)
         assert make_schedule(recipe.control, recipe.batch).active_groups == 5
         return
     with pytest.raises(ConfigError, match=f"active_groups = 5 is not for control.schedule = {schedule}"):
         made(*asked)
     made(*asked, "control.active_groups=null")
-    for other in ("dora", "dora_onset", "partial"):
+    for other in ("dora", "dora_onset", "partial", "counted"):
         made(*asked, f"control.schedule={other}")
+
+
+@pytest.mark.parametrize("key", ["async_ratio=2.5", "suspend=true"])
+def test_keys_of_the_asynchronous_ratio_go_with_it(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"goes with .*async_ratio alone, not dora"):
+        made(f"control.{key}")
+    made(f"control.{key}", "control.schedule=async_ratio")
+
+
+def test_the_bound_is_the_asynchronous_ratio_rounded_up() -> None:
+    asked = ("control.schedule=async_ratio", "control.async_ratio=1.5")
+    with pytest.raises(ConfigError, match=r"up to 2 versions .*max_staleness is 3") as error:
+        made(*asked)
+    assert error.value.hint == "set control.max_staleness=2"
+    recipe = made(*asked, "control.max_staleness=2", "batch.groups=4")
+    assert make_schedule(recipe.control, recipe.batch).active_groups == 10
 
 
 def test_members_that_stay_together_must_fit_on_an_instance() -> None:

@@ -57,7 +57,8 @@ def simulate(
     ] = None,
     preset: Annotated[str | None, typer.Option(help="A named set-up to start from.")] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="sync, one_step_off, partial, counted, async_ratio, dora_onset or dora.")
+        str | None,
+        typer.Option(help="sync, one_step_off, partial, counted, async_ratio, dora_onset or dora."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of lengths, prompts and faults.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train steps.")] = None,

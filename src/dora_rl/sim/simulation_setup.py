@@ -80,6 +80,7 @@ def _paper(gpus: int, *, rollout_gpus: int) -> Preset:
                 "cluster": quarter,
                 "control": {"max_staleness": 2, "active_groups": 2 * _PAPER_BATCH},
             },
+            "counted": {"cluster": split, "control": {"max_staleness": 3}},
             "async_ratio": {"cluster": split, "control": {"max_staleness": 3}},
             "dora": {"cluster": split, "control": {"max_staleness": 3, "placement": "exclusive"}},
         },

@@ -137,9 +137,7 @@ def measure(recipe: Recipe) -> PeerRun:
     bias = LengthBias(recipe)
     result = simulate(recipe, [bias.watch])
     generated = bias.trained_tokens + result.discarded_tokens
-    return PeerRun(
-        result=result, discarded_share=result.discarded_tokens / generated, length_bias=bias.share
-    )
+    return PeerRun(result=result, discarded_share=result.discarded_tokens / generated, length_bias=bias.share)
 
 
 def rows(trials: Sequence[PeerTrial], runs: Sequence[PeerRun]) -> list[PeerRow]:
@@ -256,7 +254,8 @@ def _finding(best: Sequence[PeerRow]) -> str:
     names = ", ".join(row.trial.rule for row in tied)
     who = f"{names} tie within {_TIE - 1:.0%}" if len(tied) > 1 else f"{names} is the fastest"
     mean = fresh.run.result.staleness_mean
-    return f"{who}, {_seconds(fastest.run.result.step_time_s)} s at best; freshest of them {fresh.trial.rule} ({mean:.2f})"
+    best_s = _seconds(fastest.run.result.step_time_s)
+    return f"{who}, {best_s} s at best; freshest of them {fresh.trial.rule} ({mean:.2f})"
 
 
 # --- the picture --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import typer
 from matplotlib.figure import Figure
 from rich.console import RenderableType
 
-from dora_rl.bench.studies import ablation, paper, peers, scale, staleness
+from dora_rl.bench.studies import ablation, paper, peers, scale, staleness, window_readings
 from dora_rl.core.recipe import Recipe
 from dora_rl.observe.pictures.look import save
 from dora_rl.observe.tables import Cell, write_csv
@@ -32,6 +32,9 @@ def study_paper(out: Path, *, steps: int, seed: int) -> None:
         "timeline": paper.draw_shown(shown, timelines),
     }
     _leave_behind(out, "paper", paper.show(rows), [paper.flat(row) for row in rows], pictures)
+    readings = _run(simulate, window_readings.recipes(steps=steps, seed=seed), "what K means")
+    told = [window_readings.flat(result) for result in readings]
+    _leave_behind(out, "window_readings", window_readings.show(readings), told, {})
 
 
 def study_scale(out: Path, *, steps: int, seed: int, max_gpus: int) -> None:

@@ -40,7 +40,7 @@ class Control(Section, frozen=True):
     """Which schedule decides what starts when."""
     max_staleness: Count = 3
     """Hard bound S on how many versions old a trained group may be; that of `sync` is 0 and that of
-    `one_step_off` 1, whatever stands here."""
+    `one_step_off` 1, whatever stands here, and under `counted` it bounds only how many groups start."""
     active_groups: Positive | None = None
     """Target number R of active groups; left out, a controller finds it, or the schedule fixes it: `sync`,
     `one_step_off` and `async_ratio` take no other than their own."""

@@ -46,7 +46,7 @@ def check_schedule(recipe: Recipe) -> None:
         raise ConfigError(
             f"control.active_groups = {control.active_groups} is not for control.schedule = "
             f"{control.schedule}, which fixes R itself",
-            hint="set control.active_groups=null, or a schedule with an R: dora, dora_onset, partial, counted",
+            hint="set control.active_groups=null, or one of dora, dora_onset, partial, counted",
         )
     if not control.prompt_replication and batch.group_size > recipe.cluster.slots:
         raise ConfigError(
@@ -63,13 +63,13 @@ def _check_ratio(control: Control) -> None:
     for key, value in (("async_ratio", alpha), ("suspend", control.suspend or None)):
         if value is not None and control.schedule != "async_ratio":
             raise ConfigError(
-                f"control.{key} goes with control.schedule = async_ratio alone, and this is {control.schedule}",
+                f"control.{key} goes with control.schedule = async_ratio alone, not {control.schedule}",
                 hint=f"leave control.{key} out, or set control.schedule=async_ratio",
             )
     if alpha is not None and ceil(alpha) != control.max_staleness:
         raise ConfigError(
-            f"control.async_ratio = {alpha} starts groups up to {ceil(alpha)} versions before they are trained "
-            f"on, and control.max_staleness is {control.max_staleness}",
+            f"control.async_ratio = {alpha} starts groups up to {ceil(alpha)} versions before they are "
+            f"trained on, and control.max_staleness is {control.max_staleness}",
             hint=f"set control.max_staleness={ceil(alpha)}",
         )
 
