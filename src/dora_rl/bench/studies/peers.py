@@ -89,7 +89,7 @@ class PeerTrial(Record, frozen=True, gc=True):
     recipe: Recipe
 
 
-class PeerRun(Record, frozen=True):
+class MeasuredTrial(Record, frozen=True):
     """The result of one trial, with what the rule threw away."""
 
     result: Result
@@ -99,11 +99,11 @@ class PeerRun(Record, frozen=True):
     """Relative difference of the mean length trained on from the mean length started."""
 
 
-class PeerRow(Record, frozen=True, gc=True):
+class PeerTrialRow(Record, frozen=True, gc=True):
     """A trial and its run; `is_best` where it is the one its rule is judged by."""
 
     trial: PeerTrial
-    run: PeerRun
+    run: MeasuredTrial
     is_best: bool
 
 
@@ -120,7 +120,7 @@ def first_trials(preset: str, *, steps: int, seed: int) -> list[PeerTrial]:
     ]
 
 
-def later_trials(trials: Sequence[PeerTrial], runs: Sequence[PeerRun]) -> list[PeerTrial]:
+def later_trials(trials: Sequence[PeerTrial], runs: Sequence[MeasuredTrial]) -> list[PeerTrial]:
     """Every other R at the best two splits of each rule that has one."""
     found = []
     for rule in RULES:
@@ -132,15 +132,17 @@ def later_trials(trials: Sequence[PeerTrial], runs: Sequence[PeerRun]) -> list[P
     return found
 
 
-def measure(recipe: Recipe) -> PeerRun:
+def measure(recipe: Recipe) -> MeasuredTrial:
     """Simulate a trial's recipe, and look at what was thrown away."""
     bias = LengthBias(recipe)
     result = simulate(recipe, [bias.watch])
     generated = bias.trained_tokens + result.discarded_tokens
-    return PeerRun(result=result, discarded_share=result.discarded_tokens / generated, length_bias=bias.share)
+    return MeasuredTrial(
+        result=result, discarded_share=result.discarded_tokens / generated, length_bias=bias.share
+    )
 
 
-def rows(trials: Sequence[PeerTrial], runs: Sequence[PeerRun]) -> list[PeerRow]:
+def rows(trials: Sequence[PeerTrial], runs: Sequence[MeasuredTrial]) -> list[PeerTrialRow]:
     """All trials, rule by rule, the best of each marked."""
     made = []
     for rule in RULES:
@@ -148,7 +150,7 @@ def rows(trials: Sequence[PeerTrial], runs: Sequence[PeerRun]) -> list[PeerRow]:
         fastest = min(r.result.step_time_s for _, r in tried)
         close = [(t, r) for t, r in tried if r.result.step_time_s <= _CLOSE * fastest]
         best, _ = min(close, key=lambda pair: (pair[1].result.staleness_mean, pair[1].result.step_time_s))
-        made += [PeerRow(trial=t, run=r, is_best=t is best) for t, r in tried]
+        made += [PeerTrialRow(trial=t, run=r, is_best=t is best) for t, r in tried]
     return made
 
 
@@ -194,7 +196,7 @@ def _control(groups: int, rule: PeerRule, ratio: float | None) -> dict[str, Cell
 # --- the table ----------------------------------------------------------------------------------
 
 
-def show(rows: Sequence[PeerRow]) -> Table:
+def show(rows: Sequence[PeerTrialRow]) -> Table:
     columns = (">GPUs generating", ">R / B", ">S", ">step s", ">x sync", ">mean staleness", ">least",
                ">greatest", ">discarded", ">length bias")  # fmt: skip
     best = [row for row in rows if row.is_best]
@@ -222,7 +224,7 @@ def show(rows: Sequence[PeerRow]) -> Table:
     return made
 
 
-def flat(row: PeerRow) -> dict[str, Cell]:
+def flat(row: PeerTrialRow) -> dict[str, Cell]:
     return {
         "rule": row.trial.rule,
         "ratio": row.trial.ratio,
@@ -233,11 +235,11 @@ def flat(row: PeerRow) -> dict[str, Cell]:
     }
 
 
-def _source(row: PeerRow) -> str:
+def _source(row: PeerTrialRow) -> str:
     return next(rule.source for rule in RULES if rule.name == row.trial.rule)
 
 
-def _is_found(row: PeerRow) -> bool:
+def _is_found(row: PeerTrialRow) -> bool:
     return row.trial.rule == "dora" and row.trial.ratio is None
 
 
@@ -245,7 +247,7 @@ def _seconds(step_s: float) -> str:
     return f"{step_s:,.0f}" if step_s >= 100 else f"{step_s:.1f}"
 
 
-def _finding(best: Sequence[PeerRow]) -> str:
+def _finding(best: Sequence[PeerTrialRow]) -> str:
     """The sentence about who is fastest, who ties, and who of them trains on the freshest."""
     fastest = min(best, key=lambda row: row.run.result.step_time_s)
     limit_s = _TIE * fastest.run.result.step_time_s
@@ -263,7 +265,7 @@ def _finding(best: Sequence[PeerRow]) -> str:
 _COLOURS = (INK, GREY, ORANGE, RED, SKY, PINK, "#7F5FBF", GREEN, BLUE)
 
 
-def draw(rows: Sequence[PeerRow]) -> Figure:
+def draw(rows: Sequence[PeerTrialRow]) -> Figure:
     """Time against staleness: each rule's frontier over all its trials, and its best one."""
     fig = figure(11, 6)
     headline(fig, "Seconds a step against the mean staleness they cost: lower left is better")
