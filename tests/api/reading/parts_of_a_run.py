@@ -124,6 +124,7 @@ def simulate_troubles(directory: Path) -> None:
     empirical = ["lengths.kind=empirical", f"lengths.path={directory}/lengths.json", "estimates=oracle"]
     _simulate([*small, *troubles])
     _simulate([*small, *empirical])
+    _simulate([*small, "control.schedule=async_ratio", "control.async_ratio=2.5", "suspend=true"])
     _simulate([*small, "model=Qwen3-30B-A3B", "gpus=16", "elastic_gpus=16", "tensor_parallel=8"])
 
 
