@@ -152,7 +152,9 @@ class Scribe:
         return Rewound(trajectory=start.trajectory, attempt=start.attempt, num_tokens=num_tokens)
 
     def _new_prompts(self, decisions: list[Decision]) -> list[AnyPayload]:
-        sizes = {d.group: d.prompt_tokens for d in decisions if isinstance(d, do.Start)}
+        groups = self.plane.ledger.groups
+        sizes = {d.group: groups[d.group].prompt.tokens for d in decisions if isinstance(d, do.Admit)}
+        sizes |= {d.group: d.prompt_tokens for d in decisions if isinstance(d, do.Start)}
         return [
             PromptTokens(group=group, tokens=tuple(self.fate.randrange(50_000) for _ in range(size)))
             for group, size in sizes.items()
