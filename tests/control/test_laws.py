@@ -12,7 +12,7 @@ from dora_rl.core.decisions import Decision
 
 from .history import SCHEDULES, History
 
-HISTORIES = 2400
+HISTORIES = 1200
 BLOCKS = 24
 
 

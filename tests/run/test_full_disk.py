@@ -46,7 +46,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_it_goes_on_when_there_is_r
     code, out, said = command.ended(within_s=90)
     assert code == 1
     assert out == ""
-    known = ("step ", "run directory", "devices: ", "schedule: ", "warning")
+    known = ("step ", "run directory", "devices: ", "schedule: ", "held out: ", "warning")
     lines = [line for line in said.splitlines() if not line.startswith(known)]
     error, hint = lines[0], lines[-1]
     assert len(lines) == 2, said
