@@ -241,7 +241,7 @@ def final_reward(root: Path) -> float:
 def version_files(root: Path) -> dict[str, tuple[int, int]]:
     """What would change if a version were written again."""
     found = {}
-    for path in (root / "versions").glob("[!.]*"):
+    for path in (root / "versions").glob("v*"):
         status = path.stat()
         found[path.name] = (status.st_ino, status.st_mtime_ns)
     return found
