@@ -64,6 +64,18 @@ def test_durations_stand_still_while_nothing_generates() -> None:
     assert durations.group_quantiles(12.0) == [2.0] * 64
 
 
+def test_groups_that_failed_are_no_evidence_of_length() -> None:
+    bench = Bench(max_staleness=3, active_groups=2, environment_tries=1)
+    bench.join(0)
+    first, *_ = only(bench.tick(), do.Start)
+    bench.turn_ends(first)
+    bench.tell(told.EnvironmentFailed, trajectory=first.trajectory, reason="gone")
+    assert only(bench.all, do.Close)
+    known = bench.plane._p.durations._started
+    assert first.group not in known
+    assert set(known) <= set(bench.plane.ledger.groups)
+
+
 def test_groups_that_still_run_are_evidence_of_length() -> None:
     durations = Durations()
     for group in range(10):

@@ -43,6 +43,10 @@ class Durations:
             self._groups.append(self._generating_s(now) - since)
             self.pass_rate.observe(float(passed))
 
+    def forget(self, group: int) -> None:
+        """A group was closed before its end, or after it: it is under way no longer."""
+        self._started.pop(group, None)
+
     def paused(self, now: float) -> None:
         """Nothing can generate from now on."""
         if self._paused_at is None:

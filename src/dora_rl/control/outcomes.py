@@ -33,5 +33,6 @@ class Outcomes:
         """Close every member left of a group in `outcome`: no step will train on it."""
         self.close(group, group.left(), outcome)
         self._p.ledger.forget(group)
+        self._p.durations.forget(group.id)
         if not group.is_evaluation:
             self._p.window.close(group.version, finished=group.is_finished)

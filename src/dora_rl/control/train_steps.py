@@ -113,16 +113,16 @@ class TrainSteps:
         """Let the controllers of R and S react to the step that ended."""
         p, meters = self._p, self._p.meters
         interval_s = max(1e-9, p.pace.interval_s)
+        stalled_share = (meters.window_stall_s - self._stall_mark) / interval_s
         p.durations.published()
         p.target.published(
             p.now,
             interval_s=interval_s,
             starved_share=(meters.starved_s - self._starved_mark) / interval_s,
-            stalled_share=(meters.window_stall_s - self._stall_mark) / interval_s,
+            stalled_share=stalled_share,
         )
         if p.control.adapt_staleness:
-            share = (meters.window_stall_s - self._stall_mark) / max(1e-9, p.pace.interval_s)
-            self._staleness.published(stall_share=share, oldest_taken=self._oldest_taken)
+            self._staleness.published(stall_share=stalled_share, oldest_taken=self._oldest_taken)
         self._starved_mark, self._stall_mark = meters.starved_s, meters.window_stall_s
 
     def lost(self, event: StepLost) -> None:

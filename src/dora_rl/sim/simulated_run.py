@@ -116,21 +116,22 @@ def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
 
 
 def simulate(recipe: Recipe, watchers: Sequence[Watcher] = ()) -> Result:
-    """Run a recipe under virtual time and return the result."""
-    return run_world(build_world(recipe), watchers)
+    """Run a recipe under virtual time and return the result, with the least staleness it allowed."""
+    freshness = FreshnessMeter(make_schedule(recipe.control, recipe.batch).max_staleness)
+    return run_world(build_world(recipe), [freshness.watch, *watchers], freshness=freshness)
 
 
-def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
-    """Run a fresh world to its end, with faults and audit."""
+def run_world(
+    world: World, watchers: Sequence[Watcher] = (), *, freshness: FreshnessMeter | None = None
+) -> Result:
+    """Run a fresh world to its end, with faults and audit; `freshness` is one of its watchers."""
     recipe = world.recipe
-    schedule = make_schedule(recipe.control, recipe.batch)
     audit = Audit(
         batch_groups=recipe.batch.groups,
         group_size=recipe.batch.group_size,
-        max_staleness=schedule.staleness_limit,
+        max_staleness=make_schedule(recipe.control, recipe.batch).staleness_limit,
     )
-    freshness = FreshnessMeter(schedule.max_staleness)
-    world.watchers = [audit.watch, freshness.watch, *world.feed.watchers, *watchers]
+    world.watchers = [audit.watch, *world.feed.watchers, *watchers]
     FaultInjector(world, recipe.seed).arm()
     was_enabled = gc.isenabled()
     gc.disable()  # Records hold no cycles; walking a million of them again and again costs a third of a run.
@@ -141,7 +142,7 @@ def run_world(world: World, watchers: Sequence[Watcher] = ()) -> Result:
             gc.enable()
     world.plane.check_integrity()
     assert not audit.violations, audit.violations[0]
-    return summarize(world, audit, freshness=freshness.result())
+    return summarize(world, audit, freshness=freshness.result() if freshness is not None else None)
 
 
 def summarize(world: World, audit: Audit, *, freshness: Freshness | None) -> Result:

@@ -39,7 +39,7 @@ def read_run(root: Path) -> RunFacts:
     history, follower, tracker = History(layout.events), Follower(), Tracker()
     batch = history.recipe.batch
     meter = SecondsMeter(batch_groups=batch.groups, group_size=batch.group_size)
-    freshness = FreshnessMeter(make_schedule(history.recipe.control, history.recipe.batch).max_staleness)
+    freshness = FreshnessMeter(make_schedule(history.recipe.control, batch).max_staleness)
     warner = Warner(num_compared(history.recipe))
     for event, decisions in history:
         follower.watch(event, decisions)
