@@ -3,7 +3,9 @@
 Without Triton not at all.
 """
 
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,3 +32,16 @@ def _interpreter_knows_numpy() -> None:
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_tensor_again
+
+
+@pytest.fixture
+def some_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A GPU for which no choice of kernels is on disk yet."""
+    from dora_rl.engines.native.cuda.tiles import choices  # Needs Triton.
+
+    monkeypatch.setenv("DORA_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    choices.cache_clear()
+    yield
+    choices.cache_clear()

@@ -1,10 +1,6 @@
 """What a tuning run found is kept by device and version, and taken from then on."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-import torch
 
 import dora_rl
 from dora_rl.engines.native.cuda import mixture
@@ -23,15 +19,7 @@ from dora_rl.model.experts import ExpertMlp
 TILE = Tile(rows=32, outputs=16, inputs=16, warps=2, stages=2)
 FOUND = ExpertTiles(gate=TILE, down=TILE)
 
-
-@pytest.fixture(autouse=True)
-def _device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("DORA_CACHE", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    choices.cache_clear()
-    yield
-    choices.cache_clear()
+pytestmark = pytest.mark.usefixtures("some_gpu")
 
 
 def test_a_choice_is_taken_for_its_shape_alone() -> None:

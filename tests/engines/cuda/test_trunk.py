@@ -1,15 +1,12 @@
 """A pass whose products are split says what one in whole products says; where bits are promised none is."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from dora_rl.engines.native.cuda.kernels.library import parts_for, usual_parts
 from dora_rl.engines.native.cuda.tile_search import keep
-from dora_rl.engines.native.cuda.tiles import TileChoices, choices, split_key
+from dora_rl.engines.native.cuda.tiles import TileChoices, split_key
 from dora_rl.engines.native.cuda.trunk import Tokens, Trunk, Way
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 
@@ -18,15 +15,7 @@ NUM = 70
 OUT, DOWN = (64, 64), (64, 192)
 """Outputs and inputs of the two products that are added to the residual."""
 
-
-@pytest.fixture(autouse=True)
-def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("DORA_CACHE", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    choices.cache_clear()
-    yield
-    choices.cache_clear()
+pytestmark = pytest.mark.usefixtures("some_gpu")
 
 
 def hidden(device: str, way: Way) -> Tensor:
