@@ -8,7 +8,8 @@ control         batch, orchestration, split of the devices    data        rows, 
 generation      sampling, responses, engines                  algorithm   advantage, the rest of the update
 loss_configs    the policy losses                             presets     the algorithms that have a name
 trainer_config  how training is set up, optimizer             live        devices, evaluation, patience
-simulation      what the simulator imagines, costs, faults    resolution  files, names, overrides to a Recipe
+simulation      what the simulator imagines, costs, faults    episodes    several turns with an environment
+resolution      files, names, overrides to a Recipe
 """
 
 from dora_rl.core.recipe.control import Batch, Cluster, Control, ScheduleName

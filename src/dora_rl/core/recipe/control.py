@@ -75,6 +75,9 @@ class Control(Section, frozen=True):
     """Replace groups whose rewards are all equal."""
     min_members: Positive = 2
     """Least members of a group that goes on without the failed ones; left out, one in a group of one."""
+    environment_grace_s: PositiveFloat = 30.0
+    """Seconds for which a train step may wait for nothing but environments; then the episodes it waits for
+    end as `truncated: deadline`."""
     environment_tries: Positive = 3
     """How often a trajectory is tried when its environment fails."""
     evaluation_share: Share = 0.1

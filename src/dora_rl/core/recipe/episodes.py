@@ -1,0 +1,39 @@
+"""Episodes: what a member of a group does between its turns, and how long it may take."""
+
+from typing import Any, Literal
+
+from msgspec import field
+
+from dora_rl.core.recipe.section import Positive, PositiveFloat, Section
+
+
+class EpisodeSettings(Section, frozen=True):
+    """Several turns with an environment, in the place of one response with a reward."""
+
+    function: str
+    """The episode: a built-in name, `module:function` or `file.py:function`. It is called with a chat and a
+    row for every member of a group, awaits turns, and returns the reward."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments the episode always gets. `env:NAME` is the value of that environment variable."""
+    processes: Positive = 2
+    """Number of processes that episodes run in."""
+    max_open: Positive | None = None
+    """Most episodes at a time, running or ready to start; left out, as many as groups can be active."""
+    ahead: Positive | None = None
+    """Groups whose environments are reset before they can start; left out, a batch."""
+    max_turns: Positive = 16
+    """Most turns of an episode, over all its branches; one that would take more is truncated."""
+    max_context_tokens: Positive = 2048
+    """Most tokens of a branch, prompt and answers together; an episode that would need more is truncated."""
+    start_limit_s: PositiveFloat = 60.0
+    """Longest time from the start of an episode to its first turn, in seconds."""
+    call_limit_s: PositiveFloat = 60.0
+    """Longest time from the end of a turn to the next, or to the end of the episode, in seconds."""
+    limit_s: PositiveFloat | None = None
+    """Longest time of an episode beside its turns, in seconds; left out, only the staleness bound limits
+    it."""
+    thinking: Literal["keep", "strip"] = "keep"
+    """Whether what a model thought stays in its context; where it is stripped at a user's next message, a new
+    branch begins there."""
+    tool_calls: Literal["auto", "hermes", "llama_json"] = "auto"
+    """How the model writes a tool call; `auto` looks at its chat template."""
