@@ -43,6 +43,18 @@ def test_a_history_reads_back_as_it_was_written(path: Path) -> None:
     assert history.torn_line is None
 
 
+def test_what_episodes_do_not_say_is_not_written_and_logs_without_it_are_read(tmp_path: Path) -> None:
+    replied = told.EnvironmentReplied(at=1.0, trajectory=0, tokens=5)
+    branch = told.EnvironmentReplied(at=2.0, trajectory=0, tokens=0, context=40)
+    opened = told.Opened(at=3.0, epoch=0, row=7, tokens=40)
+    events: list[Event] = [(replied, []), (branch, []), (opened, [do.Open(epoch=0, row=8)])]
+    path = written(tmp_path / "run.jsonl", events)
+    assert list(History(path)) == events
+    lines = path.read_text().splitlines()[1:]
+    assert ["context" in line for line in lines] == [False, True, False, False]
+    assert not [line for line in lines if "is_evaluation" in line]
+
+
 def test_every_line_says_what_and_when(path: Path) -> None:
     _, *lines = path.read_text().splitlines()
     assert all('"at":' in line and ('"input":"' in line) != ('"decision":"' in line) for line in lines)

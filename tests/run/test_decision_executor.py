@@ -13,7 +13,7 @@ from dora_rl.run.request_table import RequestTable
 
 from .conftest import MakeSetup
 
-NOT_YET = (do.Resume, do.Evict, do.Park)
+NOT_YET = (do.Resume, do.Evict, do.Park, do.Open, do.Reopen, do.Cut)
 """Turns with environments come later, and a live instance says that it does not park on command."""
 
 DECIDED: tuple[Decision, ...] = (
@@ -34,6 +34,9 @@ DECIDED: tuple[Decision, ...] = (
     do.Evict(instance=0, trajectory=4),
     do.Abort(instance=0, trajectory=4, reason="closed"),
     do.Interrupt(instance=0, version=1),
+    do.Open(epoch=0, row=0),
+    do.Reopen(trajectory=4, attempt=1),
+    do.Cut(trajectory=4, reason="deadline"),
     do.Load(instance=0, version=1),
     do.Drop(instance=0, version=0),
     do.Lend(instance=0),

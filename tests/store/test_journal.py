@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.core.decisions import Admit, Close, Decision, Start, Take
+from dora_rl.core.decisions import Admit, Close, Decision, Reopen, Start, Take
 from dora_rl.core.inputs import Published, Scored, StepLost, Tick
 from dora_rl.core.recipe import Control, Recipe
 from dora_rl.store.errors import Contradiction, JournalError
@@ -325,6 +325,18 @@ def test_a_complete_trajectory_whose_environment_failed_begins_again(journal: Jo
     assert not list(journal.unscored())
     journal.append([], [progress(0, 2, attempt=1), completed(0, 2, attempt=1)])
     assert [t.response.tokens for t in journal.unscored()] == [(0, 1)]
+
+
+def test_an_attempt_in_a_new_environment_begins_with_nothing_and_before_it_starts(journal: Journal) -> None:
+    admit(journal, 0)
+    journal.append([], [progress(0, 7)])
+    decided(journal, Reopen(trajectory=0, attempt=1))
+    journal.append([], [progress(0, 2, first=7), progress(0, 3, attempt=1)])
+    decided(journal, start(0, 0, attempt=1, generated_tokens=3))
+    found = next(journal.unfinished())
+    assert (len(found.response.tokens), found.key.attempt) == (3, 1)
+    with pytest.raises(Contradiction, match="attempt 1 is opened, while attempt 1"):
+        decided(journal, Reopen(trajectory=0, attempt=1))
 
 
 def test_a_start_of_the_same_attempt_keeps_the_tokens(journal: Journal) -> None:

@@ -80,6 +80,31 @@ class Interrupt(Decision, frozen=True):
     version: int
 
 
+# --- environments -------------------------------------------------------------------------------
+
+
+class Open(Decision, frozen=True, omit_defaults=True):
+    """Reset the environments of all members of a queued prompt, which has no version yet."""
+
+    epoch: int
+    row: int
+    is_evaluation: bool = False
+
+
+class Reopen(Decision, frozen=True):
+    """Begin the next attempt of a trajectory in a new environment, under the version of its group."""
+
+    trajectory: int
+    attempt: int
+
+
+class Cut(Decision, frozen=True):
+    """End the episode of a trajectory whose environment has the turn; it counts as truncated."""
+
+    trajectory: int
+    reason: str
+
+
 # --- instances ----------------------------------------------------------------------------------
 
 
@@ -170,7 +195,7 @@ class Skip(Decision, frozen=True):
 
     `prompts`: none was queued; `steps`: the last steps need no more; `window`: the staleness bound;
     `schedule`: its own rule; `target`: R groups were active; `room`: no instance that serves it had room;
-    `publish`: groups waited for the next version.
+    `publish`: groups waited for the next version; `environments`: none of the queued prompts' was reset.
     """
 
     version: int
@@ -189,6 +214,9 @@ AnyDecision = (
     | Evict
     | Abort
     | Interrupt
+    | Open
+    | Reopen
+    | Cut
     | Load
     | Drop
     | Lend

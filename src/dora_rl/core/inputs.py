@@ -97,12 +97,23 @@ class TurnEnded(Input, frozen=True):
     kv_tokens: int
 
 
-class EnvironmentReplied(Input, frozen=True):
+class EnvironmentReplied(Input, frozen=True, omit_defaults=True):
     """An environment ended its turn: its trajectory goes on."""
 
     trajectory: int
     tokens: int
-    """Number of environment tokens to append before the policy goes on."""
+    """Number of environment tokens to append, to what is held, before the policy goes on."""
+    context: int | None = None
+    """Tokens in all of another branch, or of another attempt, whose turn it is: what is held is of no use."""
+
+
+class EpisodeEnded(Input, frozen=True, omit_defaults=True):
+    """An episode returned, or was cut: what it holds is free, and its reward follows as `Scored`."""
+
+    trajectory: int
+    tokens: int
+    """Tokens that the policy drew, over all branches."""
+    truncated: bool = False
 
 
 class EnvironmentFailed(Input, frozen=True):
@@ -173,6 +184,25 @@ class PromptsOffered(Input, frozen=True, omit_defaults=True):
     prompts: tuple[QueuedPrompt, ...]
     is_last: bool = False
     """Whether the source is exhausted: no prompt comes after these."""
+
+
+class Opened(Input, frozen=True, omit_defaults=True):
+    """The environments of all members of a queued prompt are reset: its group may start."""
+
+    epoch: int
+    row: int
+    tokens: int
+    """Tokens of the members' longest first context."""
+    is_evaluation: bool = False
+
+
+class OpenFailed(Input, frozen=True, omit_defaults=True):
+    """The environments of a queued prompt were given up before they were reset: the prompt is dropped."""
+
+    epoch: int
+    row: int
+    reason: str
+    is_evaluation: bool = False
 
 
 # --- trainer and run ----------------------------------------------------------------------------
@@ -257,11 +287,14 @@ AnyInput = (
     | TurnEnded
     | EnvironmentReplied
     | EnvironmentFailed
+    | EpisodeEnded
     | Refused
     | Scored
     | Moved
     | MoveFailed
     | PromptsOffered
+    | Opened
+    | OpenFailed
     | Trained
     | Published
     | StepLost

@@ -60,6 +60,8 @@ class BatchWaits:
             told.TurnEnded: lambda e: self._advance(e.trajectory, Lack.ENVIRONMENT),
             told.EnvironmentReplied: lambda e: self._advance(e.trajectory, Lack.GENERATION),
             told.EnvironmentFailed: lambda e: self._advance(e.trajectory, Lack.GENERATION),
+            do.Reopen: lambda d: self._advance(d.trajectory, Lack.ENVIRONMENT),
+            told.EpisodeEnded: lambda e: self._advance(e.trajectory, Lack.REWARD),
             told.Scored: lambda e: self._advance(e.trajectory, Lack.NOTHING),
             do.Close: self._closed,
             do.Take: self._took,

@@ -42,6 +42,7 @@ class FreshnessMeter:
         self._follow: dict[type[Record], Callable[[Any], None]] = {
             told.LoadReport: self._reported,
             told.Ended: self._ended,
+            told.EpisodeEnded: self._ended,
             told.TurnEnded: self._turned,
             told.EnvironmentReplied: self._replied,
             told.Published: self._publish,
@@ -64,7 +65,7 @@ class FreshnessMeter:
         if event.step_s > 0.0:
             self._fastest_s = min(self._fastest_s, event.step_s)
 
-    def _ended(self, event: told.Ended) -> None:
+    def _ended(self, event: told.Ended | told.EpisodeEnded) -> None:
         self._tokens[event.trajectory] = event.tokens
         if event.tokens and (since := self._started.pop(event.trajectory, None)) is not None:
             seconds = self._clock.at(event.at) - since - self._waits_s.get(event.trajectory, 0.0)

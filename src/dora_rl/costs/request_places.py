@@ -35,6 +35,7 @@ class RequestPlaces:
             do.Resume: self._resumed,
             told.Ended: self._removed,
             told.TurnEnded: self._removed,
+            told.EpisodeEnded: self._removed,
             do.Abort: self._removed,
             do.Move: self._left,
             told.Moved: self._arrived,
@@ -63,7 +64,7 @@ class RequestPlaces:
     def _resumed(self, resume: do.Resume) -> None:
         self._put_on(resume.trajectory, resume.instance)
 
-    def _removed(self, record: told.Ended | told.TurnEnded | do.Abort) -> None:
+    def _removed(self, record: told.Ended | told.TurnEnded | told.EpisodeEnded | do.Abort) -> None:
         self._travelling.discard(record.trajectory)
         self._take_off(record.trajectory)
         if not isinstance(record, told.TurnEnded):

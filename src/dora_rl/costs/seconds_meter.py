@@ -80,6 +80,7 @@ class SecondsMeter:
                     told.MoveFailed,
                     told.EnvironmentReplied,
                     told.EnvironmentFailed,
+                    told.EpisodeEnded,
                     told.Ended,
                     do.Start,
                     do.Evict,

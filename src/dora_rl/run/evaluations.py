@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from dora_rl.core.decisions import Close, Decision, Start
 from dora_rl.core.history import Event
-from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
+from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, Published, Scored
 from dora_rl.core.pass_rates import is_passed, pass_rates
 from dora_rl.core.recipe import Evaluation
 from dora_rl.run.metrics_writer import MetricsWriter
@@ -80,8 +80,8 @@ class EvaluationTracker:
             case EvaluationAsked():
                 self._asked_version = self._newest_version
                 self._rounds[self._newest_version] = _EvaluationRound(num_missing=len(told.prompts))
-            case Ended(trajectory=key, tokens=tokens) if key in self._version_of:
-                self._rounds[self._version_of[key]].lengths.append(tokens)
+            case Ended(trajectory=key) | EpisodeEnded(trajectory=key) if key in self._version_of:
+                self._rounds[self._version_of[key]].lengths.append(told.tokens)
             case Scored(trajectory=key, reward=reward) if key in self._version_of:
                 self._judged(key, reward, told.values)
                 self._end(key, reward, told.at)

@@ -13,7 +13,7 @@ from dora_rl.control.replay import Replay, replay
 from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
-from dora_rl.core.inputs import Ended, EvaluationAsked, Input, Published, Scored
+from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, Published, Scored
 from dora_rl.run.prompt_feed import Feed
 from dora_rl.run.prompt_table import PromptTable, RunPrompts
 from dora_rl.run.run_layout import LiveLayout
@@ -91,7 +91,7 @@ def _remembered(journal: Journal, past: ResumePoint, feed: Feed) -> Iterator[Eve
     for told, decisions in journal.events():
         past.at = told.at
         feed.watch(told, decisions)
-        if isinstance(told, Ended):
+        if isinstance(told, Ended | EpisodeEnded):
             past.starts.pop(told.trajectory, None)
         for decision in decisions:
             match decision:
@@ -116,7 +116,7 @@ def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set
     starts = {d.trajectory for d in decisions if isinstance(d, Start) and d.evaluation}
     closes = {key for d in decisions if isinstance(d, Close) for key in d.members}
     evaluated |= starts
-    if isinstance(told, Ended | Scored):
+    if isinstance(told, Ended | EpisodeEnded | Scored):
         return bool(starts) or told.trajectory in evaluated
     return isinstance(told, EvaluationAsked | Published) or bool(starts) or not evaluated.isdisjoint(closes)
 

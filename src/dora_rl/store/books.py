@@ -5,7 +5,7 @@ change nothing here. What does is written once: a batch, a published version, an
 A trajectory's state:
 
     Start ──> running ──last Progress──> ended ──Rewarded──> scored ──> its group is taken
-                a Start of a later attempt begins again; Close ends it from anywhere: closed
+                a Reopen or a Start of a later attempt begins again; Close ends it from anywhere: closed
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import msgpack
 
-from dora_rl.core.decisions import Admit, Close, Decision, Start, Take
+from dora_rl.core.decisions import Admit, Close, Decision, Reopen, Start, Take
 from dora_rl.core.inputs import Input, Published, StepLost
 from dora_rl.store.errors import Contradiction
 from dora_rl.store.journal_tables import Tables
@@ -33,6 +33,7 @@ class Books:
             StepLost: self._step_lost,
             Admit: self._admitted,
             Start: self._started,
+            Reopen: self._reopened,
             Take: self._taken,
             Close: self._closed,
         }
@@ -110,21 +111,35 @@ class Books:
                     attempt,
                 )
             case (before, state) if attempt > before and state != "closed":
-                # A later attempt: nothing of the earlier one counts.
-                self._drop_tokens(key)
-                self._tables.do(
-                    "UPDATE trajectories SET attempt = ?, version = ?, state = 'running', num_tokens = 0,"
-                    " is_truncated = 0, score = NULL WHERE id = ?",
-                    attempt,
-                    decision.version,
-                    key,
-                )
+                self._begin_again(key, attempt)
+                self._tables.do("UPDATE trajectories SET version = ? WHERE id = ?", decision.version, key)
             case (before, "running") if attempt == before:
                 self._tables.do("UPDATE trajectories SET version = ? WHERE id = ?", decision.version, key)
             case (before, state):
                 raise Contradiction(
                     f"trajectory {key}: attempt {attempt} starts, while attempt {before} is {state}"
                 )
+
+    def _reopened(self, decision: Reopen) -> None:
+        """Record that a later attempt begins in a new environment; one that never started has no row yet."""
+        key, attempt = decision.trajectory, decision.attempt
+        match self._tables.one("SELECT attempt, state FROM trajectories WHERE id = ?", key):
+            case (before, state) if attempt <= before or state == "closed":
+                raise Contradiction(
+                    f"trajectory {key}: attempt {attempt} is opened, while attempt {before} is {state}"
+                )
+            case (_, _):
+                self._begin_again(key, attempt)
+
+    def _begin_again(self, trajectory: int, attempt: int) -> None:
+        """Forget the earlier attempt of a trajectory: nothing of it counts."""
+        self._drop_tokens(trajectory)
+        self._tables.do(
+            "UPDATE trajectories SET attempt = ?, state = 'running', num_tokens = 0, is_truncated = 0,"
+            " score = NULL WHERE id = ?",
+            attempt,
+            trajectory,
+        )
 
     def _new_group(self, decision: Admit | Start, *, is_evaluation: bool) -> None:
         self._tables.do(

@@ -84,6 +84,7 @@ class Follower:
         self._last_published_at = 0.0
         self._handlers: dict[type[Record], Callable[[Any], None]] = {
             told.Ended: self._ended,
+            told.EpisodeEnded: self._ended,
             told.Scored: self._scored,
             told.EvaluationAsked: self._asked,
             told.Published: self._published,
@@ -147,7 +148,7 @@ class Follower:
             self._group_of[decision.trajectory] = decision.group
             self._active[decision.group].members.setdefault(decision.trajectory, _Member())
 
-    def _ended(self, event: told.Ended) -> None:
+    def _ended(self, event: told.Ended | told.EpisodeEnded) -> None:
         self._generated += event.tokens
         if (member := self._member(event.trajectory)) is not None:
             member.tokens, member.is_truncated = event.tokens, event.truncated
