@@ -33,7 +33,7 @@ _STEP_S = 0.001
 
 def token_at(key: StreamKey, position: int, version: int, vocab_size: int) -> int:
     """The token that this stream draws at a position under a version."""
-    name = f"{key.seed} {key.epoch} {key.row} {key.member} {key.attempt} {position} {version}"
+    name = f"{key.seed} {key.epoch} {key.row} {key.member} {key.attempt} {key.branch} {position} {version}"
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") % vocab_size
 
 
@@ -89,7 +89,7 @@ class ScriptedEngine:
         most = len(request.prompt) + len(request.continued) + request.stopping.max_new_tokens
         self._limits.check_length(len(request.prompt) + len(request.continued), most)
 
-    def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
+    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
         self._events.append(Failed(id=request_id, message="this engine holds no turns"))
 
     def abort(self, request_id: int) -> None:
@@ -100,6 +100,9 @@ class ScriptedEngine:
 
     def request(self, request_id: int) -> Request:
         return self._live[request_id].request
+
+    def is_held(self, request_id: int) -> bool:
+        return False
 
     def drawn(self, request_id: int, first: int = 0) -> DrawnTokens | None:
         live = self._live.get(request_id)

@@ -127,6 +127,56 @@ def test_a_resumed_turn_is_one_that_started_from_all_its_tokens(make_engine: Mak
     assert engine.load().num_held == 0
 
 
+def test_a_turn_has_the_limit_it_is_resumed_with(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    prescribed = Stopping(max_new_tokens=4, is_length_prescribed=True)
+    engine.submit(request(3, holds_turn=True, stopping=prescribed))
+    assert len(ended(engine)[3].tokens) == 4
+    engine.resume(3, (40,), 7)
+    assert len(ended(engine)[3].tokens) == 7
+    engine.resume(3, (41,))
+    assert len(ended(engine)[3].tokens) == 7
+    engine.resume(3, (42,), 0)
+    (failed,) = engine.run()
+    assert isinstance(failed, Failed)
+    assert "leaves nothing to generate" in failed.message
+    assert engine.is_held(3)
+
+
+def test_a_request_between_turns_moves_and_draws_what_it_would_have_drawn(make_engine: MakeEngine) -> None:
+    here, there, fresh = make_engine(), make_engine(num_host_blocks=100, block_size=3), make_engine()
+    here.submit(request(3, holds_turn=True))
+    first = ended(here)[3]
+    there.import_request(Exported.from_bytes(here.export_request(3).to_bytes()))
+    assert here.load().num_held == here.load().kv_tokens == 0
+    assert there.load().num_held == 1
+    assert there.run() == []
+    there.resume(3, (40, 41), 9)
+    second = ended(there)[3]
+    asked = request(3, continued=(*first.tokens, 40, 41), stopping=Stopping(max_new_tokens=9))
+    fresh.submit(asked)
+    assert second.tokens == ended(fresh)[3].tokens
+    assert there.request(3) == replace(asked.behind(second.tokens, 9), holds_turn=True)
+
+
+def test_a_request_between_turns_may_be_as_long_as_a_sequence_can_be(make_engine: MakeEngine) -> None:
+    here, there = make_engine(max_positions=64), make_engine(num_host_blocks=100, max_positions=64)
+    here.submit(request(4, holds_turn=True, stopping=Stopping(max_new_tokens=90, is_length_prescribed=True)))
+    assert ended(here)[4].reason == "length"
+    there.import_request(here.export_request(4))
+    there.check_integrity()
+    assert there.load().num_held == 1
+
+
+def test_branches_of_a_member_draw_differently(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    for branch in range(3):
+        key = StreamKey(seed=4, row=1, branch=branch)
+        engine.submit(replace(request(1, key=key, stopping=Stopping(max_new_tokens=12)), id=branch))
+    drawn = {each.tokens for each in ended(engine).values()}
+    assert len(drawn) == 3
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00" * 64, b"not a request at all, but long enough"])
 def test_damaged_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(RequestError, match="no exported request"):

@@ -22,7 +22,7 @@ from dora_rl.model.packed_sequences import pack
 KEYS = st.builds(
     StreamKey,
     seed=st.integers(0, 2**64 - 1),
-    **dict.fromkeys(("epoch", "row", "member", "attempt"), st.integers(0, 2**32 - 1)),
+    **dict.fromkeys(("epoch", "row", "member", "attempt", "branch"), st.integers(0, 2**32 - 1)),
 )
 
 
@@ -58,6 +58,11 @@ def test_tensors_and_integers_give_the_same_words(key: StreamKey, position: int,
 @given(st.lists(KEYS, min_size=2, max_size=2, unique=True))
 def test_different_keys_have_different_streams(keys: list[StreamKey]) -> None:
     assert stream_of(keys[0]) != stream_of(keys[1])
+
+
+def test_the_first_branch_draws_as_what_has_no_branches() -> None:
+    key = StreamKey(seed=7, epoch=1, row=2, member=3, attempt=4)
+    assert stream_of(key) == (0x0F4D221A, 0xA2566CE1, 0xF498801B, 0xB076574D)
 
 
 def test_noise_is_standard_gumbel() -> None:

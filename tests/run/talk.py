@@ -52,6 +52,15 @@ class Talk:
             f"tokens of {id}",
         )
 
+    def forget(self, id: int) -> None:
+        """Forget the turns of a request that ended so far, and what they drew."""
+        self.heard = [
+            word
+            for word in self.heard
+            if not (isinstance(word, say.RequestEnded | say.RequestExported) and word.drawn.request == id)
+            and not (isinstance(word, say.Report) and any(drawn.request == id for drawn in word.drawn))
+        ]
+
     def tokens(self, id: int) -> list[int]:
         """All it said about a request, put together."""
         drawn = [

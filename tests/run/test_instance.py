@@ -137,6 +137,68 @@ def test_a_moved_request_yields_the_same_tokens(talk: Talk, other: Talk, tmp_pat
         assert told + talk.tokens(number) == talk.tokens(10)
 
 
+def test_a_held_request_waits_for_free_and_goes_on_where_it_was(talk: Talk) -> None:
+    talk.worker.send(say.StartRequest(request=request(60, max_new_tokens=6, holds_turn=True)))
+    ended = talk.ended(60)
+    assert (ended.is_held, ended.finish, ended.is_truncated) == (True, "length", True)
+    for _ in range(3):
+        assert talk.word(say.Report).kv_tokens > 0
+    first = talk.tokens(60)
+    # More at once than there are slots: what waits has none.
+    for number in range(61, 61 + 16):
+        talk.worker.send(say.StartRequest(request=request(number, max_new_tokens=6)))
+    for number in range(61, 61 + 16):
+        assert not talk.ended(number).is_held
+    talk.forget(60)
+    talk.worker.send(say.ResumeRequest(request=60, tokens=(8, 9), max_new_tokens=11))
+    assert talk.ended(60).is_held
+    second = talk.tokens(60)
+    talk.worker.send(say.AbortRequest(request=60))
+    whole = request(80, max_new_tokens=11, continued=(*first, 8, 9))
+    talk.worker.send(say.StartRequest(request=whole))
+    assert talk.ended(80).kv_tokens == 0
+    assert second == talk.tokens(80)
+    assert len(second) == 11
+
+
+def test_a_request_that_cannot_be_resumed_is_refused_and_let_go(talk: Talk) -> None:
+    talk.worker.send(say.StartRequest(request=request(81, max_new_tokens=6, holds_turn=True)))
+    talk.ended(81)
+    talk.worker.send(say.ResumeRequest(request=81, tokens=(5,) * 600, max_new_tokens=6))
+    refused = talk.word(say.RequestRefused)
+    assert refused.request == 81
+    assert "leave none to generate" in refused.reason
+    talk.worker.send(say.ResumeRequest(request=81, tokens=(5,), max_new_tokens=6))
+    talk.worker.send(say.StartRequest(request=request(82, max_new_tokens=5)))
+    assert talk.ended(82).kv_tokens == 0
+
+
+@pytest.mark.parametrize("number", [83, 84])
+def test_a_request_moves_while_it_waits(talk: Talk, other: Talk, tmp_path: Path, number: int) -> None:
+    path = None if number == 83 else str(tmp_path / "kv")
+    other.worker.send(say.StartRequest(request=request(number, max_new_tokens=6, holds_turn=True)))
+    other.ended(number)
+    other.worker.send(say.ExportRequest(request=number, path=path))
+    exported = other.word(say.RequestExported)
+    assert exported.drawn.tokens == ()
+    assert (exported.kv_bytes > 0) == (path is not None)
+    first = other.tokens(number)
+    if path is None:
+        whole = request(number, max_new_tokens=9, continued=(*first, 8, 9))
+        talk.worker.send(say.StartRequest(request=whole))
+    else:
+        talk.worker.send(say.ImportRequest(request=number, path=path))
+        talk.word(say.RequestImported)
+        talk.word(say.Report)
+        talk.worker.send(say.ResumeRequest(request=number, tokens=(8, 9), max_new_tokens=9))
+    talk.ended(number)
+    talk.worker.send(say.StartRequest(request=request(100, max_new_tokens=9, continued=(*first, 8, 9))))
+    talk.ended(100)
+    assert talk.tokens(number) == talk.tokens(100)
+    talk.worker.send(say.AbortRequest(request=number))
+    talk.forget(100)
+
+
 def test_nothing_decodes_while_it_is_paused(talk: Talk) -> None:
     talk.worker.send(say.LendDevice())
     talk.word(say.DeviceLent)
@@ -174,6 +236,26 @@ def test_an_interrupted_request_goes_on_under_the_other_version(other: Talk) -> 
     assert len(other.tokens(40)) == 300
     assert versions == sorted(versions)
     assert set(versions) == {0, 2}
+
+
+def test_a_held_request_is_interrupted_and_goes_on_under_the_other_version(other: Talk) -> None:
+    other.worker.send(say.LoadVersion(version=0))
+    other.word(say.VersionLoaded)
+    other.worker.send(say.StartRequest(request=request(41, max_new_tokens=6, holds_turn=True)))
+    other.ended(41)
+    first = other.tokens(41)
+    for version in (1, 2):
+        other.worker.send(say.InterruptAll(version=version))
+        other.word(say.VersionLoaded)
+    assert other.word(say.Report).kv_tokens == 0
+    other.forget(41)
+    other.worker.send(say.ResumeRequest(request=41, tokens=(8, 9), max_new_tokens=9))
+    assert other.ended(41).is_held
+    whole = request(42, version=2, max_new_tokens=9, continued=(*first, 8, 9))
+    other.worker.send(say.AbortRequest(request=41))
+    other.worker.send(say.StartRequest(request=whole))
+    other.ended(42)
+    assert other.tokens(41) == other.tokens(42)
 
 
 def test_an_instance_says_what_held_its_requests_up_and_idles_for_free(other: Talk, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ class StreamKey(Record, frozen=True):
     row: int = 0
     member: int = 0
     attempt: int = 0
+    branch: int = 0
+    """The branch of an episode; what is no episode, and an episode's first branch, is 0."""
 
     def __post_init__(self) -> None:
-        words = (self.epoch, self.row, self.member, self.attempt)
+        words = (self.epoch, self.row, self.member, self.attempt, self.branch)
         if not (0 <= self.seed < _WORD**2 and all(0 <= word < _WORD for word in words)):
             raise ConfigError(f"{self} does not fit 64 bits of seed and 32 of each of the others")

@@ -89,8 +89,11 @@ class Generates(Protocol):
         """Take a request; what is wrong with it becomes a Failed event."""
         ...
 
-    def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
-        """Append the environment's tokens to a held request and let it take its next turn."""
+    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
+        """Append the environment's tokens to a held request and let it take its next turn.
+
+        The turn draws at most `max_new_tokens`; None for as many as the turn before.
+        """
         ...
 
     def abort(self, request_id: int) -> None:
@@ -98,7 +101,11 @@ class Generates(Protocol):
         ...
 
     def request(self, request_id: int) -> Request:
-        """A live request as it was submitted."""
+        """A live request as it would be submitted to begin the turn it is in; between turns, the next."""
+        ...
+
+    def is_held(self, request_id: int) -> bool:
+        """Whether a request is here, between turns."""
         ...
 
     def drawn(self, request_id: int, first: int = 0) -> DrawnTokens | None:

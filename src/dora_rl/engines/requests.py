@@ -6,6 +6,8 @@ device or the instance is.
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.generation import Sampling as Sampling
 from dora_rl.core.record import Record
@@ -47,8 +49,18 @@ class Request(Record, frozen=True):
     holds_turn: bool = False
     """Whether to keep the KV when a turn ends, to be resumed with the environment's tokens or aborted."""
 
+    def behind(self, tokens: tuple[int, ...], max_new_tokens: int) -> "Request":
+        """The same request behind these tokens too, with so many left to draw."""
+        return replace(
+            self,
+            continued=(*self.continued, *tokens),
+            stopping=replace(self.stopping, max_new_tokens=max_new_tokens),
+        )
+
 
 Reason = Literal["stop token", "stop string", "length", "aborted"]
+TurnFinish = Literal["stop", "length"]
+"""How a turn ended that nobody aborted: as the policy wanted, or cut at its length."""
 
 
 class Finished(Record, frozen=True, tag=True):

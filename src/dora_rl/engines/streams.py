@@ -1,8 +1,9 @@
 """The random stream of a request: four words that follow from its key and nothing else.
 
 Philox4x32-10 (Salmon et al., 2011) is a bijection of four words for every key, so requests of one seed that
-differ in epoch, row, member or attempt have different streams. The words then key the noise of every token:
-word `i % 4` of block `i // 4` at `position` belongs to token id `i` (see `native.philox`).
+differ in epoch, row, member or attempt have different streams. A branch other than 0 is one more such
+bijection behind it, so members never share a branch's stream either. The words then key the noise of every
+token: word `i % 4` of block `i // 4` at `position` belongs to token id `i` (see `native.philox`).
 """
 
 from dora_rl.engines.requests import StreamKey
@@ -18,7 +19,8 @@ Words = tuple[int, int, int, int]
 def stream_of(key: StreamKey) -> Words:
     """The random stream of a request: two words of key and two of counter, for its noise."""
     counter = (key.epoch, key.row, key.member, key.attempt)
-    return philox(counter, (key.seed & WORD_MASK, key.seed >> 32))
+    root = philox(counter, (key.seed & WORD_MASK, key.seed >> 32))
+    return philox(root, (key.branch, 0)) if key.branch else root
 
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:

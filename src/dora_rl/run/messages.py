@@ -9,7 +9,7 @@ from msgspec import field
 
 from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
-from dora_rl.engines.requests import DrawnTokens, Request
+from dora_rl.engines.requests import DrawnTokens, Request, TurnFinish
 from dora_rl.launch.messages import Alive as Alive
 from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message
@@ -43,8 +43,17 @@ class StartRequest(Message, frozen=True):
     request: Request
 
 
+class ResumeRequest(Message, frozen=True):
+    """Append the environment's tokens to a request that is held between turns, and take its next turn."""
+
+    request: int
+    tokens: tuple[int, ...]
+    max_new_tokens: int
+    """Most tokens of the turn that begins."""
+
+
 class AbortRequest(Message, frozen=True):
-    """Stop a request and free what it holds; nothing more is said of it."""
+    """Stop a request, held between turns or not, and free what it holds; nothing more is said of it."""
 
     request: int
 
@@ -94,6 +103,7 @@ InstanceCommand = (
     Begin
     | Stop
     | StartRequest
+    | ResumeRequest
     | AbortRequest
     | LoadVersion
     | DropVersion
@@ -170,12 +180,19 @@ class Report(Message, frozen=True):
 
 
 class RequestEnded(Message, frozen=True):
-    """A request is complete: its last tokens, and the instance's load after it."""
+    """A turn of a request is over: its last tokens, and the instance's load after it."""
 
     drawn: DrawnTokens
     clock: float
     kv_tokens: int
-    is_truncated: bool
+    finish: TurnFinish
+    is_held: bool = False
+    """Whether the instance keeps the KV and waits for `ResumeRequest` or `AbortRequest`."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the turn was cut at its length."""
+        return self.finish == "length"
 
 
 class RequestRefused(Message, frozen=True):

@@ -143,12 +143,12 @@ class NativeEngine:
         except RequestError as error:
             self._fail(request.id, error)
 
-    def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
+    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
         """Append the environment's tokens to a held request and let it take its next turn."""
         try:
             self._intake.check_tokens(tokens)
-            self._scheduler.resume(request_id, tokens)
-        except RequestError as error:
+            self._scheduler.resume(request_id, tokens, max_new_tokens)
+        except DoraError as error:
             self._fail(request_id, error)
 
     def abort(self, request_id: int) -> None:
@@ -164,8 +164,12 @@ class NativeEngine:
         return events
 
     def request(self, request_id: int) -> Request:
-        """A live request as it was submitted."""
+        """A live request as it would be submitted to begin the turn it is in; between turns, the next."""
         return self._scheduler.find(request_id).request
+
+    def is_held(self, request_id: int) -> bool:
+        """Whether a request is here, between turns."""
+        return self._scheduler.is_held(request_id)
 
     def drawn(self, request_id: int, first: int = 0) -> DrawnTokens | None:
         """What a live request drew in this turn from its `first` token on; None if it is not here."""
@@ -279,7 +283,8 @@ class NativeEngine:
         """Let a request go on here as it would have gone on there; raise and change nothing if it cannot."""
         header, scheduler = exported.header, self._scheduler
         self._intake.check_exported(exported)
-        scheduler.check(header.request, len(header.tokens), header.max_tokens)
+        # What is held may be as long as a sequence can be: whether it may grow is asked when it is resumed.
+        scheduler.check(header.request, len(header.tokens) - header.is_held, header.max_tokens)
         ticket = None
         if exported.kv is not None and header.num_computed:
             # As that of a preempted request, which enters when there is room.

@@ -35,7 +35,9 @@ class InstanceWorker:
         self._setup = begin.setup
         self._engine = engine
         self._told: dict[int, int] = {}
-        """Requests on this instance, with how many of their drawn tokens were sent."""
+        """Requests on this instance, with how many of the tokens drawn in their turns were sent."""
+        self._without_kv: dict[int, Request] = {}
+        """Requests between turns that were interrupted: what to submit when they are resumed."""
         self._loading: VersionLoad | None = None
         self._began_loading_at = 0.0
         self._is_paused = False
@@ -58,8 +60,10 @@ class InstanceWorker:
                     case say.StartRequest(request=request):
                         self._told[request.id] = 0
                         engine.submit(request)
+                    case say.ResumeRequest():
+                        self._resume(command)
                     case say.AbortRequest(request=id):
-                        if self._told.pop(id, None) is not None:
+                        if self._told.pop(id, None) is not None and self._without_kv.pop(id, None) is None:
                             engine.abort(id)
                     case say.LoadVersion(version=version, drop=drop):
                         self._began_loading_at = time.monotonic()
@@ -100,12 +104,31 @@ class InstanceWorker:
 
     # --- requests -------------------------------------------------------------------------------
 
+    def _resume(self, command: say.ResumeRequest) -> None:
+        """Begin the next turn of a held request; one that left meanwhile is no news."""
+        id = command.request
+        if id not in self._told:
+            return
+        request = self._without_kv.pop(id, None)
+        if request is None:
+            self._engine.resume(id, command.tokens, command.max_new_tokens)
+            return
+        self._engine.submit(request.behind(command.tokens, command.max_new_tokens))
+
+    @property
+    def _is_generating(self) -> bool:
+        """Whether a request is in a turn, so that it loses what time something else takes."""
+        return any(id not in self._without_kv and not self._engine.is_held(id) for id in self._told)
+
     def _ended(self, event: Event) -> None:
-        """Send the end of a request; one that was aborted comes this way too, and nothing is sent of it."""
+        """Send the end of a turn; one that was aborted comes this way too, and nothing is sent of it."""
         if event.id not in self._told:
             return
         if isinstance(event, Failed):
             del self._told[event.id]
+            if self._engine.drawn(event.id) is not None:
+                # It is still held, and could not be resumed.
+                self._engine.abort(event.id)
             self._channel.send(say.RequestRefused(request=event.id, reason=event.message))
             return
         load = self._engine.load()
@@ -114,17 +137,20 @@ class InstanceWorker:
                 drawn=event.drawn.since(self._told[event.id]),
                 clock=load.clock,
                 kv_tokens=load.kv_tokens,
-                is_truncated=event.reason == "length",
+                finish="length" if event.reason == "length" else "stop",
+                is_held=event.is_held,
             )
         )
-        del self._told[event.id]
+        if event.is_held:
+            self._told[event.id] = 0  # Of its next turn.
+        else:
+            del self._told[event.id]
 
     def _report(self) -> None:
         load = self._engine.load()
         untold: list[DrawnTokens] = []
-        for id, num_told in self._told.items():
-            drawn = self._engine.drawn(id, num_told)
-            assert drawn is not None, f"request {id} ended and was not told"
+        for id in self._told:
+            drawn = self._untold(id)
             self._told[id] += len(drawn.tokens)
             untold.append(drawn)
         self._channel.send(
@@ -146,6 +172,15 @@ class InstanceWorker:
         )
         self._reported_at = time.monotonic()
 
+    def _untold(self, id: int) -> DrawnTokens:
+        """What a request drew in its turn and was not sent yet; nothing of one between turns."""
+        if id in self._without_kv:
+            version = self._without_kv[id].version
+            return DrawnTokens(request=id, version=version, tokens=(), logprobs=(), cut_logprobs=())
+        drawn = self._engine.drawn(id, self._told[id])
+        assert drawn is not None, f"request {id} ended and was not told"
+        return drawn
+
     # --- moving ---------------------------------------------------------------------------------
 
     def _export(self, command: say.ExportRequest) -> None:
@@ -153,16 +188,16 @@ class InstanceWorker:
         if id not in self._told:
             return  # It ended meanwhile, and that was told.
         kv_bytes, began = 0, time.monotonic()
-        if command.path is None:
-            drawn = self._engine.drawn(id, self._told[id])
-            assert drawn is not None, f"request {id} ended and was not told"
-            self._engine.abort(id)
+        if command.path is None or id in self._without_kv:
+            drawn = self._untold(id)
+            if self._without_kv.pop(id, None) is None:
+                self._engine.abort(id)
         else:
             left = self._engine.export_file(id, Path(command.path))
             drawn, kv_bytes = left.drawn.since(self._told[id]), left.kv_bytes
         del self._told[id]
         # Seconds that hold nobody up are no loss: what is left, or was there before, waits for them.
-        if self._told:
+        if self._is_generating:
             self._kv_moves_s += time.monotonic() - began
         self._channel.send(say.RequestExported(drawn=drawn, kv_bytes=kv_bytes))
 
@@ -173,7 +208,7 @@ class InstanceWorker:
         except EngineError as error:
             self._channel.send(say.RequestRefused(request=command.request, reason=str(error)))
             return
-        if self._told:
+        if self._is_generating:
             self._kv_moves_s += time.monotonic() - began
         self._told[command.request] = len(arrived.tokens)
         self._channel.send(say.RequestImported(request=command.request))
@@ -186,49 +221,49 @@ class InstanceWorker:
         began = time.monotonic()
         with self._channel.kept_alive(self._setup.recipe.patience.load_s):
             self._engine.finish_version(loading)
-        if self._told:
+        if self._is_generating:
             self._weight_loads_s += time.monotonic() - began
         load_s = time.monotonic() - self._began_loading_at
         self._engine.rest()
         self._channel.send(say.VersionLoaded(version=loading.version, load_s=load_s))
 
     def _interrupt(self, version: int) -> None:
-        """Take every request out with its tokens, and start it again under the other version."""
+        """Take every request out with its tokens, and start it again under the other version.
+
+        One between turns is started again when it is resumed.
+        """
         for event in self._engine.finished():
             self._ended(event)
         self._report()
-        left = [self._taken_out(id) for id in self._told]
+        waiting = {id for id in self._told if id in self._without_kv or self._engine.is_held(id)}
+        left = [msgspec.structs.replace(self._taken_out(id), version=version) for id in self._told]
+        self._without_kv = {request.id: request for request in left if request.id in waiting}
         self._engine.finished()  # Their ends are no news.
         resident = self._engine.load().versions
         self._began_loading_at = time.monotonic()
         self._loading = self._engine.begin_version(version, tuple(old for old in resident if old != version))
         self._finish_loading()
         for request in left:
-            self._told[request.id] = 0
-            self._engine.submit(msgspec.structs.replace(request, version=version))
+            if request.id not in waiting:
+                self._told[request.id] = 0
+                self._engine.submit(request)
 
     def _taken_out(self, id: int) -> Request:
+        if id in self._without_kv:
+            return self._without_kv[id]
         drawn, request = self._engine.drawn(id), self._engine.request(id)
         assert drawn is not None, f"request {id} ended and was not told"
         self._engine.abort(id)
-        return continued(request, drawn.tokens)
+        # What it drew counts against its length. A turn that is over has all its tokens in the request.
+        left = request.stopping.max_new_tokens - len(drawn.tokens)
+        return request.behind(drawn.tokens, left)
 
 
 def _goes_beside(command: object, loading: VersionLoad) -> bool:
     """Whether a command may be obeyed while a version is still being loaded."""
     if isinstance(command, say.StartRequest):
         return command.request.version != loading.version
-    return isinstance(command, say.AbortRequest | say.LendDevice | say.ReturnDevice)
-
-
-def continued(request: Request, tokens: tuple[int, ...]) -> Request:
-    """The same request continued behind these tokens, which count against its length."""
-    stopping = request.stopping
-    return msgspec.structs.replace(
-        request,
-        continued=(*request.continued, *tokens),
-        stopping=msgspec.structs.replace(stopping, max_new_tokens=stopping.max_new_tokens - len(tokens)),
-    )
+    return isinstance(command, say.ResumeRequest | say.AbortRequest | say.LendDevice | say.ReturnDevice)
 
 
 def main(address: str) -> None:

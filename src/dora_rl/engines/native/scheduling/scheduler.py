@@ -8,6 +8,8 @@ Answers come back in the order of plans; those to a turn that is over are droppe
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
+from msgspec.structs import replace
+
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.residency import Residency
@@ -18,7 +20,7 @@ from dora_rl.engines.native.scheduling.step_plan import Plan, Sampled
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.scheduling.turns import Priority, VersionTurns
 from dora_rl.engines.protocol import EngineLoad
-from dora_rl.engines.requests import Finished, Reason, Request
+from dora_rl.engines.requests import Finished, Reason, Request, Stopping
 
 
 class Scheduler:
@@ -42,7 +44,7 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Queue a request, or refuse it."""
         tokens = [*request.prompt, *request.continued]
-        max_tokens = self._max_tokens(request, len(tokens))
+        max_tokens = self._max_tokens(request.stopping, len(tokens))
         self.check(request, len(tokens), max_tokens)
         sequence = Sequence(
             request=request,
@@ -67,16 +69,19 @@ class Scheduler:
         else:
             self._batch.wait(sequence)
 
-    def resume(self, request_id: int, tokens: tuple[int, ...]) -> None:
+    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
         """Begin the next turn of a held request behind the environment's tokens."""
         sequence = self.find(request_id)
         if not sequence.is_held:
             raise RequestError(f"request {request_id} is not between turns")
         num_tokens = len(sequence.tokens) + len(tokens)
-        max_tokens = self._max_tokens(sequence.request, num_tokens)
+        stopping = sequence.request.stopping
+        if max_new_tokens is not None:
+            stopping = replace(stopping, max_new_tokens=max_new_tokens)
+        max_tokens = self._max_tokens(stopping, num_tokens)
         self.limits.check_length(num_tokens, max_tokens)
         self._batch.leave(sequence)
-        sequence.resume(tokens, max_tokens)
+        sequence.resume(tokens, stopping, max_tokens)
         self._batch.wait(sequence)
 
     def abort(self, request_id: int) -> Finished:
@@ -89,6 +94,10 @@ class Scheduler:
         if request_id not in self._sequences:
             raise RequestError(f"request {request_id} is not here")
         return self._sequences[request_id]
+
+    def is_held(self, request_id: int) -> bool:
+        """Whether a request is here, between turns."""
+        return request_id in self._sequences and self._sequences[request_id].is_held
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free what it has."""
@@ -237,8 +246,8 @@ class Scheduler:
 
     # --- what may come in -----------------------------------------------------------------------
 
-    def _max_tokens(self, request: Request, num_tokens: int) -> int:
-        return min(num_tokens + request.stopping.max_new_tokens, self.limits.max_positions)
+    def _max_tokens(self, stopping: Stopping, num_tokens: int) -> int:
+        return min(num_tokens + stopping.max_new_tokens, self.limits.max_positions)
 
     def check(self, request: Request, num_tokens: int, max_tokens: int) -> None:
         """Refuse a request that could never be carried out."""

@@ -7,9 +7,11 @@ field, not a property: a thousand sequences take part in a step.
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from dora_rl.engines.native.scheduling.prefixes import PrefixKey
 from dora_rl.engines.native.scheduling.turns import Priority
-from dora_rl.engines.requests import Request
+from dora_rl.engines.requests import Request, Stopping
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -17,6 +19,7 @@ class Sequence:
     """The state of a request inside a scheduler."""
 
     request: Request
+    """The request as it would be submitted to begin this turn; between turns, the next."""
     priority: Priority
     serial: int
     tokens: list[int]
@@ -87,9 +90,10 @@ class Sequence:
         if self.slot is not None:
             self.num_computed += num_right
 
-    def resume(self, tokens: tuple[int, ...], max_tokens: int) -> None:
+    def resume(self, tokens: tuple[int, ...], stopping: Stopping, max_tokens: int) -> None:
         """Begin the next turn behind the environment's tokens."""
         self.tokens += tokens
+        self.request = replace(self.request, continued=self._continued, stopping=stopping)
         self.num_tokens = self.turn_start = len(self.tokens)
         self.max_tokens, self.is_held = max_tokens, False
 
@@ -100,3 +104,9 @@ class Sequence:
         self.num_computed = min(self.num_computed, len(self.tokens) - 1)
         self.logprobs, self.cut_logprobs = [], []
         self.turn_start = len(self.tokens)
+        self.request = replace(self.request, continued=self._continued)
+
+    @property
+    def _continued(self) -> tuple[int, ...]:
+        """All known tokens behind the prompt."""
+        return tuple(self.tokens[len(self.request.prompt) :])
