@@ -123,7 +123,7 @@ class CpuExecutor:
         if len(versions) > 1:
             assert self._joint is not None, "no version is resident"
             served = self._joint
-            served.turn.set(versions, [sum(row.num_tokens for row in run) for run in runs])
+            served.pass_rows.set(versions, [sum(row.num_tokens for row in run) for run in runs])
         if self._is_batch_invariant:
             tiles = tiled_passes(rows, self._last_drawn, self._tables)
             hidden_TH = torch.cat([self._forward(served, tile) for tile in tiles])
@@ -135,7 +135,7 @@ class CpuExecutor:
         if not lasts:
             return _NOTHING
         if isinstance(served, Joint):
-            served.turn.set(versions, [sum(row.num_draws for row in run) for run in runs])
+            served.pass_rows.set(versions, [sum(row.num_draws for row in run) for run in runs])
         num_drawn, tile_rows = len(lasts), draw_rows(self._vocab_size)
         hidden_RH = hidden_TH[torch.tensor(lasts)]
         slots_R, positions_R = torch.tensor(slots), torch.tensor(positions)

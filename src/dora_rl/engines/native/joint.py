@@ -18,7 +18,7 @@ from dora_rl.model.experts import ExpertMlp
 _WEIGHTED = (nn.Embedding, nn.Linear, PackedLinear, RmsNorm, ExpertMlp, TiledExperts)
 
 
-class Turn:
+class PassRows:
     """The versions whose rows follow one another in the pass in progress, and how many rows each has."""
 
     def __init__(self) -> None:
@@ -33,15 +33,15 @@ class Turn:
 class Segmented(nn.Module):
     """One module of every version, each applied to the rows of its own version."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, pass_rows: PassRows) -> None:
         super().__init__()
-        self._turn = turn
+        self._pass_rows = pass_rows
         self.of: dict[int, nn.Module] = {}
         """The module of each version, by version."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """Outputs for the rows of all versions, in order."""
-        parts = zip(self._turn.versions, rows.split(self._turn.num_rows), strict=True)
+        parts = zip(self._pass_rows.versions, rows.split(self._pass_rows.num_rows), strict=True)
         return torch.cat([self.of[version](part) for version, part in parts])
 
 
@@ -50,12 +50,12 @@ class Joint:
 
     def __init__(self, model: Prepared) -> None:
         """Build the joint decoder with the layout of `model`, which is not kept."""
-        self.turn = Turn()
-        self._decoder = _skeleton(model.decoder, self.turn)
+        self.pass_rows = PassRows()
+        self._decoder = _skeleton(model.decoder, self.pass_rows)
         self._segments = {
             name: module for name, module in self._decoder.named_modules() if isinstance(module, Segmented)
         }
-        self._head = Segmented(self.turn)
+        self._head = Segmented(self.pass_rows)
 
     def add(self, version: int, prepared: Prepared) -> None:
         """Serve one more version."""
@@ -70,18 +70,20 @@ class Joint:
 
     @property
     def decoder(self) -> Decoder:
-        """The decoder that gives hidden states of the rows of `turn`."""
+        """The decoder that gives hidden states of the rows in `pass_rows`."""
         return self._decoder
 
     def logits(self, hidden_RH: Tensor) -> Tensor:
-        """Logits over the vocabulary, float32, of the rows of `turn`."""
+        """Logits over the vocabulary, float32, of the rows in `pass_rows`."""
         scores: Tensor = self._head(hidden_RH.float())
         return scores
 
 
-def _skeleton(decoder: Decoder, turn: Turn) -> Decoder:
+def _skeleton(decoder: Decoder, pass_rows: PassRows) -> Decoder:
     """The same decoder with placeholders for all modules that have weights."""
     weighted = [name for name, module in decoder.named_modules() if isinstance(module, _WEIGHTED)]
     outermost = [name for name in weighted if not any(name.startswith(f"{other}.") for other in weighted)]
-    holes: dict[int, nn.Module] = {id(decoder.get_submodule(name)): Segmented(turn) for name in outermost}
+    holes: dict[int, nn.Module] = {
+        id(decoder.get_submodule(name)): Segmented(pass_rows) for name in outermost
+    }
     return deepcopy(decoder, holes)

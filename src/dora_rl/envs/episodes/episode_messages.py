@@ -41,6 +41,8 @@ class OpenWorker(EpisodeTold, frozen=True):
 
     function: str
     options: dict[str, Any]
+    run: str
+    """A name that no other run has: side effects get keys of it."""
     tokenizer: str
     """The directory of the tokenizer."""
     thinking: Literal["keep", "strip"]
