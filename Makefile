@@ -26,7 +26,8 @@ test: setup
 test-all: setup
 	DORA_HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q
 
-# Runs struck by signals, then files of a killed run damaged one at a time; so many minutes of each.
+# Runs struck by FAULT_SIGNALS signals (1000), then every file of a killed run damaged, one at a time; at most so
+# many minutes of each, FAULT_RUNS_AT_ONCE runs side by side (three for four cores). FAULT_SEED has another plan.
 test-faults: setup
 	FAULT_MINUTES=$(FAULT_MINUTES) $(BIN)/pytest -q -s -m slow tests/run/test_fault_campaign.py tests/run/test_damage_campaign.py
 

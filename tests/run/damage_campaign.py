@@ -8,7 +8,12 @@ computes beside them, so there is one right result, bit for bit.
 
 import json
 import random
+import re
 import shutil
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,6 +21,7 @@ from safetensors.torch import load_file
 
 from dora_rl.store.journal import Journal
 
+from .campaign import side_by_side, table
 from .conftest import EVEN_REWARD
 from .learning import Command, num_published, resume
 from .verdict import check_journal
@@ -36,7 +42,7 @@ optimizer: {{learning_rate: 1e-3}}
 trainer: {{serving_dtype: float32, micro_batch_tokens: 8192}}
 engine: {{step_tokens: 512, batch_invariant: true}}
 cluster: {{slots: 128}}
-devices: {{kind: cpu, instances: 1, memory_gib: 4}}
+devices: {{kind: cpu, instances: 1, instance_threads: 1, trainer_threads: 1, memory_gib: 4}}
 scoring: {{processes: 1}}
 evaluation: {{every: 2, max_rows: 4}}
 checkpoints: {{every: 2, keep: 2}}
@@ -45,20 +51,35 @@ patience: {{max_deaths: 2}}
 """
 
 
-class Campaign:
-    """A killed run, what it becomes when it is left alone, and trials of copies of it."""
+@dataclass(frozen=True)
+class Trial:
+    """What came of a damage: the run `resumed`, was `refused`, or anything else, which is `wrong`."""
 
-    def __init__(self, place: Path) -> None:
+    file: Path
+    how: str
+    verdict: str
+    said: str
+    """Where it was refused: the sentence, and the way out."""
+
+    def __str__(self) -> str:
+        return f"{self.how:<6} {self.file}: {self.verdict} {self.said}"
+
+    @property
+    def kind(self) -> str:
+        """The file, whatever the step, version or instance."""
+        return re.sub(r"\d+", "N", str(self.file))
+
+
+class DamageCampaign:
+    """A killed run, what it becomes when it is left alone, and trials of copies of it, side by side."""
+
+    def __init__(self, place: Path, *, seed: int, until: float) -> None:
         self._place = place
+        self._seed = seed
+        self._until = until
         self.killed = place / "killed"
-        recipe = place / "recipe.yaml"
-        recipe.write_text(_RECIPE)
-        command = Command(self.killed, str(recipe), "--json", "--set", f"run.directory={self.killed}")
-        command.wait_until(lambda: num_published(self.killed) >= 5, limit_s=240)
-        said = command.said()
-        command.kill_all()
-        assert 0 < num_published(self.killed) < STEPS, f"it was to be killed in the middle: {said}"
-        alone = self._copy("alone")
+        self._kill_one()
+        alone = shutil.copytree(self.killed, place / "alone")
         code, _, said = resume(alone).ended(within_s=240)
         assert code == 0, said
         self._weights = _weights(alone)
@@ -66,22 +87,63 @@ class Campaign:
             path.relative_to(self.killed) for path in self.killed.rglob("*") if path.is_file()
         )
 
-    def trial(self, file: Path, how: str, draw: random.Random) -> str:
-        """Damage one file of a copy and resume it: `resumed` or `refused`; an AssertionError says else."""
-        root = self._copy("trial")
-        damage(root / file, how, draw)
-        code, _, said = resume(root).ended(within_s=240)
-        if code == 0:
-            check_ended_right(root, self._weights)
-            return "resumed"
-        check_refused(root, file, said)
-        return "refused"
+    def run(self, only: str = "") -> list[Trial]:
+        """Every file, or those of whose name this is a part, damaged in every way, in the time there is."""
+        ways = [(file, how) for file in self.files for how in HOW if only in str(file)]
+        random.Random(self._seed).shuffle(ways)
+        tried = [trial for trial in side_by_side(self._in_time, ways) if trial]
+        print(f"{len(self.files)} files, {len(tried)} of {len(ways)} trials")
+        return tried
 
-    def _copy(self, name: str) -> Path:
-        root = self._place / name
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(self.killed, root)
-        return root
+    def trial(self, file: Path, how: str) -> Trial:
+        """Damage one file of a copy and resume it."""
+        root = shutil.copytree(self.killed, self._place / f"{how}-{'-'.join(file.parts)}")
+        damage(root / file, how, random.Random(f"{self._seed}/{how}/{file}"))
+        try:
+            verdict, said = self._outcome(root, file)
+        except AssertionError as error:
+            return Trial(file, how, "wrong", f"{error}")
+        shutil.rmtree(root)
+        return Trial(file, how, verdict, said.replace(str(root), "RUN"))
+
+    def _outcome(self, root: Path, file: Path) -> tuple[str, str]:
+        command = resume(root)
+        try:
+            code, _, said = command.ended(within_s=240)
+        except subprocess.TimeoutExpired as error:
+            said = command.said()
+            command.kill_all()
+            raise AssertionError(f"it hung: {said}") from error
+        if code:
+            return "refused", check_refused(file, said)
+        check_ended_right(root, self._weights)
+        return "resumed", ""
+
+    def _in_time(self, way: tuple[Path, str]) -> Trial | None:
+        if time.monotonic() > self._until:
+            return None
+        trial = self.trial(*way)
+        print(trial, flush=True)
+        return trial
+
+    def _kill_one(self) -> None:
+        recipe = self._place / "recipe.yaml"
+        recipe.write_text(_RECIPE)
+        command = Command(self.killed, str(recipe), "--json", "--set", f"run.directory={self.killed}")
+        command.wait_until(lambda: num_published(self.killed) >= 5, limit_s=240)
+        said = command.said()
+        command.kill_all()
+        assert 0 < num_published(self.killed) < STEPS, f"it was to be killed in the middle: {said}"
+
+
+def figures(trials: list[Trial]) -> str:
+    """What came of each kind of file and damage, and what was said where a run was refused."""
+    counted = Counter((f"{trial.kind}, {trial.how}", trial.verdict) for trial in trials)
+    refusals = Counter(
+        f"{trial.kind}, {trial.how}: {trial.said}" for trial in trials if trial.verdict == "refused"
+    )
+    lines = [f"{count:>3} x {said}" for said, count in sorted(refusals.items())]
+    return "\n".join((table("damage", counted), *lines))
 
 
 def damage(path: Path, how: str, draw: random.Random) -> None:
@@ -116,8 +178,8 @@ def check_ended_right(root: Path, weights: dict[str, torch.Tensor]) -> None:
             assert line == {"step": line["step"], **journalled[line["step"]]}
 
 
-def check_refused(root: Path, file: Path, said: str) -> None:
-    """A sentence with the name of the file, and a way out."""
+def check_refused(file: Path, said: str) -> str:
+    """A sentence with the name of the file, and a way out; they are given back."""
     assert "Traceback" not in said, said
     lines = said.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
@@ -126,6 +188,7 @@ def check_refused(root: Path, file: Path, said: str) -> None:
     assert name in errors[0], f"{file} is not named: {said}"
     assert any(line.startswith("hint: ") for line in lines), said
     assert "goes on" not in lines[-1], f"it would not: {said}"
+    return f"{errors[0]} {lines[-1]}"
 
 
 def _weights(root: Path) -> dict[str, torch.Tensor]:

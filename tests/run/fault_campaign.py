@@ -10,21 +10,28 @@ written, or while the run is being resumed:
     interrupt SIGINT or SIGTERM for the command, which ends in order
 
 After the last three the run is resumed. The end is judged by `sql_verdict`, and by the audit and a replay.
+
+Several runs go side by side. Each strikes none but the processes below its own command, and what is planned
+for it depends on the seed and its number alone.
 """
 
 import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from dora_rl.observe.live.completions import read_completions
 from dora_rl.run.open_run import replay_live
 
-from .learning import KINDS, Command, begin, num_published, resume
+from .campaign import RUNS_AT_ONCE, side_by_side, table
+from .learning import KINDS, begin, command_line, num_published, resume
 from .sql_verdict import violations
 from .verdict import check_journal
 
@@ -37,6 +44,9 @@ _SMALL = (
     "checkpoints.every=3",
     "control.silence_s=5",
     "patience.max_deaths=1000",
+    # Several runs share the cores.
+    "devices.instance_threads=1",
+    "devices.trainer_threads=1",
 )
 _END_S = 20.0
 """Seconds within which everything of a run is gone once its command is."""
@@ -44,153 +54,222 @@ STRIKES = ("kill", "kill", "kill", "stop", "stop", "behead", "fell", "interrupt"
 MOMENTS = ("any", "any", "publish", "checkpoint")
 
 
-class FaultCampaign:
-    """Runs one after the other, and the figures of all of them."""
+@dataclass
+class Tally:
+    """What happened in all runs. Their threads only append, which needs no lock."""
 
-    def __init__(self, place: Path, draw: random.Random, until: float) -> None:
-        self._place = place
-        self._draw = draw
-        self._until = until
-        self.counted: Counter[str] = Counter()
-        """Runs, resumes, signals by what they were, violations."""
-        self.wrong: list[str] = []
-
-    def run(self) -> None:
-        """Strike runs until the time is over; the last one is left to end."""
-        while time.monotonic() < self._until:
-            self.counted["runs"] += 1
-            root = self._place / f"run{self.counted['runs']}"
-            found = list(self._one(root))
-            self.wrong += [f"{root.name}: {each}" for each in found]
-            self.counted["violations"] += len(found)
-            print(f"{root.name}: {self.figures()}", flush=True)
+    signals: list[tuple[str, str]] = field(default_factory=list)
+    """Which signal for whom, and at which moment."""
+    resumed: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    """Runs that came to their last step and broke nothing."""
+    wrong: list[str] = field(default_factory=list)
 
     def figures(self) -> str:
-        signals = sum(count for name, count in self.counted.items() if name.startswith("SIG"))
-        return f"{signals} signals, " + ", ".join(f"{n} {name}" for name, n in sorted(self.counted.items()))
+        return (
+            f"{len(self.signals)} signals, {len(self.resumed)} resumes, {len(self.finished)} runs finished,"
+            f" {len(self.wrong)} violations"
+        )
 
-    def _one(self, root: Path) -> list[str]:
-        command = begin(root, *_SMALL, f"seed={self.counted['runs']}")
-        command.wait_until(lambda: (root / "journal.sqlite").exists(), limit_s=240)
-        while not command.is_over and time.monotonic() < self._until:
-            self._await_moment(command)
-            if command.is_over or num_published(root) >= STEPS - 1:
+    def __str__(self) -> str:
+        return table("signals", Counter(self.signals)) + f"\n{self.figures()}"
+
+
+class FaultCampaign:
+    """Runs side by side until there were enough signals or the time is over; then all are left to end."""
+
+    def __init__(self, place: Path, *, seed: int, num_signals: int, until: float) -> None:
+        self._place = place
+        self._seed = seed
+        self._num_signals = num_signals
+        self._until = until
+        self._numbers = count(1)
+        self.tally = Tally()
+
+    def run(self) -> None:
+        side_by_side(self._lane, range(RUNS_AT_ONCE))
+
+    def _lane(self, _: int) -> None:
+        """One run after the other."""
+        while not self._is_enough():
+            number = next(self._numbers)
+            root, draw = self._place / f"run{number}", random.Random(f"{self._seed}/{number}")
+            StruckRun(root, draw, self.tally).go(number, self._is_enough)
+            print(f"{root.name}: so far {self.tally.figures()}", flush=True)
+
+    def _is_enough(self) -> bool:
+        return len(self.tally.signals) >= self._num_signals or time.monotonic() > self._until
+
+
+class StruckRun:
+    """One run, from its beginning to its end through all that is done to it."""
+
+    def __init__(self, root: Path, draw: random.Random, tally: Tally) -> None:
+        self._root = root
+        self._draw = draw
+        self._tally = tally
+        self._moment = ""
+
+    def go(self, seed: int, is_enough: Callable[[], bool]) -> None:
+        """Strike until it is enough, let it end, and judge it."""
+        self._command = begin(self._root, *_SMALL, f"seed={seed}")
+        try:
+            self._strike_until(is_enough)
+            code, _, said = self._command.ended(within_s=240)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            self._accuse(f"it hung: {error}: {self._command.said()[-1500:]}")
+            self._command.kill_all()
+            return
+        found = [f"ended with {code}: {said[-1500:]}"] if code else self._violations()
+        for each in found:
+            self._accuse(each)
+        if not found:
+            self._tally.finished.append(self._root.name)
+
+    def _strike_until(self, is_enough: Callable[[], bool]) -> None:
+        self._command.wait_until((self._root / "journal.sqlite").exists, limit_s=240)
+        is_resumed = False
+        while not (self._command.is_over or is_enough()):
+            self._moment = self._await_moment(is_resumed)
+            if self._command.is_over or num_published(self._root) >= STEPS - 1:
                 break
-            if self._strike(command):
-                self.counted["resumes"] += 1
-                command = resume(root)
-                if self._draw.random() < 0.5:
-                    time.sleep(self._draw.uniform(0.0, 4.0))  # Struck again while it is being resumed.
-        code, _, said = command.ended(within_s=240)
-        if code:
-            return [f"ended with {code}: {said[-1500:]}"]
-        return self._judged(root)
+            is_resumed = self._strike()
+            if is_resumed:
+                self._tally.resumed.append(self._root.name)
+                self._command = resume(self._root)
+
+    def _accuse(self, what: str) -> None:
+        self._tally.wrong.append(f"{self._root.name}: {what}")
+        print(self._tally.wrong[-1], flush=True)
 
     # --- strikes ---
 
-    def _await_moment(self, command: Command) -> None:
+    def _await_moment(self, is_resumed: bool) -> str:
+        """Wait for a moment to strike; its name."""
+        if is_resumed and self._draw.random() < 0.5:
+            time.sleep(self._draw.uniform(0.0, 4.0))
+            return "resume"
         match self._draw.choice(MOMENTS):
-            case "any":
-                time.sleep(self._draw.uniform(0.0, 1.5))
             case "publish":
-                before = num_published(command.root)
-                self._wait(command, lambda: num_published(command.root) > before)
-                time.sleep(self._draw.uniform(0.0, 0.05))
+                before = num_published(self._root)
+                if self._has_come(lambda: num_published(self._root) > before):
+                    time.sleep(self._draw.uniform(0.0, 0.05))
+                    return "publish"
             case "checkpoint":
-                self._wait(command, lambda: any((command.root / "checkpoints").glob(".step_*")))
+                if self._has_come(lambda: any((self._root / "checkpoints").glob(".step_*"))):
+                    return "checkpoint"
+            case _:
+                time.sleep(self._draw.uniform(0.0, 1.5))
+        return "any"
 
-    def _wait(self, command: Command, is_so: Callable[[], bool]) -> None:
-        """Until then, or a few seconds: what is waited for may not come in this run."""
+    def _has_come(self, is_so: Callable[[], bool]) -> bool:
+        """Within a few seconds: what is waited for may not come in this run."""
         until = time.monotonic() + 6.0
-        while not (is_so() or command.is_over or time.monotonic() > until):
-            time.sleep(0.003)
+        while not is_so():
+            if self._command.is_over or time.monotonic() > until:
+                return False
+            time.sleep(0.005)
+        return True
 
-    def _strike(self, command: Command) -> bool:
-        """Do something to a run; whether it has to be resumed."""
-        draw = self._draw
+    def _strike(self) -> bool:
+        """Do something to the run; whether it has to be resumed."""
+        draw, command = self._draw, self._command
         match draw.choice(STRIKES):
             case "kill":
-                self._send(self._worker(command), signal.SIGKILL)
+                self._send(self._worker(), signal.SIGKILL)
                 return False
             case "stop":
-                pid = self._worker(command)
+                pid = self._worker()
                 self._send(pid, signal.SIGSTOP)
                 if draw.random() < 0.7:
                     time.sleep(draw.uniform(0.0, 2.0))
                     self._send(pid, signal.SIGCONT)
                 return False
             case "behead":
-                workers = command.workers()
-                for pid in draw.sample(workers, draw.randint(0, len(workers))):
+                workers = _started(command.workers())
+                for pid in draw.sample(list(workers), draw.randint(0, len(workers))):
                     self._send(pid, signal.SIGSTOP)
                 self._send(command.pid, signal.SIGKILL)
-                return self._ended(command, workers)
             case "fell":
-                workers = command.workers()
+                workers = _started(command.workers())
                 for pid in (command.pid, *workers):
                     self._send(pid, signal.SIGKILL)
-                return self._ended(command, workers)
             case _:
-                workers = command.workers()
+                workers = _started(command.workers())
                 self._send(command.pid, draw.choice((signal.SIGINT, signal.SIGTERM)))
                 if draw.random() < 0.3:
                     time.sleep(draw.uniform(0.0, 1.0))
                     self._send(command.pid, signal.SIGINT)
-                return self._ended(command, workers)
+        self._await_end(workers)
+        return True
 
-    def _worker(self, command: Command) -> int | None:
-        found = command.workers(self._draw.choice(KINDS))
+    def _worker(self) -> int | None:
+        found = self._command.workers(self._draw.choice(KINDS))
         return self._draw.choice(found) if found else None
 
     def _send(self, pid: int | None, number: signal.Signals) -> None:
+        if pid is None:
+            return
+        victim = "orchestrator" if pid == self._command.pid else _role(pid)
         try:
-            if pid is not None:
-                os.kill(pid, number)
-                self.counted[number.name] += 1
+            os.kill(pid, number)
+            self._tally.signals.append((f"{number.name} {victim}", self._moment))
         except ProcessLookupError:
             return  # It was faster.
 
-    def _ended(self, command: Command, workers: list[int]) -> bool:
-        """Wait for a struck command and all it had started. It is resumed, also one that had just ended."""
-        _, _, said = command.ended(within_s=120)
+    def _await_end(self, workers: dict[int, str]) -> None:
+        """Wait for the struck command and all it had started."""
+        _, _, said = self._command.ended(within_s=120)
         if "Traceback" in said:
-            self.wrong.append(f"{command.root.name}: {said[-1500:]}")
-            self.counted["violations"] += 1
+            self._accuse(said[-1500:])
         until = time.monotonic() + _END_S
-        while left := [pid for pid in workers if _is_worker(pid)]:
+        while left := {pid: at for pid, at in workers.items() if _started([pid]).get(pid) == at}:
             if time.monotonic() > until:
-                self.wrong.append(f"{command.root.name}: {len(left)} workers outlived their owner")
-                self.counted["violations"] += 1
+                names = ", ".join(f"{_role(pid)} ({_state(pid)})" for pid in left)
+                self._accuse(f"outlived their owner, struck at {self._moment}: {names}")
                 for pid in left:
                     self._send(pid, signal.SIGKILL)
+                return
             time.sleep(0.02)
-        return True
 
     # --- the end ---
 
-    def _judged(self, root: Path) -> list[str]:
-        found = violations(root / "journal.sqlite")
+    def _violations(self) -> list[str]:
+        found = violations(self._root / "journal.sqlite")
         try:
-            check_journal(root)
-            assert replay_live(root).difference is None, "control decides otherwise than it did"
+            check_journal(self._root)
+            assert replay_live(self._root).difference is None, "control decides otherwise than it did"
         except AssertionError as error:
             found.append(f"by the audit: {error}")
-        lines = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (self._root / "metrics.jsonl").read_text().splitlines()]
         steps = [line["step"] for line in lines if "step_time" in line]
         if steps != list(range(1, STEPS + 1)):
             found.append(f"metrics.jsonl has the steps {steps}")
-        if (written := {group.step for group in read_completions(root / "completions.jsonl")}) != set(steps):
+        written = {group.step for group in read_completions(self._root / "completions.jsonl")}
+        if written != set(steps):
             found.append(f"completions.jsonl lacks {set(steps) - written}")
         return found
 
 
-def _is_worker(pid: int) -> bool:
-    """Whether a process is there, is no zombie, and still is what it was."""
+def _role(pid: int) -> str:
+    """What a worker is, by its module."""
+    module = command_line(pid).partition("dora_rl.run.workers.")[2].partition("\0")[0]
+    return module.removesuffix("_worker").removesuffix("_main") or "other"
+
+
+def _started(pids: list[int]) -> dict[int, str]:
+    """When those that are there, and no zombies, were started: a number alone may be another's by now."""
+    return {pid: fields[19] for pid in pids if (fields := _status(pid)) and fields[0] != "Z"}
+
+
+def _state(pid: int) -> str:
+    """One letter, as `ps` has it: `T` is stopped."""
+    return _status(pid)[0] if _status(pid) else "gone"
+
+
+def _status(pid: int) -> list[str]:
+    """Of a process, from its state on, as the system has it; nothing if it is gone."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-        return (
-            "dora_rl" in Path(f"/proc/{pid}/cmdline").read_text()
-            and status.rpartition(")")[2].split()[0] != "Z"
-        )
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return []

@@ -79,7 +79,7 @@ class Command:
 
     def workers(self, kind: str = "") -> list[int]:
         """What it started, of one kind or all, and what those started."""
-        return [pid for pid in _below(self._process.pid) if kind in _command_line(pid)]
+        return [pid for pid in _below(self._process.pid) if kind in command_line(pid)]
 
     def interrupt(self) -> None:
         """As a terminal does: the whole group of the command, to which its workers do not belong."""
@@ -184,7 +184,8 @@ def _below(pid: int) -> list[int]:
     return [each for child in found for each in (child, *_below(child))]
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """Of a process, or nothing if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
