@@ -1,6 +1,10 @@
-"""Starts a worker that starts a process, and waits to be killed: `python owner.py KIND`."""
+"""Starts a worker that starts a process, and waits to be killed: `python owner.py KIND`.
+
+Of the kind `stopped`, the worker is stopped before it could do anything.
+"""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,10 +18,15 @@ from dora_rl.launch.waiting import wait_for
 
 
 def main(kind: str) -> None:
-    launch: Launch = LocalLaunch() if kind == "local" else DialledLaunch()
+    launch: Launch = DialledLaunch() if kind == "dialled" else LocalLaunch()
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
     worker = WorkerSpec(name="echo", module="echo_worker", environment={"PYTHONPATH": path})
     handle = launch.start(worker, Reply)
+    if kind == "stopped":
+        assert handle.pid is not None
+        os.kill(handle.pid, signal.SIGSTOP)
+        print(handle.pid, flush=True)
+        time.sleep(600)
     handle.send(Spawn(holds_socket=False))
     while not (words := handle.receive()):
         wait_for([handle], [], 30.0)

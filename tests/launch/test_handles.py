@@ -286,6 +286,17 @@ def test_when_the_owner_is_killed_a_stopped_worker_ends_too() -> None:
     assert all_end(*pids)
 
 
+def test_when_the_owner_is_killed_a_worker_that_was_stopped_as_it_started_ends_too() -> None:
+    command = [sys.executable, str(HERE / "owner.py"), "stopped"]
+    # As a run has it that was started by a service, or from a terminal.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        owner.kill()
+        owner.wait()
+    assert all_end(pid)
+
+
 # --- where it runs ---
 
 
