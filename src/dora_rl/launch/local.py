@@ -38,8 +38,8 @@ class LocalLaunch:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **worker.variables},
-                # A group, not a session: the system ends a stopped group when its owner dies (SIGHUP, SIGCONT),
-                # also one that was stopped before its worker could ask to be woken.
+                # No session: the system ends a stopped group of the owner's session when the owner dies, also
+                # one that was stopped before its worker could ask to be woken.
                 process_group=0 if self._in_own_group else None,
             )
         return LocalHandle(process, ours, replies, is_leader=self._in_own_group)
