@@ -30,11 +30,14 @@ class _Verdict:
         recipe = unpacked(self._one("SELECT value FROM settings WHERE name = 'recipe'"))
         self._steps, self._batch = recipe["steps"], recipe["batch"]
         self._max_staleness = recipe["control"]["max_staleness"]
+        self._is_episodic = recipe.get("episode") is not None
 
     def __iter__(self) -> Iterator[str]:
         yield from self._events()
         yield from self._batches()
         yield from self._trajectories()
+        if self._is_episodic:
+            yield from self._episodes()
         if self._is_complete:
             yield from self._ends()
 
@@ -109,15 +112,70 @@ class _Verdict:
                 yield f"trajectory {key} of version {own} is in a group of {pinned}"
             if tokens is None:
                 continue
-            if not tokens == logprobs == 4 * number > 0:
+            stretches = unpacked(stretches)
+            ends = [*(begin for begin, _ in stretches[1:]), number]
+            drawn = sum(
+                end - begin
+                for (begin, version), end in zip(stretches, ends, strict=False)
+                if version is not None
+            )
+            if not (tokens == 4 * number and logprobs == 4 * drawn > 0):
                 yield f"trajectory {key} has {tokens} bytes of {number} tokens, {logprobs} of logprobs"
-            if any(version not in (None, own) for _, version in unpacked(stretches)):
-                yield f"trajectory {key} of version {own} was drawn by {unpacked(stretches)}"
+            if not self._is_episodic and drawn != number:
+                yield f"trajectory {key} has tokens that nobody drew"
+            if any(version not in (None, own) for _, version in stretches):
+                yield f"trajectory {key} of version {own} was drawn by {stretches}"
         twice = (
             "SELECT epoch, row, count(*) FROM groups WHERE NOT is_evaluation GROUP BY epoch, row"
             " HAVING count(*) > 1"
         )
         yield from (f"row {row} was admitted {n} times in epoch {e}" for e, row, n in self._db.execute(twice))
+
+    def _episodes(self) -> Iterator[str]:
+        """Branches and turns of episodes: whole, of one version, and only where tokens are kept."""
+        kept = "SELECT trajectory FROM responses UNION SELECT id FROM trajectories WHERE state = 'running'"
+        for table in ("branch_chunks", "turns", "onces"):
+            stray = self._one(f"SELECT count(*) FROM {table} WHERE trajectory NOT IN ({kept})")
+            if stray:
+                yield f"{stray} rows of {table} are of trajectories without tokens"
+        stretches = Counter[tuple[int, int]]()
+        for key, packed in self._db.execute("SELECT trajectory, stretches FROM responses"):
+            stretches[key, 0] = sum(version is not None for _, version in unpacked(packed))
+        place, before, end = None, None, 0
+        for key, branch, start, version, pinned, tokens, logprobs in self._db.execute(
+            "SELECT trajectory, branch, start, c.version, t.version, length(tokens), length(logprobs)"
+            " FROM branch_chunks c JOIN trajectories t ON t.id = trajectory"
+            " ORDER BY trajectory, branch, start"
+        ):
+            is_first, where = place != (key, branch), f"branch {branch} of trajectory {key}"
+            if start != (0 if is_first else end):
+                yield f"{where} has a gap at {start}"
+            if version is not None and (is_first or branch == 0):
+                yield f"{where} begins with tokens that were drawn"
+            if version not in (None, pinned):
+                yield f"{where} of version {pinned} was drawn by {version}"
+            if logprobs != (0 if version is None else tokens) or not tokens:
+                yield f"{where} has {tokens} bytes of tokens and {logprobs} of logprobs at {start}"
+            if version is not None and (is_first or version != before):
+                stretches[key, branch] += 1
+            place, before, end = (key, branch), version, start + tokens // 4
+        numbers = "SELECT count(*), max(number) FROM turns GROUP BY trajectory"
+        if any(last != count - 1 for count, last in self._db.execute(numbers)):
+            yield "turns are not numbered through"
+        query = (
+            "SELECT trajectory, branch, count(*) FROM turns JOIN trajectories t ON t.id = trajectory"
+            " WHERE state IN ('ended', 'scored') GROUP BY trajectory, branch"
+        )
+        turns = {(key, branch): count for key, branch, count in self._db.execute(query)}
+        ended = {key for (key,) in self._db.execute("SELECT trajectory FROM responses")}
+        cut = Counter[int]()
+        for key, branch in turns.keys() | {each for each in stretches if each[0] in ended}:
+            missing = stretches[key, branch] - turns.get((key, branch), 0)
+            cut[key] += missing
+            if missing < 0:
+                yield f"branch {branch} of trajectory {key} has {-missing} turns more than stretches"
+        # A turn that was cut has tokens and no end, and there is one at a time.
+        yield from (f"trajectory {key} has {n} turns without an end" for key, n in cut.items() if n > 1)
 
     def _ends(self) -> Iterator[str]:
         open_ones = self._one(

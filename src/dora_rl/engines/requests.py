@@ -59,8 +59,6 @@ class Request(Record, frozen=True):
 
 
 Reason = Literal["stop token", "stop string", "length", "aborted"]
-TurnFinish = Literal["stop", "length"]
-"""How a turn ended that nobody aborted: as the policy wanted, or cut at its length."""
 
 
 class Finished(Record, frozen=True, tag=True):

@@ -9,7 +9,8 @@ from msgspec import field
 
 from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
-from dora_rl.engines.requests import DrawnTokens, Request, TurnFinish
+from dora_rl.core.turn_finish import TurnFinish
+from dora_rl.engines.requests import DrawnTokens, Request
 from dora_rl.launch.messages import Alive as Alive
 from dora_rl.launch.messages import Broken as Broken
 from dora_rl.launch.messages import Message as Message

@@ -15,6 +15,7 @@ from msgspec import msgpack
 
 from dora_rl.core.decisions import Admit, Close, Decision, Reopen, Start, Take
 from dora_rl.core.inputs import Input, Published, StepLost
+from dora_rl.store.episode_tables import EpisodeTables
 from dora_rl.store.errors import Contradiction
 from dora_rl.store.journal_tables import Tables
 
@@ -24,8 +25,11 @@ _encode = msgpack.Encoder().encode
 class Books:
     """Writes what inputs and decisions change into the journal's tables, one after the other."""
 
-    def __init__(self, tables: Tables, *, group_size: int, mixes_versions: bool) -> None:
+    def __init__(
+        self, tables: Tables, episodes: EpisodeTables, *, group_size: int, mixes_versions: bool
+    ) -> None:
         self._tables = tables
+        self._episodes = episodes
         self._group_size = group_size
         self._mixes_versions = mixes_versions
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -150,6 +154,7 @@ class Books:
             decision.row,
             is_evaluation,
         )
+        self._episodes.drop_contexts(decision.epoch, decision.row, is_evaluation=is_evaluation)
 
     def _check_version(self, decision: Start) -> None:
         found = self._tables.one("SELECT version FROM groups WHERE id = ?", decision.group)
@@ -197,3 +202,4 @@ class Books:
     def _drop_tokens(self, trajectory: int) -> None:
         self._tables.drop_chunks(trajectory)
         self._tables.drop_response(trajectory)
+        self._episodes.drop(trajectory)

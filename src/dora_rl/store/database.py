@@ -19,7 +19,9 @@ from dora_rl.store.errors import Contradiction, JournalDamaged, JournalError
 
 SCHEMA = 3
 """Number of the format that journals are written in."""
-READABLE = (2, SCHEMA)
+EPISODIC = 4
+"""Number of the format of journals of episodes: the same with tables of its own."""
+READABLE = (2, SCHEMA, EPISODIC)
 """Formats that can be gone on with; 2 has no sums of its rows."""
 APPLICATION = 0x444F5241
 """SQLite's application id of a journal: "DORA" in ASCII."""
@@ -66,7 +68,36 @@ _TABLES = {
     "metrics": ("version, line", "version INTEGER PRIMARY KEY, line BLOB NOT NULL"),
 }
 """Columns of each table, by name and as SQL declares them."""
-_ENDINGS = {"settings": ") WITHOUT ROWID", "chunks": ", PRIMARY KEY (trajectory, start)) WITHOUT ROWID"}
+_EPISODE_TABLES = {
+    "branch_chunks": (
+        "trajectory, branch, start, version, tokens, logprobs, cut_logprobs, is_trained",
+        "trajectory INTEGER NOT NULL, branch INTEGER NOT NULL, start INTEGER NOT NULL, version INTEGER,"
+        " tokens BLOB NOT NULL, logprobs BLOB NOT NULL, cut_logprobs BLOB NOT NULL,"
+        " is_trained INTEGER NOT NULL",
+    ),
+    "turns": (
+        "trajectory, number, branch, finish",
+        "trajectory INTEGER NOT NULL, number INTEGER NOT NULL, branch INTEGER NOT NULL, finish TEXT NOT NULL",
+    ),
+    "onces": (
+        "trajectory, branch, number, key, value",
+        "trajectory INTEGER NOT NULL, branch INTEGER NOT NULL, number INTEGER NOT NULL, key TEXT NOT NULL,"
+        " value BLOB NOT NULL",
+    ),
+    "contexts": (
+        "id, epoch, row, is_evaluation, tokens",
+        "id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, row INTEGER NOT NULL,"
+        " is_evaluation INTEGER NOT NULL, tokens BLOB NOT NULL",
+    ),
+}
+"""Tables that only the journals of episodes have."""
+_ENDINGS = {
+    "settings": ") WITHOUT ROWID",
+    "chunks": ", PRIMARY KEY (trajectory, start)) WITHOUT ROWID",
+    "branch_chunks": ", PRIMARY KEY (trajectory, branch, start)) WITHOUT ROWID",
+    "turns": ", PRIMARY KEY (trajectory, number)) WITHOUT ROWID",
+    "onces": ", PRIMARY KEY (trajectory, branch, number)) WITHOUT ROWID",
+}
 _INDICES = (
     "CREATE INDEX trajectories_of_group ON trajectories (group_id)",
     "CREATE INDEX open_trajectories ON trajectories (id) WHERE state IN ('running', 'ended')",
@@ -75,8 +106,8 @@ _LATER_TABLES = "CREATE TABLE IF NOT EXISTS metrics (version INTEGER PRIMARY KEY
 """A table that journals of schema 2 were also written without."""
 
 
-def create_database(path: Path, settings: dict[str, bytes]) -> None:
-    """Make an empty journal at `path`; an error if something is there already."""
+def create_database(path: Path, settings: dict[str, bytes], *, is_episodic: bool) -> None:
+    """Make an empty journal at `path`, of episodes or not; an error if something is there already."""
     if path.exists():
         raise JournalError(f"{path} exists already", hint="open it, or choose another place")
     _remove(path)
@@ -84,7 +115,7 @@ def create_database(path: Path, settings: dict[str, bytes]) -> None:
         with named_errors(path), closing(_connect(path, mode="rwc")) as db:
             db.execute("PRAGMA journal_mode=WAL")
             with transaction(db, path):
-                _lay_out(db, settings)
+                _lay_out(db, settings, EPISODIC if is_episodic else SCHEMA)
     except BaseException:
         _remove(path)
         raise
@@ -97,15 +128,19 @@ def _remove(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes]) -> None:
-    for table, (names, declared) in _TABLES.items():
+def _tables(schema: int) -> dict[str, tuple[str, str]]:
+    return _TABLES | _EPISODE_TABLES if schema == EPISODIC else _TABLES
+
+
+def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes], schema: int) -> None:
+    for table, (names, declared) in _tables(schema).items():
         summed = f"row_sum INTEGER GENERATED ALWAYS AS (row_sum({names})) STORED"
         db.execute(f"CREATE TABLE {table} ({declared}, {summed}{_ENDINGS.get(table, ')')}")
     for statement in _INDICES:
         db.execute(statement)
     db.executemany("INSERT INTO settings (name, value) VALUES (?, ?)", settings.items())
     db.execute(f"PRAGMA application_id={APPLICATION}")
-    db.execute(f"PRAGMA user_version={SCHEMA}")
+    db.execute(f"PRAGMA user_version={schema}")
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -130,7 +165,7 @@ def check_database(db: sqlite3.Connection, path: Path) -> None:
         if found != "ok":
             raise damaged(path, found.replace("\n", " "))
         (schema,) = db.execute("PRAGMA user_version").fetchone()
-        for table, (names, _) in _TABLES.items() if schema >= SCHEMA else ():
+        for table, (names, _) in _tables(schema).items() if schema >= SCHEMA else ():
             query = f"SELECT count(*) FROM {table} WHERE row_sum IS NOT row_sum({names})"
             if (wrong := db.execute(query).fetchone()[0]) > 0:
                 raise damaged(path, f"{wrong:,} rows of {table} were changed after they were written")
@@ -205,7 +240,7 @@ def _check_schema(db: sqlite3.Connection, path: Path) -> None:
         raise JournalError(f"{path} is no journal of dora-rl", hint="check the path of the run")
     if schema not in READABLE:
         raise JournalError(
-            f"{path} is a journal of schema {schema}; this version reads {' and '.join(map(str, READABLE))}",
+            f"{path} is a journal of schema {schema}; this version reads {', '.join(map(str, READABLE))}",
             hint="use the version of dora-rl that wrote it",
         )
 

@@ -19,7 +19,6 @@ from dora_rl.core.decisions import AnyDecision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import AnyInput
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.stream_key import StreamKey
 from dora_rl.core.struct_loader import build, to_dict
 from dora_rl.store.books import Books
 from dora_rl.store.database import (
@@ -30,21 +29,19 @@ from dora_rl.store.database import (
     open_database,
     transaction,
 )
+from dora_rl.store.episode_tables import EpisodeTables
 from dora_rl.store.errors import Contradiction, JournalError
 from dora_rl.store.journal_records import (
     AnyPayload,
+    EpisodeContexts,
     FinishedGroup,
     JournalledTrajectory,
-    Response,
-    StoredScore,
-    Stretch,
     Summary,
     TakenBatch,
 )
-from dora_rl.store.journal_tables import SqlRow, Tables
-from dora_rl.store.number_bytes import unpack_logprobs, unpack_tokens
+from dora_rl.store.journal_tables import OF_BATCH, Tables
 from dora_rl.store.payloads import Payloads
-from dora_rl.store.responses import Joined, join_chunks
+from dora_rl.store.trajectory_reader import TrajectoryReader, score_of
 
 _PAGE = 4096
 """Number of events read from the journal at a time."""
@@ -52,14 +49,7 @@ _PAGE = 4096
 _encode = msgspec.msgpack.Encoder().encode
 _decode_input = msgspec.msgpack.Decoder(AnyInput).decode
 _decode_decisions = msgspec.msgpack.Decoder(tuple[AnyDecision, ...]).decode
-_decode_score = msgspec.msgpack.Decoder(StoredScore).decode
-_decode_stretches = msgspec.msgpack.Decoder(tuple[tuple[int, int | None], ...]).decode
 _decode_groups = msgspec.msgpack.Decoder(tuple[int, ...]).decode
-
-_TRAJECTORY = (
-    "SELECT t.id, group_id, t.version, epoch, row, member, attempt, is_evaluation, is_truncated, score, state"
-    " FROM trajectories t JOIN groups g ON g.id = group_id"
-)
 
 
 class Journal:
@@ -78,13 +68,17 @@ class Journal:
             self.close()
             raise
         mixes = self.recipe.control.mixes_versions
-        self._payloads = Payloads(self._tables, mixes_versions=mixes)
-        self._books = Books(self._tables, group_size=self.recipe.batch.group_size, mixes_versions=mixes)
+        self._episodes = EpisodeTables(self._tables, is_episodic=self.recipe.episode is not None)
+        self._payloads = Payloads(self._tables, self._episodes, mixes_versions=mixes)
+        size = self.recipe.batch.group_size
+        self._books = Books(self._tables, self._episodes, group_size=size, mixes_versions=mixes)
+        self._trajectories = TrajectoryReader(self._tables, self._episodes, seed=self.recipe.seed)
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> Self:
         """Create the journal of a new run of this recipe."""
-        create_database(path, {"recipe": _encode(to_dict(recipe)), "covered": _encode(0)})
+        settings = {"recipe": _encode(to_dict(recipe)), "covered": _encode(0)}
+        create_database(path, settings, is_episodic=recipe.episode is not None)
         return cls(path)
 
     @classmethod
@@ -132,11 +126,8 @@ class Journal:
         numbers = [number for (number,) in rows]
         for number in numbers:
             with transaction(self._db, self.path):
-                self._tables.do(
-                    "DELETE FROM responses WHERE trajectory IN (SELECT t.id FROM trajectories t"
-                    " JOIN groups g ON g.id = group_id WHERE batch = ?)",
-                    number,
-                )
+                self._tables.do(f"DELETE FROM responses WHERE trajectory IN {OF_BATCH}", number)
+                self._episodes.prune(number)
                 for (group,) in self._tables.each("SELECT id FROM groups WHERE batch = ?", number):
                     self._tables.drop_prompt(group)
                 self._tables.do("UPDATE batches SET is_pruned = 1 WHERE number = ?", number)
@@ -192,8 +183,12 @@ class Journal:
 
     def unfinished(self) -> Iterator[JournalledTrajectory]:
         """Trajectories that were being generated, with the tokens they had, to go on with."""
-        rows = self._tables.each(f"{_TRAJECTORY} WHERE state = 'running' ORDER BY t.id")
-        return map(self._trajectory, rows)
+        return self._trajectories.where("state = 'running'")
+
+    def opened(self) -> tuple[EpisodeContexts, ...]:
+        """First contexts of queued prompts, in the order in which their environments were reset."""
+        with named_errors(self.path):
+            return self._episodes.contexts()
 
     def streamed_row(self, row: int) -> bytes:
         """The content of a row that was read from a stream, which no batch that was pruned may have had."""
@@ -206,18 +201,14 @@ class Journal:
 
     def unscored(self) -> Iterator[JournalledTrajectory]:
         """Trajectories that ended and have no reward yet."""
-        rows = self._tables.each(f"{_TRAJECTORY} WHERE state = 'ended' ORDER BY t.id")
-        return map(self._trajectory, rows)
+        return self._trajectories.where("state = 'ended'")
 
     def group(self, group: int) -> FinishedGroup:
         """One finished group with its tokens and rewards; they must not have been pruned."""
         open_states = "group_id = ? AND state IN ('running', 'ended')"
         if self._tables.one(f"SELECT 1 FROM trajectories WHERE {open_states}", group):
             raise JournalError(f"group {group} is not finished")
-        rows = self._tables.each(
-            f"{_TRAJECTORY} WHERE group_id = ? AND state = 'scored' ORDER BY t.id", group
-        )
-        members = tuple(map(self._trajectory, rows))
+        members = tuple(self._trajectories.where("group_id = ? AND state = 'scored'", group))
         found = self._tables.one("SELECT version FROM groups WHERE id = ?", group)
         if found is None:
             raise JournalError(f"the journal knows no group {group}")
@@ -249,7 +240,7 @@ class Journal:
             " batch, outcome, score FROM trajectories t JOIN groups g ON g.id = group_id ORDER BY t.id"
         )
         for row in rows:
-            score = _score(row[10])
+            score = score_of(row[10])
             yield Summary(
                 trajectory=row[0],
                 group=row[1],
@@ -291,44 +282,3 @@ class Journal:
             raise damaged(self.path, f"it has lost its {name}")
         value: bytes = row[0]
         return value
-
-    def _trajectory(self, row: SqlRow) -> JournalledTrajectory:
-        """A trajectory with its tokens, which are in one piece, or in chunks while it is being generated."""
-        key, group, version, epoch, number, member, attempt, is_evaluation, is_truncated, score, state = row
-        prompt = self._tables.one("SELECT tokens FROM prompts WHERE group_id = ?", group)
-        if prompt is None:
-            raise JournalError(f"the prompt of group {group} was pruned")
-        if state == "running":
-            response = join_chunks(self._tables.chunks(key))
-        else:
-            found = self._tables.one(
-                "SELECT stretches, tokens, logprobs, cut_logprobs FROM responses WHERE trajectory = ?", key
-            )
-            if found is None:
-                raise JournalError(f"the tokens of trajectory {key} were pruned")
-            response = Joined(*found)
-        scored = _score(score)
-        return JournalledTrajectory(
-            trajectory=key,
-            group=group,
-            version=version,
-            key=StreamKey(seed=self.recipe.seed, epoch=epoch, row=number, member=member, attempt=attempt),
-            prompt=unpack_tokens(prompt[0]),
-            response=Response(
-                tokens=unpack_tokens(response.tokens),
-                logprobs=unpack_logprobs(response.logprobs),
-                cut_logprobs=unpack_logprobs(response.cut_logprobs),
-                stretches=tuple(
-                    Stretch(start=at, version=v) for at, v in _decode_stretches(response.stretches)
-                ),
-            ),
-            is_truncated=bool(is_truncated),
-            is_evaluation=bool(is_evaluation),
-            reward=scored.reward,
-            values=scored.values,
-            extras=scored.extras,
-        )
-
-
-def _score(packed: bytes | None) -> StoredScore:
-    return StoredScore() if packed is None else _decode_score(packed)

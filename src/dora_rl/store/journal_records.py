@@ -8,6 +8,7 @@ from msgspec import field
 
 from dora_rl.core.record import PlainValue, Record
 from dora_rl.core.stream_key import StreamKey
+from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.store.errors import Contradiction
 
 # --- told ---------------------------------------------------------------------------------------
@@ -53,8 +54,14 @@ class Progress(Payload, frozen=True):
     """Whether no token comes after these: the trajectory ended."""
     is_truncated: bool = False
     """Whether the trajectory ended at the length cap."""
+    branch: int = 0
+    """The branch of the episode; one other than 0 has no prompt, and its context comes first, from 0 on."""
+    is_trained: bool = True
+    """Whether what is drawn in the branch is trained on, which its context says for all of it."""
 
     def __post_init__(self) -> None:
+        if self.branch == 0 and not self.is_trained:
+            raise Contradiction(f"trajectory {self.trajectory}: its first branch is always trained on")
         num_drawn = 0 if self.version is None else len(self.tokens)
         if len(self.logprobs) != num_drawn or len(self.cut_logprobs) not in (0, num_drawn):
             raise Contradiction(
@@ -64,11 +71,63 @@ class Progress(Payload, frozen=True):
 
 
 class Rewound(Payload, frozen=True):
-    """Generation goes on after the first `num_tokens` tokens; those recorded beyond are void."""
+    """Generation goes on after the first `num_tokens` tokens; those recorded beyond are void.
+
+    Of an episode, in its first branch, before any turn ended.
+    """
 
     trajectory: int
     attempt: int
     num_tokens: int
+
+
+class TurnFinished(Payload, frozen=True):
+    """A turn of an episode is over, and all its tokens are recorded; comes together with its TurnEnded."""
+
+    trajectory: int
+    attempt: int
+    finish: TurnFinish
+    branch: int = 0
+
+
+class OnceValue(Payload, frozen=True):
+    """What a side effect of an episode gave: it is not had again in this attempt."""
+
+    trajectory: int
+    attempt: int
+    branch: int
+    number: int
+    """The place of the side effect among the turns and side effects of its branch."""
+    key: str
+    value: bytes
+
+
+class EpisodeOver(Payload, frozen=True):
+    """An episode took its last turn; comes together with its EpisodeEnded."""
+
+    trajectory: int
+    attempt: int
+    is_truncated: bool = False
+
+
+class EpisodeContexts(Payload, frozen=True):
+    """The first context of each member of a queued prompt; comes together with its Opened.
+
+    Kept until the prompt is admitted: from then on they are the prompt and the members' first tokens.
+    """
+
+    epoch: int
+    row: int
+    contexts: tuple[tuple[int, ...], ...]
+    is_evaluation: bool = False
+
+
+class TurnReward(Record, frozen=True, array_like=True):
+    """What an episode gave for one of its turns, named by its branch and its place in it."""
+
+    branch: int
+    turn: int
+    reward: float
 
 
 class Rewarded(Payload, frozen=True):
@@ -81,6 +140,8 @@ class Rewarded(Payload, frozen=True):
     """Value of each reward function by name; None where one does not apply."""
     extras: dict[str, PlainValue] = field(default_factory=dict)
     """What reward functions noted about the trajectory, by column."""
+    turns: tuple[TurnReward, ...] = ()
+    """What an episode gave for single turns, which is part of its reward."""
 
 
 class StepMetrics(Payload, frozen=True):
@@ -90,15 +151,27 @@ class StepMetrics(Payload, frozen=True):
     values: dict[str, float | None]
 
 
-AnyPayload = PromptTokens | StreamedRow | Progress | Rewound | Rewarded | StepMetrics
+AnyPayload = (
+    PromptTokens
+    | StreamedRow
+    | EpisodeContexts
+    | Progress
+    | Rewound
+    | TurnFinished
+    | OnceValue
+    | EpisodeOver
+    | Rewarded
+    | StepMetrics
+)
 
 
 class StoredScore(Record, frozen=True, array_like=True):
-    """What is kept of a Rewarded; earlier versions wrote no extras."""
+    """What is kept of a Rewarded; earlier versions wrote no extras and no turns."""
 
     reward: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
     extras: dict[str, PlainValue] = field(default_factory=dict)
+    turns: tuple[TurnReward, ...] = ()
 
 
 # --- given back ---------------------------------------------------------------------------------
@@ -137,6 +210,27 @@ class Response(Record, frozen=True):
         )
 
 
+class JournalledTurn(Record, frozen=True):
+    """How one turn of an episode ended; the n-th of a branch is of its n-th stretch of drawn tokens."""
+
+    finish: TurnFinish
+    order: int
+    """The place of the turn among all turns of the episode, whatever their branches."""
+    reward: float | None = None
+    """What the episode gave for the turn; None where it gave nothing, or is not scored."""
+
+
+class JournalledBranch(Record, frozen=True):
+    """One branch of an episode: a sequence of tokens that the engine saw."""
+
+    number: int
+    response: Response
+    """The tokens behind the prompt; a branch other than 0 has none, and begins with its context."""
+    turns: tuple[JournalledTurn, ...] = ()
+    is_trained: bool = True
+    """Whether what is drawn in it is trained on."""
+
+
 class JournalledTrajectory(Record, frozen=True):
     """A trajectory with the tokens recorded of it: all, or those to go on behind while it is generated."""
 
@@ -153,6 +247,17 @@ class JournalledTrajectory(Record, frozen=True):
     """The reward, once it is scored; None also where no function applied, or one failed."""
     values: dict[str, float | None] = field(default_factory=dict)
     extras: dict[str, PlainValue] = field(default_factory=dict)
+    turns: tuple[JournalledTurn, ...] = ()
+    """The turns of an episode's first branch that are over; its tokens are the response."""
+    branches: tuple[JournalledBranch, ...] = ()
+    """The other branches of an episode."""
+    onces: tuple[OnceValue, ...] = ()
+    """What the episode's side effects gave so far."""
+
+    @property
+    def every_branch(self) -> tuple[JournalledBranch, ...]:
+        """All branches of an episode, the first one first."""
+        return (JournalledBranch(number=0, response=self.response, turns=self.turns), *self.branches)
 
 
 class FinishedGroup(Record, frozen=True):

@@ -11,6 +11,8 @@ from dora_rl.store.responses import Chunk
 SqlRow = tuple[Any, ...]
 
 _CHUNK = ", ".join(Chunk._fields)
+OF_BATCH = "(SELECT t.id FROM trajectories t JOIN groups g ON g.id = group_id WHERE batch = ?)"
+"""The trajectories of a batch, in SQL."""
 
 
 class Tables:
