@@ -122,9 +122,9 @@ LLAMA3 = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 
-_QWEN_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-_LLAMA_TOKENS = (
+QWEN_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+LLAMA_TOKENS = (
     "<|begin_of_text|>",
     "<|end_of_text|>",
     "<|start_header_id|>",
@@ -173,14 +173,14 @@ def characters() -> ChatTokenizer:
 
 def qwen(template: str) -> ChatTokenizer:
     """A tokenizer with Qwen's tokens."""
-    return family(template, _QWEN_TOKENS, _MARKUP, eos_token="<|im_end|>")
+    return family(template, QWEN_TOKENS, MARKUP, eos_token="<|im_end|>")
 
 
 FAMILIES = {
     "characters": characters,
-    "chatml": lambda: family(CHATML, _QWEN_TOKENS, eos_token="<|im_end|>"),
+    "chatml": lambda: family(CHATML, QWEN_TOKENS, eos_token="<|im_end|>"),
     "qwen2.5": lambda: qwen(QWEN25),
     "qwen3": lambda: qwen(QWEN3),
-    "llama3": lambda: family(LLAMA3, _LLAMA_TOKENS, bos_token="<|begin_of_text|>", eos_token="<|eot_id|>"),
+    "llama3": lambda: family(LLAMA3, LLAMA_TOKENS, bos_token="<|begin_of_text|>", eos_token="<|eot_id|>"),
     "plain": lambda: family(None, ("<|endoftext|>",), eos_token="<|endoftext|>"),
 }

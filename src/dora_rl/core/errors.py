@@ -114,7 +114,7 @@ def _source(extra: str) -> str:
     return f"'dora-rl[{extra}] @ {url}'" if url else f"'dora-rl[{extra}]'"
 
 
-EXTRA_OF = {"safetensors": "train", "tokenizers": "train", "torch": "train", "transformers": "train"}
+EXTRA_OF = dict.fromkeys(("jinja2", "safetensors", "tokenizers", "torch", "transformers"), "train")
 """Packages that may be missing, and the extra of dora-rl that brings each."""
 
 

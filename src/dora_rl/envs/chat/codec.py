@@ -66,8 +66,11 @@ class Codec(Protocol):
         """What is appended to the ids of a branch that ends with a sampled turn; None: open a new branch."""
         ...
 
-    def parse(self, ids: Sequence[int]) -> Parsed:
-        """What a model said with the tokens of one turn; never an error."""
+    def parse(self, ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Parsed:
+        """What a model said with the tokens of one turn; never an error.
+
+        Some forms of calls do not tell a text from a number: there the schemas of the tools do.
+        """
         ...
 
 

@@ -71,7 +71,7 @@ class PlainCodec:
             bridge += self._line(message)
         return bridge
 
-    def parse(self, ids: Sequence[int]) -> Parsed:
+    def parse(self, ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Parsed:
         """What a model said with the tokens of one turn; never an error."""
         thinking, text = split_thinking(self._tokenizer.said(ids), is_open=False)
         text, calls = READERS[self._form](text)

@@ -75,7 +75,7 @@ class TemplateCodec:
         appended = self._tokenizer.encode(self._traits.stop + text[end:])
         return appended[1:] if ids and ids[-1] == self._stop_id else [*self._thinking_closed(ids), *appended]
 
-    def parse(self, ids: Sequence[int]) -> Parsed:
+    def parse(self, ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Parsed:
         """What a model said with the tokens of one turn; never an error."""
         thinking, text = split_thinking(self._tokenizer.said(ids), is_open=self._traits.opens_thinking)
         form = self._traits.call_form

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dora_rl.core.errors import UserError
+from dora_rl.core.errors import UserError, install_hint
 from dora_rl.core.record import Record
 from dora_rl.envs.chat.chat_template import TURN, ChatTemplate
 from dora_rl.envs.chat.chat_tokenizer import ChatTokenizer
@@ -120,7 +120,7 @@ def _stop_token(template: ChatTemplate, tokenizer: ChatTokenizer) -> str:
         raise UserError(
             f"the chat template ends an assistant's message with {rest[:20]!r}, which is no token, "
             "so nothing can be appended behind a sampled turn",
-            hint=_HINT,
+            hint=f"{_HINT}, or {install_hint('agents')} for more models",
         )
     return found
 
