@@ -40,6 +40,10 @@ class LiveLayout(RunLayout, frozen=True):
     def instance_log(self, number: int) -> Path:
         return self.logs / f"instance_{number}.log"
 
+    def episodes_log(self, number: int) -> Path:
+        """The log of what episodes of one process printed, and of how it ended."""
+        return self.logs / f"episodes_{number}.log"
+
     @property
     def rewards_log(self) -> Path:
         """The log of what reward functions printed, and of how they failed."""

@@ -29,9 +29,9 @@ _EXTRA_CHARACTERS = 2000
 LARGEST = 1e15
 """Largest size of a weighted reward: sums and squares of it are finite, in single precision too."""
 
-# SystemExit and a cancellation from within end a call like any other exception; an interrupt ends the
-# process.
-_RAISED = (Exception, SystemExit, asyncio.CancelledError)
+RAISED = (Exception, SystemExit, asyncio.CancelledError)
+"""What ends a call of a user's function as a failure of that call: also SystemExit, and a cancellation from
+within. An interrupt ends the process."""
 
 
 class Scorer:
@@ -60,7 +60,7 @@ class Scorer:
                 self._began(request.request, function)
                 try:
                     scores.add(function, _called(function, scores))
-                except _RAISED as error:
+                except RAISED as error:
                     scores.fail(function, "raised", _traceback(error))
         return scores
 
@@ -72,7 +72,7 @@ class Scorer:
                 try:
                     async with asyncio.timeout(self._time_limit_s) as limit:
                         scores.add(function, await _called(function, scores))
-                except _RAISED as error:
+                except RAISED as error:
                     if limit.expired():
                         scores.fail(function, "time limit", f"no answer within {self._time_limit_s:g} s")
                     else:

@@ -1,0 +1,82 @@
+"""The chat of an episode that blocks: the same words without `await`, from a thread of its own."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from dora_rl.envs.chat.messages import Message, ToolSchema
+from dora_rl.envs.episodes.chat import Chat, Said
+from dora_rl.envs.episodes.tools import Tool
+from dora_rl.envs.episodes.turn import Turn
+
+V = TypeVar("V")
+
+
+class BlockingChat:
+    """A Chat whose calls block until they are answered; its turns are taken in the loop of the process."""
+
+    def __init__(self, chat: Chat, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop` is where `chat` lives; this may be called from any other thread."""
+        self._chat = chat
+        self._loop = loop
+        self.task_rng = chat.task_rng
+        """Random numbers that are the same for all members of a group: for drawing the task."""
+        self.rng = chat.rng
+        """Random numbers of this member's own."""
+
+    def turn(
+        self,
+        *messages: Said,
+        tools: Iterable[Tool | ToolSchema] | None = None,
+        max_tokens: int | None = None,
+    ) -> Turn:
+        """Say something and wait for the policy's answer, as `Chat.turn` does."""
+        return self._wait(self._chat.turn(*messages, tools=tools, max_tokens=max_tokens))
+
+    def fork(self) -> "BlockingChat":
+        """A second chat that goes on from the same point."""
+        return BlockingChat(self._chat.fork(), self._loop)
+
+    def fresh(self, *messages: Said, trains: bool = True) -> "BlockingChat":
+        """A chat that begins with these messages and nothing else."""
+        return BlockingChat(self._chat.fresh(*messages, trains=trains), self._loop)
+
+    def reward(self, value: float) -> None:
+        """Give a reward for the turn just taken; rewards add up, with what the episode returns."""
+        self._chat.reward(value)
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Note a value of this episode under a name, beside its reward."""
+        self._chat.log_metric(name, value)
+
+    def once(self, key: str, effect: Callable[[str], Any]) -> Any:
+        """The value of a side effect that is not had again after a crash; it is had in this thread."""
+        asked, recorded = self._wait(self._chat.once_asked(key))
+        if recorded is None:
+            value = _at_once(self._called(effect, self._chat.once_key(asked)))
+            recorded = self._wait(self._chat.once_done(asked, value))
+        return msgspec.msgpack.decode(recorded.value)
+
+    def use_tools(self, turn: Turn) -> list[Message]:
+        """Call the functions that a turn called, in this thread; returns what to say next."""
+        return [_at_once(self._chat.tools.answer(call, self._called)) for call in turn.tool_calls]
+
+    async def _called(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        value = function(*arguments, **named)
+        return self._wait(value) if inspect.iscoroutine(value) else value
+
+    def _wait(self, coroutine: Coroutine[Any, Any, V]) -> V:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def _at_once(coroutine: Coroutine[Any, Any, V]) -> V:
+    """The value of a coroutine that awaits nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        value: V = done.value
+        return value
+    raise AssertionError(f"{coroutine} awaited something")

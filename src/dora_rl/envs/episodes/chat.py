@@ -1,0 +1,208 @@
+"""The chat that an episode is given: turns, forks, side effects, rewards.
+
+A chat is a place in an episode, not a sequence of tokens: where its next turn cannot extend the tokens of its
+branch (other tools, thinking that is stripped), it goes on in a new branch.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dora_rl.envs.chat.messages import Message, ToolSchema
+from dora_rl.envs.episodes.branch import Branch
+from dora_rl.envs.episodes.episode import Episode
+from dora_rl.envs.episodes.episode_messages import OnceAsked, OnceDone, OnceRecorded, OnceRun, TurnAsked
+from dora_rl.envs.episodes.tools import Tool, ToolBox
+from dora_rl.envs.episodes.turn import Turn
+
+Said = str | Message | Sequence[Message]
+"""What is said to the policy: a user's text, a message in OpenAI's form, or several."""
+
+
+class Chat:
+    """One conversation of an episode with the policy."""
+
+    def __init__(self, episode: Episode, branch: Branch) -> None:
+        """`branch` is where the conversation stands; episodes are given their chat, and do not make one."""
+        episode.opened(branch.number)
+        self._episode = episode
+        self._branch = branch
+        self._tools = ToolBox(())
+        self._is_asking = False
+        self.task_rng = episode.task_rng(branch.number)
+        """Random numbers that are the same for all members of a group: for drawing the task."""
+        self.rng = episode.rng(branch.number)
+        """Random numbers of this member's own."""
+
+    async def turn(
+        self,
+        *messages: Said,
+        tools: Iterable[Tool | ToolSchema] | None = None,
+        max_tokens: int | None = None,
+    ) -> Turn:
+        """Say something and await the policy's answer; raises EpisodeTruncated where there is none any more.
+
+        A first turn to which nothing is said begins with the row's prompt. `tools` are Python functions, or
+        schemas of functions in OpenAI's form; left out, they stay what they were.
+        """
+        if self._is_asking:
+            raise RuntimeError("a chat takes one turn at a time: fork it for another beside")
+        self._is_asking = True
+        try:
+            if tools is not None:
+                self._tools = ToolBox(tools)
+            return await self._turn(as_messages(messages), max_tokens)
+        finally:
+            self._is_asking = False
+
+    def fork(self) -> "Chat":
+        """A second chat that goes on from the same point: both share what was said so far."""
+        forked = Chat(self._episode, self._branch.forked())
+        forked._tools = self._tools
+        return forked
+
+    def fresh(self, *messages: Said, trains: bool = True) -> "Chat":
+        """A chat that begins with these messages and nothing else: a sub-agent, or a history made shorter.
+
+        With `trains=False` nothing the policy says in it is trained on.
+        """
+        return Chat(self._episode, self._branch.fresh(as_messages(messages), is_trained=trains))
+
+    def reward(self, value: float) -> None:
+        """Give a reward for the turn just taken; rewards add up, with what the episode returns."""
+        if not self._branch.has_begun:
+            raise RuntimeError("a reward is for a turn, and this chat has taken none: return it instead")
+        self._episode.check_open()
+        self._episode.give_reward(self._branch.number, value)
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Note a value of this episode under a name, beside its reward."""
+        self._episode.values[str(name)] = float(value)
+
+    async def once(self, key: str, effect: Callable[[str], Any]) -> Any:
+        """The value of a side effect that is not had again when the episode is begun again after a crash.
+
+        `effect` is called with an idempotency key, which is the same if the crash came before its value was
+        durable and it has to be called again. It may be `async`; else it is called in a thread. Its value is
+        plain data, and comes back as it was written down: tuples as lists.
+        """
+        asked, recorded = await self.once_asked(key)
+        if recorded is None:
+            recorded = await self.once_done(asked, await self._called(effect, self.once_key(asked)))
+        return msgspec.msgpack.decode(recorded.value)
+
+    async def use_tools(self, turn: Turn) -> list[Message]:
+        """Call the functions that a turn called, of those given as `tools`; returns what to say next.
+
+        Whatever goes wrong, an unknown tool, bad arguments or an exception, is text for the policy.
+        """
+        return [await self._tools.answer(call, self._called) for call in turn.tool_calls]
+
+    # --- parts that a blocking chat shares ------------------------------------------------------
+
+    @property
+    def tools(self) -> ToolBox:
+        """The tools that the policy was last given in this chat."""
+        return self._tools
+
+    async def once_asked(self, key: str) -> tuple[OnceAsked, OnceRecorded | None]:
+        """Ask the run for the value of a side effect; None if it is to be had now."""
+        branch = self._branch
+        asked = OnceAsked(
+            episode=self._episode.begin.episode,
+            branch=branch.number,
+            number=branch.next_operation(),
+            key=key,
+        )
+        answer = await self._episode.ask_once(asked)
+        return asked, None if isinstance(answer, OnceRun) else answer
+
+    async def once_done(self, asked: OnceAsked, value: Any) -> OnceRecorded:
+        """Have the value of a side effect written down."""
+        done = OnceDone(
+            episode=asked.episode,
+            branch=asked.branch,
+            number=asked.number,
+            key=asked.key,
+            value=msgspec.msgpack.encode(value),
+        )
+        recorded = await self._episode.ask_once(done)
+        assert isinstance(recorded, OnceRecorded), f"the value of '{asked.key}' was said, not {recorded}"
+        return recorded
+
+    def once_key(self, asked: OnceAsked) -> str:
+        """The idempotency key of a side effect."""
+        return self._episode.idempotency_key(asked.branch, asked.number, asked.key)
+
+    async def _called(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """The value of a user's function: an `async` one is awaited, another called in a thread."""
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            return await function(*arguments, **named)
+        value = await self._episode.call_in_thread(lambda: function(*arguments, **named))
+        return await value if isinstance(value, Awaitable) else value
+
+    # --- a turn ---------------------------------------------------------------------------------
+
+    async def _turn(self, said: list[Message], max_tokens: int | None) -> Turn:
+        episode = self._episode
+        episode.check_turn(self._branch.number)
+        said = said or self._first_words()
+        branch, added = self._extended(said)
+        asked = TurnAsked(
+            episode=episode.begin.episode,
+            branch=branch.number,
+            number=branch.next_operation(),
+            tokens=tuple(added) if branch.has_begun else (*branch.ids, *added),
+            is_new=not branch.has_begun,
+            max_tokens=max_tokens,
+            reward=episode.last_rewards.pop(branch.number, None),
+            is_trained=branch.is_trained,
+        )
+        self._branch, branch.has_begun = branch, True
+        taken = await episode.ask_turn(asked)
+        parsed = episode.codec.parse(taken.tokens)
+        branch.ids.extend(added)
+        branch.ids.extend(taken.tokens)
+        branch.messages += [*said, parsed.message]
+        return Turn(
+            text=parsed.text,
+            thinking=parsed.thinking,
+            tool_calls=parsed.tool_calls,
+            message=parsed.message,
+            finish="stop" if taken.finish == "stop" else "length",
+            tokens=taken.tokens,
+        )
+
+    def _first_words(self) -> list[Message]:
+        """What is said in a first turn to which the episode says nothing: the row's prompt."""
+        if self._branch.ids:
+            raise ValueError("nothing is said to the policy: only a first turn may go without a message")
+        return [] if self._branch.messages else as_messages([self._episode.begin.row.prompt])
+
+    def _extended(self, said: list[Message]) -> tuple[Branch, list[int]]:
+        """The branch of the next turn, a new one where this one cannot be extended, and the ids to append."""
+        branch, codec, tools = self._branch, self._episode.codec, self._tools.schemas
+        if branch.ids:
+            added = codec.extend(branch.ids, said, tools) if tools == branch.tools else None
+            if added is not None:
+                return branch, added
+            branch = branch.fresh(branch.messages, is_trained=branch.is_trained)
+            self._episode.opened(branch.number)
+        branch.tools = tools
+        return branch, codec.begin([*branch.messages, *said], tools)
+
+
+def as_messages(said: Iterable[Said]) -> list[Message]:
+    """Messages in OpenAI's form: bare text is the user's, and several may come as one list."""
+    messages: list[Message] = []
+    for each in said:
+        match each:
+            case str():
+                messages.append({"role": "user", "content": each})
+            case Mapping():
+                messages.append(each)
+            case _:
+                messages += as_messages(each)
+    return messages
