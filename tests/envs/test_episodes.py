@@ -417,7 +417,7 @@ class TestEnds:
             assert len(run.said) == 1
 
         asyncio.run(played())
-        assert told == ["EpisodeOver"]
+        assert told == ["EpisodeClosed"]
 
 
 SHORT = EpisodeLimits(start_limit_s=0.2, call_limit_s=0.1)

@@ -4,5 +4,6 @@ run_setup     everything a run needs, as one plain record   messages  what worke
 live_run      run_live and resume_live
 orchestrator  the loop: messages to inputs, decisions to commands; never reaches torch
 rewards       the pool of reward workers, and what it says of a trajectory
-workers       the processes: an instance, the trainer and its ranks, rewards, a source of prompts
+episodes      the pool of processes that episodes run in
+workers       the processes: an instance, the trainer and its ranks, rewards, episodes, a source of prompts
 """

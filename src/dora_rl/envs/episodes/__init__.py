@@ -1,4 +1,9 @@
 """Episodes: coroutines that await turns. The process around them is `run.workers.episode_worker`.
 
-episode_messages  what that process is told and says, as records
+chat, blocking_chat  what an episode is given      turn      what it gets for asking, or why it gets nothing
+branch               its token sequences           tools     Python functions that the policy calls
+episode              one in progress               runner    many of them in one loop
+episode_function     the function, by its name     limits    how long its code may take
+episode_messages     what that process is told     threads   for what blocks
+                     and says, as records
 """

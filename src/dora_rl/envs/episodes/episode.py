@@ -22,7 +22,7 @@ from dora_rl.envs.episodes.episode_messages import (
     TurnTaken,
 )
 from dora_rl.envs.episodes.limits import CodeClock, EpisodeLimits, LimitFault
-from dora_rl.envs.episodes.turn import EpisodeOver, EpisodeTruncated, TruncationReason
+from dora_rl.envs.episodes.turn import EpisodeClosed, EpisodeTruncated, TruncationReason
 from dora_rl.envs.scoring.reward_scorer import LARGEST
 
 Answer = TurnTaken | OnceRun | OnceRecorded
@@ -120,9 +120,9 @@ class Episode:
         return await asyncio.shield(self.loop.run_in_executor(None, function))
 
     def check_open(self) -> None:
-        """Raise EpisodeOver if the run has ended this episode."""
+        """Raise EpisodeClosed if the run has ended this episode."""
         if self.is_over:
-            raise EpisodeOver("this episode is over: the run no longer answers it")
+            raise EpisodeClosed("this episode is over: the run no longer answers it")
 
     def close(self) -> None:
         """End the episode: whoever of its code waits is cancelled, whoever asks again is told so."""

@@ -172,14 +172,13 @@ class EpisodeRunner:
 
 
 def _stack(episode: Episode) -> str:
-    """Where the code of an episode is: in its threads, or what its coroutine awaits."""
-    frames = sys._current_frames()
-    in_threads = [frames[thread] for thread in tuple(episode.threads) if thread in frames]
-    if in_threads:
-        return "".join(line for frame in in_threads for line in traceback.format_stack(frame))
+    """Where the code of an episode is: what its coroutine awaits, and its threads."""
     coroutine: Any = None if episode.task is None else episode.task.get_coro()
     lines: list[str] = []
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
         lines += traceback.format_stack(frame, limit=1)
         coroutine = coroutine.cr_await
+    frames = sys._current_frames()
+    for thread in tuple(episode.threads):
+        lines += traceback.format_stack(frames.get(thread))
     return "".join(lines)

@@ -15,7 +15,7 @@ from dora_rl.core.named import did_you_mean
 from dora_rl.envs.chat.messages import Message, ToolSchema, tool_name
 from dora_rl.envs.chat.tool_calls import ToolCall
 from dora_rl.envs.chat.tool_schema import tool_schema
-from dora_rl.envs.episodes.turn import EpisodeOver, EpisodeTruncated
+from dora_rl.envs.episodes.turn import EpisodeClosed, EpisodeTruncated
 
 Tool = Callable[..., Any]
 """A Python function that the policy may call; it may be `async`."""
@@ -55,7 +55,7 @@ class ToolBox:
         try:
             arguments = _described(tool).checked(call.arguments)
             return _as_text(await caller(tool, **arguments))
-        except (EpisodeOver, EpisodeTruncated):
+        except (EpisodeClosed, EpisodeTruncated):
             raise  # A tool may take turns of its own.
         except Exception as error:  # whatever a tool raises is for the policy to read
             return f"error: {error if isinstance(error, _BadArguments) else _named(error)}"

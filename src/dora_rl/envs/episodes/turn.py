@@ -43,5 +43,5 @@ class EpisodeTruncated(DoraError):
         self.reason = reason
 
 
-class EpisodeOver(DoraError):
+class EpisodeClosed(DoraError):
     """The run has ended this episode, and nothing its code asks for any more is answered."""

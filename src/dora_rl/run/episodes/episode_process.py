@@ -44,5 +44,5 @@ class EpisodeProcess(Struct, kw_only=True, eq=False):
         """Why a process that is alive must be given up, or None."""
         if not self.is_ready:
             is_late = now - self.since > start_s
-            return f"took more than patience.start_s = {start_s:g} s to import the episode" if is_late else None
+            return f"was not ready within patience.start_s = {start_s:g} s" if is_late else None
         return f"was silent for {silence_s:g} s" if now - self.heard_at > silence_s else None

@@ -3,4 +3,5 @@
 instance_worker  an engine and its loop           trainer_main    the trainer, or its rank 0
 reward_worker    reward functions, without torch  rank            each of the trainer's other ranks
 source_worker    a user's own source of prompts   trainer_worker  what every rank does of a command
+episode_worker   episodes, without torch
 """
