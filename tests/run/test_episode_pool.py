@@ -114,7 +114,7 @@ def test_a_thread_that_hangs_has_its_process_replaced_once_the_others_are_done(
         run.until(lambda: len(run.pids) == 2, "second process")
         broken = run.ends[0]
         assert isinstance(broken, EpisodeBroken)
-        assert "time.sleep(60)" in broken.detail
+        assert "time.sleep" in broken.detail
         assert is_alive(pid)
         run.is_answering = True
         for word in list(run.heard):
