@@ -9,6 +9,7 @@ from dora_rl.core.decisions import Decision, Interrupt, Load, Start
 from dora_rl.core.inputs import Input
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Batch, Control
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.envs.prompt_offers import PromptOffers
 from dora_rl.envs.prompt_source import ShuffledRows
 
@@ -19,7 +20,14 @@ class Bench:
     """Remembers every decision; time goes on by a tenth of a second with each input."""
 
     def __init__(
-        self, *, groups: int = 1, group_size: int = 1, steps: int = 9, prompt_tokens: int = 5, **control: Any
+        self,
+        *,
+        groups: int = 1,
+        group_size: int = 1,
+        steps: int = 9,
+        prompt_tokens: int = 5,
+        episode: EpisodeSettings | None = None,
+        **control: Any,
     ) -> None:
         self.plane = ControlPlane(
             Control(**({"min_members": 1} | control)),
@@ -28,6 +36,7 @@ class Bench:
             estimates=Estimates(
                 lengths=LearnedLengths(prior_tokens=20, max_tokens=100), load_s=0.1, move_s=0.01, step_s=0.01
             ),
+            episode=episode,
         )
         self._source = ShuffledRows(7, seed=0)
         self._offers = PromptOffers([prompt_tokens] * 7)

@@ -8,8 +8,9 @@ window whether a group may start, and never starts one that the staleness bound 
 from collections import deque
 from collections.abc import Iterable
 
+from dora_rl.control.environments import Environments
 from dora_rl.control.fleet import Instance, State
-from dora_rl.control.ledger import Trajectory
+from dora_rl.control.ledger import GENERATING, Trajectory
 from dora_rl.control.parts import ControlParts
 from dora_rl.core.decisions import Admit, Skip
 from dora_rl.core.inputs import QueuedPrompt
@@ -18,8 +19,9 @@ from dora_rl.core.inputs import QueuedPrompt
 class Admission:
     """Starts requests, evaluations and new groups on instances that have room."""
 
-    def __init__(self, parts: ControlParts) -> None:
+    def __init__(self, parts: ControlParts, environments: Environments) -> None:
         self._p = parts
+        self._environments = environments
         self._evaluations: dict[int, deque[Trajectory]] = {}
         self._has_started = False
         self._obstacle = "room"
@@ -88,13 +90,16 @@ class Admission:
         p, window = self._p, self._p.window
         if refilled is not None and not self._needs_refill(refilled, version):
             return "no need"
-        if not p.prompts:
-            return "prompts"
+        if not p.prompts.ready:
+            return "environments" if p.prompts else "prompts"
         active = window.num_active
         if active >= (p.steps - window.taken) * p.batch.groups:
             return "steps"
         if window.room(version) <= 0:
             return "window"
+        if self._environments.is_episodic and p.dispatch.num_pending(version):
+            # A request that comes back from its environment is larger than a new one, which would fit first.
+            return "room"
         if not (p.schedule.gate.is_open and p.batches.allows(version)):
             return "schedule"
         # A batch that the idle trainer has still to take will have gone by the next publish.
@@ -157,7 +162,7 @@ class Admission:
         """Whether the trainer would starve without more groups of an instance's own older version."""
         p = self._p
         return (
-            bool(p.prompts)
+            bool(p.prompts.ready)
             and p.fleet.has_room(instance, p.prompts.peek().tokens, together=self._together)
             and p.pace.would_starve(p.now)
             and not p.fleet.is_loading(p.window.newest)
@@ -177,8 +182,21 @@ class Admission:
         version = self._p.window.newest
         for prompt in prompts:
             group = self._p.ledger.evaluate(prompt, version)
-            self._evaluations.setdefault(version, deque()).extend(group.members)
+            if self._environments.is_episodic:
+                self._environments.evaluate(group.members)
+            else:
+                self._evaluations.setdefault(version, deque()).extend(group.members)
         self.fill_evaluation()
+
+    def evaluation_opened(self, t: Trajectory) -> None:
+        """Queue an evaluation whose environment is reset."""
+        self._evaluations.setdefault(t.version, deque()).append(t)
+        self.fill_evaluation()
+
+    def unqueue_evaluation(self, t: Trajectory) -> None:
+        """Let an evaluation wait no longer for its first place: its environment failed before."""
+        if t in (queue := self._evaluations.get(t.version, deque())):
+            queue.remove(t)
 
     def fill_evaluation(self) -> None:
         """Start queued evaluations, oldest version first, within evaluation's share of the slots."""
@@ -186,7 +204,7 @@ class Admission:
             return
         # One that lost its instance waits like the others: it must not keep them from theirs.
         groups = self._p.ledger.evaluating.values()
-        num_placed = sum(t.instance is not None for group in groups for t in group.members)
+        num_placed = sum(t.phase in GENERATING for group in groups for t in group.members)
         free_slots = max(1, int(self._p.control.evaluation_share * self._p.fleet.slots)) - num_placed
         for version in sorted(self._evaluations):
             queue = self._evaluations[version]

@@ -65,15 +65,16 @@ class Dispatch:
         """Whether this instance could decode one more request; without queues it is given any number."""
         return not self._queues or instance.has_slot()
 
-    def place(self, t: Trajectory) -> None:
-        """Start a pinned request where there is room, or let it wait for a place."""
+    def place(self, t: Trajectory, *, is_first: bool = False) -> None:
+        """Start a pinned request where there is room, or let it wait for a place, first or last of all."""
         if self._overrides is not None:
             self._repin(t, self._overrides)
         instance = self.place_for(t.version, t.prompt_tokens + t.tokens)
         if instance is not None:
             self.start(t, instance)
         else:
-            self.pending.setdefault(t.version, deque()).append(t)
+            queue = self.pending.setdefault(t.version, deque())
+            (queue.appendleft if is_first else queue.append)(t)
 
     def fill(self, instance: Instance) -> None:
         """Give an instance with room the requests that wait for its versions, oldest version first."""
@@ -180,6 +181,7 @@ class Dispatch:
     def evict(self, t: Trajectory, instance: Instance) -> None:
         """Drop the KV of a request that waits for its environment: nothing decodes slower for it."""
         instance.remove(t)
+        self._fleet.touch(instance)
         self._meters.evicted += 1
         self._emit(Evict(instance=instance.id, trajectory=t.id))
 
@@ -198,7 +200,7 @@ class Dispatch:
         if instance is None:
             t.tokens += appended_tokens
             t.phase = Phase.PENDING
-            self.place(t)
+            self.place(t, is_first=True)
             return
         instance.remove(t)
         t.tokens += appended_tokens

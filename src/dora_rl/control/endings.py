@@ -5,6 +5,7 @@ member is scored or given up; then it is filtered or becomes part of a batch.
 """
 
 from dora_rl.control.admission import Admission
+from dora_rl.control.environments import Environments
 from dora_rl.control.fleet import Instance
 from dora_rl.control.ledger import GENERATING, Group, Phase, Trajectory
 from dora_rl.control.outcomes import Outcomes
@@ -17,9 +18,15 @@ class Endings:
     """Handles what happens to single trajectories: turns, ends, scores, failures and moves."""
 
     def __init__(
-        self, parts: ControlParts, admission: Admission, steps: TrainSteps, outcomes: Outcomes
+        self,
+        parts: ControlParts,
+        admission: Admission,
+        steps: TrainSteps,
+        outcomes: Outcomes,
+        environments: Environments,
     ) -> None:
         self._p = parts
+        self._environments = environments
         self._admission = admission
         self._steps = steps
         self._outcomes = outcomes
@@ -33,13 +40,19 @@ class Endings:
         if t is None:
             return
         p.dispatch.release(t)
+        self._end(t, event)
+        if instance is not None:
+            instance.report(event.at, event.clock, event.kv_tokens)
+            self._admission.fill(instance)
+
+    def _end(self, t: Trajectory, event: told.Ended | told.EpisodeEnded) -> None:
+        """Note that a trajectory ended, and learn from it; its reward is still to come."""
+        p = self._p
+        self._environments.ended(t)
         t.tokens, t.phase, t.truncated = event.tokens, Phase.ENDED, event.truncated
         p.meters.truncated += event.truncated
         p.estimates.lengths.observe(event.tokens)
         p.durations.member_ended(t.group, p.now)
-        if instance is not None:
-            instance.report(event.at, event.clock, event.kv_tokens)
-            self._admission.fill(instance)
 
     def turn_ended(self, event: told.TurnEnded) -> None:
         """A trajectory waits for its environment: its slot is free, its KV stays."""
@@ -47,6 +60,7 @@ class Endings:
         if t is None or instance is None:
             return
         self._p.dispatch.wait(t, event.tokens)
+        t.waits_since = event.at
         instance.report(event.at, event.clock, event.kv_tokens)
         self._admission.fill(instance)
 
@@ -83,10 +97,37 @@ class Endings:
     # --- environments ---
 
     def environment_replied(self, event: told.EnvironmentReplied) -> None:
-        """An environment replied: its trajectory goes on."""
-        t = self._p.ledger.trajectory(event.trajectory)
-        if t is not None and t.phase == Phase.WAITING:
+        """An environment replied: its trajectory goes on, or another branch of it does."""
+        group = self._p.ledger.group_of(event.trajectory)
+        if group is None or (t := group.member(event.trajectory)).phase != Phase.WAITING:
+            return
+        if event.context is None:
             self._p.dispatch.resume(t, event.tokens)
+        else:
+            self._drop_held(t)
+            t.prompt_tokens = min(group.prompt.tokens, event.context)
+            t.tokens = event.context - t.prompt_tokens
+            t.phase = Phase.PENDING
+            self._p.dispatch.place(t, is_first=True)
+
+    def _drop_held(self, t: Trajectory) -> None:
+        """Free the KV of a trajectory whose environment had the turn: the next turn is of another branch."""
+        instance = self._p.fleet.get(t.instance)
+        if t.id in self._p.dispatch.moving:
+            self._outcomes.take_off(t, "another branch goes on")
+        elif instance is not None:
+            self._p.dispatch.evict(t, instance)
+
+    def episode_ended(self, event: told.EpisodeEnded) -> None:
+        """An episode returned or was cut: free what it holds; its reward is still to come."""
+        t = self._p.ledger.trajectory(event.trajectory)
+        if t is None or t.phase >= Phase.ENDED:
+            return
+        instance = self._p.fleet.get(t.instance)
+        self._outcomes.take_off(t, "its episode ended")
+        self._end(t, event)
+        if instance is not None:
+            self._admission.fill(instance)
 
     def environment_failed(self, event: told.EnvironmentFailed) -> None:
         """An environment broke: another attempt of the trajectory, or its end."""
@@ -98,12 +139,18 @@ class Endings:
 
     def _try_again(self, event: told.EnvironmentFailed | told.Refused, whose: str) -> None:
         """Start another attempt of a trajectory, or close it when its tries are used up."""
+        is_episodic = self._environments.is_episodic
         group = self._p.ledger.group_of(event.trajectory)
-        if group is None or (t := group.member(event.trajectory)).phase >= Phase.SCORED:
+        last = Phase.WAITING if is_episodic else Phase.ENDED
+        if group is None or (t := group.member(event.trajectory)).phase > last or t.is_cut:
             return
         t.failures += 1
         self._outcomes.take_off(t, event.reason)
-        if t.failures < self._p.control.environment_tries:
+        if group.is_evaluation:
+            self._admission.unqueue_evaluation(t)
+        if t.failures < self._p.control.environment_tries and is_episodic:
+            self._environments.reopen(t, group.prompt.tokens)
+        elif t.failures < self._p.control.environment_tries:
             t.tokens, t.phase, t.attempt = 0, Phase.PENDING, t.attempt + 1
             self._p.dispatch.place(t)
         else:

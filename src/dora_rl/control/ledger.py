@@ -60,6 +60,10 @@ class Trajectory(Struct, gc=False):
     """(version, first token) of each stretch of one version: one stretch, except under `partial`."""
     truncated: bool = False
     reward: float | None = None
+    waits_since: float = 0.0
+    """When its environment was given the turn it has now."""
+    is_cut: bool = False
+    """Whether its episode was told to end: what is heard of it next is its end."""
 
     @property
     def is_mixed(self) -> bool:

@@ -23,6 +23,10 @@ class Meters:
         self.evicted = 0
         self.mixed_trajectories = 0
         self.truncated = 0
+        self.failed_openings = 0
+        """Prompts that were dropped because their environments could not be reset."""
+        self.cut = 0
+        """Episodes that were ended because the trainer waited for nothing but environments."""
         self.instance_losses = 0
         self.restarted_trajectories = 0
         self._waiting: Verdict | None = None

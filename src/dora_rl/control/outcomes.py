@@ -3,6 +3,7 @@
 Owns no state: takes requests off their instances, and has the ledger and the window count them.
 """
 
+from dora_rl.control.environments import Environments
 from dora_rl.control.ledger import Group, Trajectory
 from dora_rl.control.parts import ControlParts
 from dora_rl.core.decisions import Abort, Close
@@ -11,8 +12,9 @@ from dora_rl.core.decisions import Abort, Close
 class Outcomes:
     """Takes trajectories off instances and closes them in counted outcomes."""
 
-    def __init__(self, parts: ControlParts) -> None:
+    def __init__(self, parts: ControlParts, environments: Environments) -> None:
         self._p = parts
+        self._environments = environments
 
     def take_off(self, t: Trajectory, reason: str, *, gone: int | None = None) -> None:
         """Abort a trajectory's request on the instances it may be on; of a moving one, source and target."""
@@ -25,6 +27,7 @@ class Outcomes:
         """Abort these members of a group and close them in `outcome`."""
         for t in members:
             self.take_off(t, outcome)
+            self._environments.ended(t)
             self._p.ledger.close(group, t, outcome)
         if members:
             self._p.emit(Close(group=group.id, members=tuple(t.id for t in members), outcome=outcome))

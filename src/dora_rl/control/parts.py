@@ -20,6 +20,7 @@ from dora_rl.control.target import Target
 from dora_rl.control.window import Window
 from dora_rl.core.decisions import Decision
 from dora_rl.core.recipe import Batch, Control
+from dora_rl.core.recipe.episodes import EpisodeSettings
 
 
 class ControlParts:
@@ -32,8 +33,10 @@ class ControlParts:
         *,
         steps: int,
         estimates: Estimates,
+        episode: EpisodeSettings | None,
     ) -> None:
         self.control = control
+        self.episode = episode
         self.batch = batch
         self.steps = steps
         self.now = 0.0
@@ -59,7 +62,9 @@ class ControlParts:
             freshness_cost=control.freshness_cost,
             fixed=self.schedule.active_groups,
         )
-        self.prompts = PromptQueue(most_at_once=_most_at_once(self.schedule, batch))
+        self.prompts = PromptQueue(
+            most_at_once=_most_at_once(self.schedule, batch), has_environments=episode is not None
+        )
         self.pace = Pace(self.window, estimates)
         self.batches = Batches(self.window, self.ledger, streams=control.stream)
         self.dispatch = Dispatch(

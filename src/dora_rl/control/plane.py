@@ -17,6 +17,7 @@ from typing import Any
 
 from dora_rl.control.admission import Admission
 from dora_rl.control.endings import Endings
+from dora_rl.control.environments import Environments
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Instance, State
 from dora_rl.control.integrity import check_integrity
@@ -28,6 +29,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision, Restart
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Batch, Control
+from dora_rl.core.recipe.episodes import EpisodeSettings
 
 
 class ControlPlane:
@@ -40,13 +42,16 @@ class ControlPlane:
         *,
         steps: int,
         estimates: Estimates,
+        episode: EpisodeSettings | None = None,
     ) -> None:
-        p = ControlParts(control, batch, steps=steps, estimates=estimates)
+        """`episode` says how many environments may be open, in a run whose trajectories are episodes."""
+        p = ControlParts(control, batch, steps=steps, estimates=estimates, episode=episode)
         self._p = p
-        self._outcomes = Outcomes(p)
-        self._admission = Admission(p)
+        self._environments = Environments(p)
+        self._outcomes = Outcomes(p, self._environments)
+        self._admission = Admission(p, self._environments)
         self._steps = TrainSteps(p, self._admission, self._outcomes)
-        self._endings = Endings(p, self._admission, self._steps, self._outcomes)
+        self._endings = Endings(p, self._admission, self._steps, self._outcomes, self._environments)
         self._has_begun = False
         self._handlers: dict[type[Input], Callable[[Any], None]] = {
             told.InstanceJoined: self._joined,
@@ -60,11 +65,14 @@ class ControlPlane:
             told.TurnEnded: self._endings.turn_ended,
             told.EnvironmentReplied: self._endings.environment_replied,
             told.EnvironmentFailed: self._endings.environment_failed,
+            told.EpisodeEnded: self._endings.episode_ended,
             told.Refused: self._endings.refused,
             told.Scored: self._endings.scored,
             told.Moved: self._endings.moved,
             told.MoveFailed: self._endings.move_failed,
             told.PromptsOffered: self._prompts_offered,
+            told.Opened: self._opened,
+            told.OpenFailed: self._open_failed,
             told.Trained: self._trained,
             told.Published: self._steps.published,
             told.StepLost: self._steps.lost,
@@ -85,6 +93,7 @@ class ControlPlane:
         """Take in one input and return the decisions it leads to, in the order to carry them out."""
         self._p.now = event.at
         self._handlers[type(event)](event)
+        self._environments.open()
         return self._p.decided()
 
     @property
@@ -120,6 +129,7 @@ class ControlPlane:
     def check_integrity(self) -> None:
         """Assert the laws and that every index agrees with what it indexes."""
         check_integrity(self._p)
+        self._environments.check()
 
     # --- instances ---
 
@@ -201,6 +211,23 @@ class ControlPlane:
             self._admission.look_again()
             self._steps.take()
 
+    def _opened(self, event: told.Opened) -> None:
+        if not event.is_evaluation:
+            self._p.prompts.opened(event.epoch, event.row, event.tokens)
+            if self._has_begun:
+                self._admission.admit()
+        elif (t := self._environments.evaluation_heard_of(event.epoch, event.row)) is not None:
+            t.prompt_tokens = event.tokens
+            self._admission.evaluation_opened(t)
+            self._seek_last_version()
+
+    def _open_failed(self, event: told.OpenFailed) -> None:
+        if not event.is_evaluation:
+            self._environments.start_failed(event.epoch, event.row)
+        elif (t := self._environments.evaluation_heard_of(event.epoch, event.row)) is not None:
+            self._outcomes.close_group(self._p.ledger.evaluating[t.group], "failed: environment start")
+            self._p.versions.retire()
+
     # --- time, the trainer, evaluations ---
 
     def _ticked(self, event: told.Tick) -> None:
@@ -211,6 +238,7 @@ class ControlPlane:
             self._p.emit(Restart(instance=instance.id, reason=f"silent for {silence_s:.0f} s"))
             self._lost(told.InstanceLost(at=event.at, instance=instance.id, reason="silent"))
         self._admission.look_again()
+        self._environments.cut_overdue(self._steps.idle_since)
 
     def _trained(self, event: told.Trained) -> None:
         """Give lent devices back while the version is published, unless the next step wants them at once."""
@@ -219,6 +247,9 @@ class ControlPlane:
 
     def _evaluation_asked(self, event: told.EvaluationAsked) -> None:
         self._admission.evaluate(event.prompts)
+        self._seek_last_version()
+
+    def _seek_last_version(self) -> None:
+        """Have the last version served once nothing but an evaluation asks for it."""
         if self.is_done or self.is_stranded:
-            # Nothing but this asks for the last version.
             self._admission.look_again()

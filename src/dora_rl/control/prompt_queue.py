@@ -1,7 +1,11 @@
 """The queue of prompts that wait to be started.
 
-Which row comes next is chosen outside of control and told to it: a choice is an input like any other, so a
-replay needs neither the rows nor whoever chose. Queued prompts have no version: waiting does not age them.
+    waiting ──Open──> opening ──Opened──> ready ──> a group, pinned to a version
+                         └──OpenFailed──> dropped
+
+In a run without environments what waits is ready. Which row comes next is chosen outside of control and told
+to it: a choice is an input like any other, so a replay needs neither the rows nor whoever chose. Queued
+prompts have no version: waiting does not age them.
 """
 
 from collections import deque
@@ -10,22 +14,47 @@ from dora_rl.core.inputs import QueuedPrompt
 
 
 class PromptQueue:
-    """Prompts in the order they were offered."""
+    """Prompts in the order they were offered; ready ones in the order their environments were reset."""
 
-    def __init__(self, *, most_at_once: int) -> None:
+    def __init__(self, *, most_at_once: int, has_environments: bool = False) -> None:
         self.most_at_once = most_at_once
         """Most groups that one input can let start: with so many queued, none waits for an offer."""
         self.waiting: deque[QueuedPrompt] = deque()
+        self.opening: dict[tuple[int, int], QueuedPrompt] = {}
+        """Prompts whose environments are being reset, by (epoch, row)."""
+        self.ready: deque[QueuedPrompt] = deque() if has_environments else self.waiting
+        """Prompts that may start."""
         self.is_exhausted = False
         """Whether the source has no more prompts to offer."""
 
     def __len__(self) -> int:
-        return len(self.waiting)
+        num_waiting = len(self.waiting)
+        return num_waiting if self.ready is self.waiting else num_waiting + self.num_ahead
+
+    @property
+    def num_ahead(self) -> int:
+        """Number of prompts whose environments are reset, or are being reset."""
+        return len(self.opening) + len(self.ready)
 
     def peek(self) -> QueuedPrompt:
-        """The prompt that starts next, left in the queue, which must not be empty."""
-        return self.waiting[0]
+        """The prompt that starts next, left in the queue; one must be ready."""
+        return self.ready[0]
 
     def take(self) -> QueuedPrompt:
         """Remove and return the prompt that starts next."""
-        return self.waiting.popleft()
+        return self.ready.popleft()
+
+    def open(self) -> QueuedPrompt:
+        """The next prompt that waits, whose environments are reset from now on."""
+        prompt = self.waiting.popleft()
+        self.opening[prompt.epoch, prompt.row] = prompt
+        return prompt
+
+    def opened(self, epoch: int, row: int, tokens: int) -> None:
+        """Let a prompt start whose environments are reset; `tokens` is what its members begin with."""
+        if self.opening.pop((epoch, row), None) is not None:
+            self.ready.append(QueuedPrompt(epoch=epoch, row=row, tokens=tokens))
+
+    def drop(self, epoch: int, row: int) -> bool:
+        """Forget a prompt whose environments could not be reset; False if it is not being opened."""
+        return self.opening.pop((epoch, row), None) is not None

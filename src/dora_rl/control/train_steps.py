@@ -26,6 +26,8 @@ class TrainSteps:
         self._oldest_taken = 0
         self.is_training = False
         self.is_done = False
+        self.idle_since: float | None = 0.0
+        """Since when the trainer could train on a batch and has none; None while it trains or is done."""
 
     # --- taking ---
 
@@ -47,7 +49,7 @@ class TrainSteps:
         self._abort_redundant()
         number, batch = p.window.taken, p.batches.take()
         staleness = tuple(number - group.version for group in batch)
-        self.is_training = True
+        self.is_training, self.idle_since = True, None
         self._oldest_taken = max(staleness)
         p.meters.took(batch, staleness, p.now)
         p.pace.taken(p.now)
@@ -79,9 +81,9 @@ class TrainSteps:
         p.ledger.commit()
         p.estimates.trained(event.train_s)
         p.pace.published(event.at)
-        self.is_training = False
+        self.is_training, self.idle_since = False, p.now
         if event.version == p.steps:
-            self.is_done = True
+            self.is_done, self.idle_since = True, None
             p.meters.wait(None, p.now)
             p.emit(Finish())
             return
@@ -94,6 +96,7 @@ class TrainSteps:
         p.steps = event.steps
         self.is_done = p.window.newest == p.steps
         if was_done and not self.is_done:
+            self.idle_since = p.now
             self._go_on()
 
     def _go_on(self) -> None:
@@ -128,7 +131,7 @@ class TrainSteps:
     def lost(self, event: StepLost) -> None:
         """The trainer restarted: take back the step in flight, or the groups it was handed while idle."""
         if self.is_training:
-            self.is_training = False
+            self.is_training, self.idle_since = False, self._p.now
             self._p.batches.give_back()
             self._p.pace.step_lost()
         else:

@@ -65,12 +65,22 @@ class Window:
             return Verdict.STARVED
         if not self.bounds_each:
             return Verdict.READY
+        return Verdict.READY if self._overdue() is None else Verdict.WINDOW
+
+    def awaited(self) -> tuple[int, int]:
+        """What the next batch waits for: so many unfinished groups, of any version up to one."""
+        if self.num_finished < self.batch_groups:
+            return self.newest, self.batch_groups - self.num_finished
+        return (self._overdue() if self.bounds_each else None) or (self.newest, 0)
+
+    def _overdue(self) -> tuple[int, int] | None:
+        """The oldest version up to which too many groups are unfinished, and by how many; None if none."""
         unfinished = 0
         for w in sorted(self._unfinished):
             unfinished += self._unfinished[w]
             if unfinished > self._slack(w, 0) + self.spare:
-                return Verdict.WINDOW
-        return Verdict.READY
+                return w, unfinished - self._slack(w, 0) - self.spare
+        return None
 
     def overfull(self) -> int | None:
         """The oldest version up to which redundant groups must end before a batch is taken, if any."""

@@ -132,6 +132,7 @@ def make_plane(setup: RunSetup, steps: int | None = None) -> ControlPlane:
         setup.recipe.batch,
         steps=steps or setup.recipe.steps,
         estimates=Estimates(lengths=lengths, load_s=_LOAD_S, move_s=_MOVE_S, step_s=_STEP_S),
+        episode=setup.recipe.episode,
     )
 
 

@@ -110,6 +110,7 @@ def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
         recipe.batch,
         steps=recipe.steps,
         estimates=make_estimates(recipe, cost, futures),
+        episode=recipe.episode,
     )
     feed = SimulatedPromptFeed(recipe, truth.prompt_tokens(), plane, source)
     return World(recipe, plane, engines, trainer, futures, truth, feed)
