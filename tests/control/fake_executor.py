@@ -55,6 +55,10 @@ class Request:
     def until(self) -> int:
         return self.ends[self.turn]
 
+    def go_on(self) -> None:
+        """Its environment replied: the next turn is generated."""
+        self.turn += 1
+
     @property
     def kv(self) -> int:
         return self.prompt_tokens + self.tokens
@@ -393,7 +397,7 @@ class Executor:
             assert request.is_waiting, f"{d} but it is not waiting"
             request.is_waiting = False
             request.tokens += d.appended_tokens
-            request.turn += 1
+            request.go_on()
 
     def _abort(self, d: do.Abort) -> None:
         self._aborts[d.trajectory] += 1

@@ -16,9 +16,11 @@ from dora_rl.core.decisions import Admit, Take
 from dora_rl.core.inputs import Input, PromptsOffered, QueuedPrompt
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Batch, Control
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.envs.prompt_offers import PromptOffers
 from dora_rl.sim.audit import Audit
 
+from .episode_executor import EpisodeExecutor
 from .fake_executor import Executor, Machine
 
 SCHEDULES = ("sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora")
@@ -38,6 +40,7 @@ class Offering:
         self._low_water = self._rng.choice((1, 2, plane.prompts.most_at_once))
         self._is_asked = False
         self._offered: deque[QueuedPrompt] = deque()
+        self._has_environments = plane.prompts.ready is not plane.prompts.waiting
 
     def look(self, executor: Executor) -> None:
         """Ask for more where few are queued; the answer takes its time."""
@@ -53,10 +56,12 @@ class Offering:
     def heard(self, event: Input) -> None:
         if isinstance(event, PromptsOffered):
             self._is_asked = False
-            self._offered += event.prompts
+            self._offered += () if self._has_environments else event.prompts
+        elif isinstance(event, told.Opened) and not event.is_evaluation:
+            self._offered.append(QueuedPrompt(epoch=event.epoch, row=event.row, tokens=event.tokens))
 
     def check(self, admit: Admit) -> None:
-        """Groups start in the order in which their prompts were offered, each once."""
+        """Groups start in the order in which their prompts were offered, or opened, each once."""
         prompt = self._offered.popleft()
         assert (admit.epoch, admit.row) == (prompt.epoch, prompt.row), f"{admit} where {prompt} is due"
 
@@ -64,14 +69,16 @@ class Offering:
 class History:
     """One run of random size, under a random schedule, with random things going wrong."""
 
-    def __init__(self, seed: int, **fixed: object) -> None:
+    def __init__(self, seed: int, *, is_episodic: bool = False, **fixed: object) -> None:
         self.rng = rng = Random(seed)
         self.seed = seed
+        self._is_episodic = is_episodic
         self.batch = Batch(groups=rng.randint(1, 4), group_size=rng.randint(1, 3))
         self.steps = rng.randint(2, 6)
         self.control = self._draw_control(fixed)
         self.is_rough = rng.random() < 0.8
-        max_tokens = rng.choice((4, 20, 60))
+        max_tokens = rng.choice((4, 20, 60)) if not is_episodic else rng.choice((20, 60))
+        self._max_open = self._draw_max_open() if is_episodic else None
         prompts = [rng.randint(1, 9) for _ in range(rng.randint(1, 12))]
         self.plane = ControlPlane(
             self.control,
@@ -83,6 +90,7 @@ class History:
                 move_s=0.01,
                 step_s=0.01,
             ),
+            episode=self._draw_episode() if is_episodic else None,
         )
         self.prompts = Offering(seed, prompts, self.plane)
         schedule = make_schedule(self.control, self.batch)
@@ -125,13 +133,41 @@ class History:
             "min_members": rng.randint(1, b.group_size),
             "environment_tries": rng.randint(1, 3),
         }
+        if self._is_episodic:
+            knobs["environment_grace_s"] = rng.choice((4.0, 20.0))
         knobs |= fixed
         if knobs["schedule"] == "async_ratio" and knobs["max_staleness"]:
             knobs["async_ratio"] = rng.choice((None, knobs["max_staleness"], knobs["max_staleness"] - 0.4))
             knobs["suspend"] = rng.random() < 0.4
         return Control(**knobs)  # type: ignore[arg-type]
 
+    def _draw_max_open(self) -> int | None:
+        size = self.batch.group_size
+        return self.rng.choice((None, size, 2 * size + 1, 4 * self.batch.groups * size))
+
+    def _draw_episode(self) -> EpisodeSettings:
+        ahead = self.rng.choice((None, 1, 2, 9))
+        return EpisodeSettings(function="guess", max_open=self._max_open, ahead=ahead)
+
+    def _make_episode_executor(self, max_tokens: int) -> EpisodeExecutor:
+        rng = self.rng
+        executor = EpisodeExecutor(
+            rng, group_size=self.batch.group_size, max_tokens=max_tokens, max_open=self._max_open
+        )
+        executor.zero_variance_rate = rng.choice((0.0, 0.3))
+        executor.checks_slots = self.control.queue_scheduling
+        executor.mixes_versions = self.control.mixes_versions
+        executor.hang_rate = rng.choice((0.0, 0.05))
+        executor.branch_rate = rng.choice((0.0, 0.3))
+        if self.is_rough:
+            executor.move_failure_rate = rng.choice((0.0, 0.3))
+            executor.environment_failure_rate = rng.choice((0.0, 0.15))
+            executor.opening_failure_rate = rng.choice((0.0, 0.3))
+        return executor
+
     def _make_executor(self, max_tokens: int) -> Executor:
+        if self._is_episodic:
+            return self._make_episode_executor(max_tokens)
         rng = self.rng
         mean_turns = rng.choice((1.0, 1.0, 2.0))
         executor = Executor(
@@ -156,7 +192,7 @@ class History:
             node=rng.randint(0, 1),
             elastic=rng.random() < 0.25,
             moves_kv=rng.random() < 0.9,
-            continues=rng.random() < 0.8,
+            continues=rng.random() < 0.8 or self._is_episodic,
             parks=rng.random() < 0.7,
         )
 
@@ -290,6 +326,8 @@ class History:
         assert self.control.mixes_versions or self.audit.mixed() == 0
         assert self.max_staleness is None or self.audit.worst_staleness <= self.max_staleness
         assert executor.active_groups() == 0
+        if isinstance(executor, EpisodeExecutor):
+            assert not executor.ahead, f"the environments of {executor.ahead} stay open for nobody"
         for machine in executor.machines.values():
             # Only what was admitted: an evaluation may run on, also one whose end was heard of too late.
             left = [key for key in machine.requests if key // self.batch.group_size in executor.version_of]

@@ -14,6 +14,8 @@ from .history import SCHEDULES, History
 
 HISTORIES = 1200
 BLOCKS = 24
+EPISODE_HISTORIES = 400
+EPISODE_BLOCKS = 8
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -27,6 +29,13 @@ def test_the_laws_hold_in_every_history(block: int) -> None:
 def test_the_laws_hold_under_every_schedule(schedule: str) -> None:
     for seed in range(10_000, 10_050):
         run(seed, schedule=schedule)
+
+
+@pytest.mark.parametrize("block", range(EPISODE_BLOCKS))
+def test_the_laws_hold_for_episodes(block: int) -> None:
+    size = EPISODE_HISTORIES // EPISODE_BLOCKS
+    for seed in range(40_000 + block * size, 40_000 + (block + 1) * size):
+        run(seed, is_episodic=True)
 
 
 def test_max_staleness_zero_is_on_policy() -> None:
@@ -48,8 +57,8 @@ def test_the_laws_hold_in_very_many_histories(block: int) -> None:
         run(seed)
 
 
-def run(seed: int, **fixed: object) -> History:
-    history = History(seed, **fixed)
+def run(seed: int, *, is_episodic: bool = False, **fixed: object) -> History:
+    history = History(seed, is_episodic=is_episodic, **fixed)
     try:
         history.run()
     except Exception as error:
