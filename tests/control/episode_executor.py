@@ -203,7 +203,8 @@ class EpisodeExecutor(Executor):
         assert isinstance(episode, LiveEpisode)
         draw, branches = self._rng.random(), self._rng.random() < self.branch_rate
         context = self._rng.randint(1, max(1, self._max_tokens // 3))
-        if draw < self.hang_rate:
+        # Nobody's deadline depends on an evaluation: the limit of a call ends its waits, which are not cut.
+        if draw < self.hang_rate and key not in self.evaluations:
             return
         fails = draw < self.hang_rate + self.environment_failure_rate
 
