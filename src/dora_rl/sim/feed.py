@@ -28,6 +28,8 @@ class SimulatedPromptFeed:
         is_told = source is not None or not order.is_built_in
         self._source = source if source is not None else _source(order, len(prompt_tokens), recipe.seed)
         self._offers = PromptOffers(prompt_tokens)
+        self.prompt_tokens = prompt_tokens.__getitem__
+        """Tokens of a row's prompt."""
         self._scores = GroupScores(group_size=recipe.batch.group_size)
         self._is_exhausted = False
         self.low_water = order.low_water(plane.prompts.most_at_once, recipe.batch.groups)

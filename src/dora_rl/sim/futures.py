@@ -15,6 +15,9 @@ class Future(Struct, gc=False):
 
     attempt: int
     is_evaluation: bool
+    key: tuple[int, ...]
+    """What its latencies and failures are drawn by: its place among episodes, else its number."""
+    prompt_tokens: int
     ends: tuple[int, ...]
     """Tokens after the prompt (environment tokens included) at which each turn ends."""
     turn: int = 0
@@ -22,6 +25,8 @@ class Future(Struct, gc=False):
     """Number of tokens that survive the death of an instance."""
     total_tokens: int = 0
     """Tokens there are to train on, once the trajectory ended."""
+    is_over: bool = False
+    """Whether its episode ended: its environment has nothing more to say."""
 
     @property
     def until(self) -> int:
@@ -50,6 +55,7 @@ class Futures:
         self._truth = truth
         self._group_size = recipe.batch.group_size
         self._environment_tokens = recipe.task.turns.environment_tokens
+        self._is_episodic = recipe.episode is not None
         self._lag = recipe.simulation.faults.journal_lag_tokens
         self._of: dict[int, Future] = {}
 
@@ -63,7 +69,9 @@ class Futures:
         """The future of a trajectory that starts: kept when it continues, drawn again for another attempt."""
         future = self._of.get(start.trajectory)
         if future is None or future.attempt != start.attempt:
-            future = Future(start.attempt, start.evaluation, self._turn_ends(start))
+            key = (start.epoch, start.row, start.member) if self._is_episodic else (start.trajectory,)
+            ends = self._turn_ends(start, key)
+            future = Future(start.attempt, start.evaluation, key, start.prompt_tokens, ends)
             self._of[start.trajectory] = future
         return future
 
@@ -88,9 +96,9 @@ class Futures:
         """Tokens the running requests of a cohort will still generate: what only an oracle knows."""
         return sum(max(1.0, self._of[t.id].ends[-1] - (clock - t.offset)) for t in cohort.running.values())
 
-    def _turn_ends(self, start: Start) -> tuple[int, ...]:
+    def _turn_ends(self, start: Start, key: tuple[int, ...]) -> tuple[int, ...]:
         total = self._truth.response_tokens(start.epoch, start.row, start.member, start.attempt)
-        turns = self._truth.turns(start.trajectory, start.attempt)
+        turns = self._truth.turns(key, start.attempt)
         if turns == 1 or total == 1:
             return (total,)
         turns, extra = min(turns, total), self._environment_tokens

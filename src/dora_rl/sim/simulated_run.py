@@ -64,6 +64,8 @@ class Result(Record, frozen=True):
     discarded_tokens: int
     """Tokens that were generated for trajectories that no step trained on."""
     truncated_trajectories: int
+    cut_trajectories: int
+    """Episodes that were ended because the trainer waited for nothing but environments."""
     trained_trajectories: int
     lost_trajectories: int
     duplicated_trajectories: int
@@ -191,6 +193,7 @@ def summarize(world: World, audit: Audit, *, freshness: Freshness | None) -> Res
         closed_trajectories=sum(plane.ledger.outcomes.values()),
         discarded_tokens=plane.ledger.discarded_tokens,
         truncated_trajectories=plane.meters.truncated,
+        cut_trajectories=plane.meters.cut,
         trained_trajectories=plane.ledger.num_committed,
         lost_trajectories=audit.lost(set(plane.ledger.groups)),
         duplicated_trajectories=audit.duplicated(),

@@ -10,7 +10,7 @@ from dora_rl.sim.chance import Draws
 
 _NORMAL = NormalDist()
 
-_LENGTH, _SIBLINGS, _TURNS, _LATENCY, _FAILURE, _VARIANCE, _REWARD, _PROMPT = range(8)
+_LENGTH, _SIBLINGS, _TURNS, _LATENCY, _FAILURE, _VARIANCE, _REWARD, _PROMPT, _RESET = range(9)
 
 
 class Truth:
@@ -27,6 +27,7 @@ class Truth:
         self._variances = Draws(seed, _VARIANCE)
         self._rewards = Draws(seed, _REWARD)
         self._prompts = Draws(seed, _PROMPT)
+        self._resets = Draws(seed, _RESET)
         lengths = task.lengths
         self._log_median = 0.0 if isinstance(lengths, Empirical) else log(lengths.median_tokens)
         self._max_tokens = lengths.max_tokens
@@ -53,20 +54,30 @@ class Truth:
     def is_truncated(self, tokens: int) -> bool:
         return tokens >= self._max_tokens
 
-    def turns(self, trajectory: int, attempt: int) -> int:
+    def turns(self, key: tuple[int, ...], attempt: int) -> int:
         """Number of turns that a trajectory's response is split into."""
         mean = self._task.turns.mean_turns
         if mean == 1.0:
             return 1
-        return 1 + int(log(self._turns.uniform(trajectory, attempt)) / log(1.0 - 1.0 / mean))
+        return 1 + int(log(self._turns.uniform(*key, attempt)) / log(1.0 - 1.0 / mean))
 
-    def latency_s(self, trajectory: int, turn: int) -> float:
+    def latency_s(self, key: tuple[int, ...], turn: int) -> float:
         t = self._task.turns
-        return t.latency_s * exp(t.latency_sigma * self._latencies.normal(trajectory, turn))
+        return t.latency_s * exp(t.latency_sigma * self._latencies.normal(*key, turn))
 
-    def environment_fails(self, trajectory: int, turn: int, attempt: int) -> bool:
+    def environment_fails(self, key: tuple[int, ...], turn: int, attempt: int) -> bool:
         rate = self._task.turns.failure_rate
-        return rate > 0 and self._failures.uniform(trajectory, turn, attempt) < rate
+        return rate > 0 and self._failures.uniform(*key, turn, attempt) < rate
+
+    def reset(self, *key: int, tries: int) -> tuple[float, bool]:
+        """Seconds until an environment is reset, or given up after so many tries; and which of the two."""
+        t = self._task.turns
+        seconds = 0.0
+        for number in range(tries):
+            seconds += t.reset_s * exp(t.latency_sigma * self._resets.normal(*key, number, 0))
+            if t.failure_rate == 0 or self._resets.uniform(*key, number, 1) >= t.failure_rate:
+                return seconds, True
+        return seconds, False
 
     def reward(self, group: int, member: int) -> float:
         """Reward of a trajectory, 1 or 0; a group's first two differ unless it is without variance."""

@@ -20,8 +20,9 @@ from dora_rl.core.history import Watcher
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.feed import SimulatedPromptFeed
-from dora_rl.sim.futures import Future, Futures
+from dora_rl.sim.futures import Futures
 from dora_rl.sim.simulated_engine import SimulatedEngine, SimulatedRequest
+from dora_rl.sim.simulated_environments import SimulatedEnvironments
 from dora_rl.sim.simulated_trainer import SimulatedTrainer
 from dora_rl.sim.truth import Truth
 
@@ -74,6 +75,9 @@ class World:
         """Busy and present seconds of the instances that died."""
         self._group_size = recipe.batch.group_size
         self._score_s = recipe.task.score_s
+        self._environments = SimulatedEnvironments(
+            recipe, self, futures, truth, feed.prompt_tokens, self._score_later
+        )
         self._carry_out: dict[type[Decision], Callable[[Any], None]] = {
             do.Start: self._start,
             do.Resume: self._resume,
@@ -82,6 +86,9 @@ class World:
             do.Evict: self._take_off,
             do.Abort: self._abort,
             do.Interrupt: self._interrupt,
+            do.Open: self._environments.open,
+            do.Reopen: self._environments.reopen,
+            do.Cut: self._environments.cut,
             do.Load: self._load,
             do.Drop: self._drop,
             do.Lend: self._lend,
@@ -140,7 +147,7 @@ class World:
     def _settle(self) -> None:
         """Give control all inputs that are due, carry out its decisions, and schedule what follows."""
         inbox, handle, carry_out = self._inbox, self.plane.handle, self._carry_out
-        queued, low_water = self.plane.prompts.waiting, self.feed.low_water
+        queued, low_water = self.plane.prompts, self.feed.low_water
         while inbox:
             event = inbox.popleft()
             decisions = handle(event)
@@ -229,8 +236,8 @@ class World:
         key = request.trajectory
         future = self._futures[key]
         engine.last_told = self.now
-        if future.has_more_turns:
-            self._ask_environment(engine, request, future)
+        if future.has_more_turns or self._environments.is_episodic:
+            self._environments.ask(engine, request, future)
             return
         engine.release(key)
         tokens = int(request.until)
@@ -248,6 +255,9 @@ class World:
                 truncated=self.truth.is_truncated(tokens),
             )
         )
+        self._score_later(key)
+
+    def _score_later(self, key: int) -> None:
         if self._score_s:
             self.after(self._score_s, self._score, key)
         else:
@@ -290,40 +300,6 @@ class World:
         if d.trajectory in engine.requests:
             engine.park(d.trajectory)
             self._dirty.add(engine.id)
-
-    # --- environments ---------------------------------------------------------------------------
-
-    def _ask_environment(self, engine: SimulatedEngine, request: SimulatedRequest, future: Future) -> None:
-        key, turn = request.trajectory, future.turn
-        future.turn += 1
-        future.journalled = int(request.until)
-        self.tell(
-            told.TurnEnded(
-                at=self.now,
-                instance=engine.id,
-                trajectory=key,
-                tokens=int(request.until),
-                clock=engine.clock,
-                kv_tokens=engine.claimed_kv,
-            )
-        )
-        answer = self._fail if self.truth.environment_fails(key, turn, future.attempt) else self._reply
-        self.after(self.truth.latency_s(key, turn), answer, (key, future))
-
-    def _reply(self, argument: tuple[int, Future]) -> None:
-        key, future = argument
-        if self._futures.get(key) is future:
-            future.journalled += self.recipe.task.turns.environment_tokens
-            self.tell(
-                told.EnvironmentReplied(
-                    at=self.now, trajectory=key, tokens=self.recipe.task.turns.environment_tokens
-                )
-            )
-
-    def _fail(self, argument: tuple[int, Future]) -> None:
-        key, future = argument
-        if self._futures.get(key) is future:
-            self.tell(told.EnvironmentFailed(at=self.now, trajectory=key, reason="simulated failure"))
 
     def _resume(self, d: do.Resume) -> None:
         engine = self.engines[d.instance]

@@ -56,6 +56,9 @@ class Turns(Section, frozen=True):
     """Standard deviation of the logarithm of the environment's time for a turn."""
     failure_rate: Share = 0.0
     """Chance that a turn's environment fails."""
+    reset_s: Seconds = 0.0
+    """Median time to reset an environment (lognormal with `latency_sigma`), where a run has episodes; a
+    reset fails as often as a turn does."""
 
 
 class ImaginedTask(Section, frozen=True):
