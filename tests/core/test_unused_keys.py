@@ -164,3 +164,10 @@ def test_the_simulator_speaks_of_control_alone() -> None:
     asked = made("control.schedule=sync", "max_staleness=2", "cluster.gpus=16", "warm_start.rate=0.1")
     (said,) = simulation_remarks(asked)
     assert "control.max_staleness = 2 is not used" in said
+
+
+def test_credit_by_turn_is_said_to_be_idle_where_nobody_takes_turns() -> None:
+    (said,) = [each for each in remarks("algorithm.credit=turn") if "credit" in each]
+    assert said == "algorithm.credit is set and not used: there is no section episode"
+    with_turns = remarks("algorithm.credit=turn", "episode.function=envs.py:guess")
+    assert not any("credit" in each for each in with_turns)

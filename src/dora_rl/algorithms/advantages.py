@@ -27,6 +27,29 @@ def outcome_advantages(rewards_N: Tensor, group_N: Tensor, config: AdvantageConf
     return (deviations_N / _scale(rewards_N, deviations_N, group_N, config)).float()
 
 
+def turn_advantages(
+    rewards_N: Tensor, group_N: Tensor, given_K: Tensor, trajectory_K: Tensor, config: AdvantageConfig
+) -> Tensor:
+    """`(return from a turn on - baseline) / (std + epsilon)` of every turn, axis K.
+
+    `given_K` is what was given in the turn's trajectory before it, so the return from it on is what is left
+    of the trajectory's reward. Baseline and std are those of whole rewards, the same for all turns: episodes
+    whose n-th turns have nothing to do with each other are not compared by n. Where whole rewards have no
+    deviation to divide by, and in a group of one, the advantage is 0.
+    """
+    _check_finite(rewards_N)
+    rewards_N = rewards_N.double()
+    deviations_N = _less_baseline(rewards_N, group_N, config.baseline)
+    scale_N = _scale(rewards_N, deviations_N, group_N, config) * torch.ones_like(rewards_N)
+    is_compared_N = torch.ones_like(rewards_N, dtype=torch.bool)
+    if config.baseline != "none":
+        is_compared_N = _size(torch.zeros_like(group_N) if config.baseline == "batch" else group_N) > 1
+    if config.scale != "none":
+        is_compared_N &= scale_N > config.epsilon
+    turns_K = (deviations_N[trajectory_K] - given_K.double()) / scale_N[trajectory_K]
+    return torch.where(is_compared_N[trajectory_K], turns_K, 0.0).float()
+
+
 def _check_finite(rewards_N: Tensor) -> None:
     # As float32, in which advantages leave: what overflows there is no number either.
     bad = (~torch.isfinite(rewards_N.float())).nonzero().flatten().tolist()

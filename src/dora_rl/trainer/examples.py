@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dora_rl.algorithms.advantages import outcome_advantages
+from dora_rl.algorithms.advantages import outcome_advantages, turn_advantages
 from dora_rl.algorithms.aggregation import BatchCounts, token_weights
-from dora_rl.algorithms.critic import gae, normalised, rewards_at_ends
+from dora_rl.algorithms.critic import Estimate, gae, normalised, rewards_at_ends
 from dora_rl.algorithms.custom import UserAdvantage
 from dora_rl.algorithms.regularisers import (
     MASKED_OVERLONG,
@@ -24,10 +24,12 @@ from dora_rl.algorithms.regularisers import (
     rewards_less_kl,
     rewards_less_overlong,
 )
+from dora_rl.algorithms.tokens import sums_N
 from dora_rl.core.recipe.algorithm import (
     AdvantageConfig,
     AggregationConfig,
     AlgorithmConfig,
+    Credit,
     CustomAdvantageConfig,
     GaeConfig,
 )
@@ -113,15 +115,17 @@ def prepared(
     advantage = own_advantage or algorithm.advantage
     if isinstance(advantage, GaeConfig):
         is_trained_N = torch.tensor([reasons[i] is None for i in ranked], dtype=torch.bool)
-        advantages = _critic_advantages(*known, rewards_N, is_trained_N, advantage)
+        advantages = _critic_advantages(*known, rewards_N, is_trained_N, advantage, algorithm.credit)
     else:
         assert not isinstance(advantage, CustomAdvantageConfig), "its function is loaded"
         counts = [each.num_policy_tokens for each in known[0]]
-        if isinstance(advantage, AdvantageConfig):
-            advantages_N = outcome_advantages(rewards_N, group_N, advantage)
+        if not isinstance(advantage, AdvantageConfig):
+            advantages_T = advantage(rewards_N, group_N, torch.tensor(counts))[_owners(known[0])]
+        elif algorithm.credit == "turn":
+            advantages_T = _turn_advantages(known[0], rewards_N, group_N, advantage)
         else:
-            advantages_N = advantage(rewards_N, group_N, torch.tensor(counts))
-        advantages = [(own.expand(count), None) for own, count in zip(advantages_N, counts, strict=True)]
+            advantages_T = outcome_advantages(rewards_N, group_N, advantage)[_owners(known[0])]
+        advantages = [(own_P, None) for own_P in advantages_T.split(counts)]
 
     examples = []
     for i, (advantages_P, returns_P) in zip(ranked, advantages, strict=True):
@@ -159,7 +163,8 @@ def _rewards(
 ) -> Tensor:
     rewards_N = torch.tensor([each.reward for each in trajectories], dtype=torch.float64)
     if algorithm.overlong.penalty and max_response_tokens is not None:
-        tokens_N = torch.tensor([each.num_policy_tokens for each in trajectories])
+        # The cap is that of a turn.
+        tokens_N = torch.tensor([max(length for _, length in each.turn_lengths) for each in trajectories])
         rewards_N = rewards_less_overlong(
             rewards_N, tokens_N, algorithm.overlong, max_tokens=max_response_tokens
         )
@@ -172,25 +177,73 @@ def _rewards(
     return rewards_less_kl(rewards_N, kl_T, _owners(trajectories), coefficient=kl.coefficient)
 
 
+def _turn_advantages(
+    trajectories: Sequence[TrainTrajectory], rewards_N: Tensor, group_N: Tensor, config: AdvantageConfig
+) -> Tensor:
+    """The advantage of every policy token: that of its turn, by what was given before the turn."""
+    owners, given, lengths = [], [], []
+    for place, trajectory in enumerate(trajectories):
+        turns = trajectory.turn_lengths
+        for turn, length in turns:
+            owners.append(place)
+            given.append(math.fsum(other.reward for other, _ in turns if other.order < turn.order))
+            lengths.append(length)
+    given_K = torch.tensor(given, dtype=torch.float64)
+    advantages_K = turn_advantages(
+        rewards_N, group_N, given_K, torch.tensor(owners, dtype=torch.int64), config
+    )
+    return advantages_K.repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
+
+
 def _critic_advantages(
     trajectories: Sequence[TrainTrajectory],
     scores: Sequence[TokenScores],
     rewards_N: Tensor,
     is_trained_N: Tensor,
     config: GaeConfig,
+    credit: Credit,
 ) -> list[tuple[Tensor, Tensor | None]]:
-    """The advantage and the return of every policy token of each trajectory, by the critic's values."""
+    """The advantage and the return of every policy token of each trajectory, by the critic's values.
+
+    Tokens follow one another as they were drawn, in whichever branch.
+    """
     counts = [each.num_policy_tokens for each in trajectories]
-    trajectory_T = _owners(trajectories)
+    trajectory_T, in_time_T = _owners(trajectories), _in_time(trajectories)
     values_T = torch.cat([torch.zeros(0), *(_needed(own.values_P) for own in scores)])
-    rewards_T = rewards_at_ends(rewards_N.float(), trajectory_T)
-    estimate = gae(rewards_T, values_T, trajectory_T, config)
+    given_T = torch.zeros(len(values_T), dtype=torch.float64)
+    if credit == "turn":
+        given_T = _at_turn_ends(trajectories)
+        rewards_N = rewards_N - sums_N(given_T, trajectory_T, len(rewards_N))
+    rewards_T = (rewards_at_ends(rewards_N, trajectory_T) + given_T[in_time_T]).float()
+    found = gae(rewards_T, values_T[in_time_T], trajectory_T, config)
+    estimate = Estimate(*(torch.empty_like(own_T).index_copy_(0, in_time_T, own_T) for own_T in found))
     advantages_T = estimate.advantages_T
     if config.normalise:
         # Masked tokens have no say in the others' mean, and no use for an advantage.
         is_trained_T = is_trained_N[trajectory_T]
         advantages_T[is_trained_T] = normalised(advantages_T[is_trained_T], config.epsilon)
     return list(zip(advantages_T.split(counts), estimate.returns_T.split(counts), strict=True))
+
+
+def _in_time(trajectories: Sequence[TrainTrajectory]) -> Tensor:
+    """Places of all policy tokens in the order they were drawn, one trajectory after the other."""
+    places, first = [torch.arange(0)], 0
+    for trajectory in trajectories:
+        own = []
+        for turn, length in trajectory.turn_lengths:
+            own.append((turn.order, torch.arange(first, first + length)))
+            first += length
+        places += [each for _, each in sorted(own, key=lambda pair: pair[0])]
+    return torch.cat(places)
+
+
+def _at_turn_ends(trajectories: Sequence[TrainTrajectory]) -> Tensor:
+    """What was given for each turn at its last token, 0 at the others."""
+    given = [torch.zeros(0, dtype=torch.float64)]
+    for turn, length in (pair for each in trajectories for pair in each.turn_lengths):
+        given.append(torch.zeros(length, dtype=torch.float64))
+        given[-1][-1:] = turn.reward
+    return torch.cat(given)
 
 
 def _owners(trajectories: Sequence[TrainTrajectory]) -> Tensor:

@@ -135,7 +135,7 @@ def _of_rewards(groups: Sequence[TrainGroup], version: int) -> Metrics:
 
 def _of_completions(groups: Sequence[TrainGroup], version: int) -> Metrics:
     members = [member for group in groups for member in group.members]
-    lengths = [len(member.response) for member in members]
+    lengths = [member.num_policy_tokens for member in members]
     return {
         "completions/mean_length": fmean(lengths),
         "completions/max_length": float(max(lengths)),

@@ -4,7 +4,7 @@ Built on the host from whole examples and copied over without waiting. T counts 
 a policy token is predicted at the token before it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, chain
 from typing import Any
@@ -60,7 +60,7 @@ class Sequences:
     predicted_at_P: Tensor
     targets_P: Tensor
     counts: tuple[int, ...]
-    """Number of policy tokens of each sequence."""
+    """Number of policy tokens of each trajectory, which may be several sequences."""
     temperature: float
 
     def to(self, device: torch.device) -> "Sequences":
@@ -93,14 +93,12 @@ class MicroBatch:
 
 def sequences_of(trajectories: Sequence[TrainTrajectory]) -> Sequences:
     """Pack whole trajectories of one temperature; without any, one token that predicts nothing."""
-    lengths = tuple(each.num_tokens for each in trajectories) or (1,)
-    tokens = list(chain.from_iterable((*each.prompt, *each.response) for each in trajectories)) or [0]
+    rows = [row for each in trajectories for row in _rows(each)]
+    lengths = tuple(len(tokens) for tokens, _ in rows) or (1,)
     firsts = accumulate(lengths[:-1], initial=0)
-    places = [_policy_places(each, first) for each, first in zip(trajectories, firsts, strict=False)]
-    tokens_T, predicted_at_P = (
-        torch.tensor(tokens),
-        torch.cat([torch.zeros(0, dtype=torch.int64), *places]) - 1,
-    )
+    places = [first + positions for (_, positions), first in zip(rows, firsts, strict=False)]
+    tokens_T = torch.tensor(list(chain.from_iterable(tokens for tokens, _ in rows)) or [0])
+    predicted_at_P = torch.cat([torch.zeros(0, dtype=torch.int64), *places]) - 1
     return Sequences(
         packed=Packed(
             tokens_T=tokens_T,
@@ -114,11 +112,15 @@ def sequences_of(trajectories: Sequence[TrainTrajectory]) -> Sequences:
     )
 
 
-def _policy_places(trajectory: TrainTrajectory, first: int) -> Tensor:
-    """Where a trajectory's policy tokens are predicted, if its first token is at `first`."""
+def _rows(trajectory: TrainTrajectory) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    """The sequences of a trajectory, one a branch, each with the positions of the policy's tokens in it."""
+    tokens = (*trajectory.prompt, *trajectory.response)
     if trajectory.is_policy:
-        return first + torch.tensor(trajectory.policy_positions, dtype=torch.int64)
-    return torch.arange(first + len(trajectory.prompt), first + trajectory.num_tokens)
+        yield tokens, torch.tensor(trajectory.policy_positions, dtype=torch.int64)
+    else:
+        yield tokens, torch.arange(len(trajectory.prompt), len(tokens))
+    for branch in trajectory.branches:
+        yield branch.tokens, torch.tensor(branch.is_policy).nonzero().flatten()
 
 
 def sampled_at(trajectory: TrainTrajectory) -> float:

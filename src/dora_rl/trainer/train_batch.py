@@ -8,6 +8,7 @@ fact about a trajectory, which the trainer masks and counts.
 import math
 from collections import Counter
 from functools import cached_property
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -24,6 +25,34 @@ class TrajectoryError(DoraError):
     """A trajectory or group contradicts itself."""
 
 
+class TrainTurn(Record, frozen=True, array_like=True):
+    """One turn of an episode: a stretch of tokens that the policy drew in a row."""
+
+    order: int
+    """The place of the turn among the member's turns, over all branches."""
+    reward: float = 0.0
+    """What the episode gave for the turn, which is part of the member's reward."""
+
+
+class TrainBranch(Record, frozen=True):
+    """A branch of an episode beside the first: a sequence of its own behind a context that is not trained."""
+
+    tokens: tuple[int, ...]
+    is_policy: tuple[bool, ...]
+    """Whether each token was drawn in this branch; those that its context took from another were not."""
+    turns: tuple[TrainTurn, ...] = ()
+    """The turn of each stretch of drawn tokens."""
+
+    def __post_init__(self) -> None:
+        if len(self.is_policy) != len(self.tokens):
+            raise TrajectoryError(
+                f"{len(self.is_policy)} policy flags for {len(self.tokens)} tokens of a branch"
+            )
+        if not any(self.is_policy) or self.is_policy[0]:
+            raise TrajectoryError("a branch has a context, and tokens that were drawn behind it")
+        _check_turns(self.turns, self.is_policy)
+
+
 class TrainTrajectory(Record, frozen=True):
     """One member of a group: what was asked, what was said, and what it was worth."""
 
@@ -31,7 +60,8 @@ class TrainTrajectory(Record, frozen=True):
     response: tuple[int, ...]
     """Policy and environment tokens in the order they came."""
     logprobs: tuple[float, ...]
-    """Logprobs of the policy tokens, as the engine recorded them: at its temperature, all words."""
+    """Logprobs of the policy tokens, as the engine recorded them: at its temperature, all words. Of an
+    episode those of the first branch, then those of the others in order."""
     version: int
     """The version that generated the trajectory; of its first token where there were several."""
     reward: float
@@ -49,6 +79,10 @@ class TrainTrajectory(Record, frozen=True):
     """Whether tokens were drawn from a distribution cut by top-k, top-p or min-p."""
     temperature: float = 1.0
     """The temperature the trajectory was sampled at."""
+    turns: tuple[TrainTurn, ...] = ()
+    """The turn of each stretch of policy tokens in the response of an episode; left out, all are of one."""
+    branches: tuple[TrainBranch, ...] = ()
+    """The branches of an episode beside the first; they are no members, and share this one's advantage."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -57,6 +91,8 @@ class TrainTrajectory(Record, frozen=True):
             raise TrajectoryError(f"{len(self.is_policy)} policy flags for {len(self.response)} tokens")
         if len(self.logprobs) != self.num_policy_tokens:
             raise TrajectoryError(f"{len(self.logprobs)} logprobs for {self.num_policy_tokens} policy tokens")
+        if self.turns or self.branches:
+            _check_turns(self.turns, self.is_policy or (True,) * len(self.response))
         if self.versions and len(self.versions) != self.num_policy_tokens:
             raise TrajectoryError(f"{len(self.versions)} versions for {self.num_policy_tokens} policy tokens")
         if not (math.isfinite(self.loss_weight) and self.loss_weight >= 0):
@@ -66,8 +102,9 @@ class TrainTrajectory(Record, frozen=True):
 
     @property
     def is_scored(self) -> bool:
-        """Whether the reward is a number that is believed."""
-        return abs(self.reward) <= _LARGEST_REWARD
+        """Whether the reward, and that of each turn, is a number that is believed."""
+        turns = (*self.turns, *(turn for branch in self.branches for turn in branch.turns))
+        return all(abs(reward) <= _LARGEST_REWARD for reward in (self.reward, *(t.reward for t in turns)))
 
     @property
     def is_absurd(self) -> bool:
@@ -76,13 +113,14 @@ class TrainTrajectory(Record, frozen=True):
 
     @property
     def num_policy_tokens(self) -> int:
-        """Number of tokens the policy drew."""
-        return sum(self.is_policy) if self.is_policy else len(self.response)
+        """Number of tokens the policy drew, over all branches."""
+        first = sum(self.is_policy) if self.is_policy else len(self.response)
+        return first + sum(sum(branch.is_policy) for branch in self.branches)
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of prompt and response."""
-        return len(self.prompt) + len(self.response)
+        """Number of tokens of prompt and response, and of the other branches."""
+        return len(self.prompt) + len(self.response) + sum(len(each.tokens) for each in self.branches)
 
     @property
     def policy_positions(self) -> list[int]:
@@ -90,6 +128,27 @@ class TrainTrajectory(Record, frozen=True):
         first = len(self.prompt)
         flags = self.is_policy or (True,) * len(self.response)
         return [first + place for place, is_own in enumerate(flags) if is_own]
+
+    @property
+    def turn_lengths(self) -> list[tuple[TrainTurn, int]]:
+        """Every turn and the number of its policy tokens, in the order of the logprobs."""
+        if not self.turns:
+            return [(TrainTurn(order=0), self.num_policy_tokens)]
+        rows = (
+            (self.turns, self.is_policy or (True,) * len(self.response)),
+            *((branch.turns, branch.is_policy) for branch in self.branches),
+        )
+        return [pair for turns, flags in rows for pair in zip(turns, _stretches(flags), strict=True)]
+
+
+def _stretches(flags: tuple[bool, ...]) -> list[int]:
+    """Lengths of the stretches of policy tokens."""
+    return [sum(1 for _ in own) for is_own, own in groupby(flags) if is_own]
+
+
+def _check_turns(turns: tuple[TrainTurn, ...], flags: tuple[bool, ...]) -> None:
+    if len(turns) != (num := len(_stretches(flags))):
+        raise TrajectoryError(f"{len(turns)} turns for {num} stretches of policy tokens")
 
 
 class TrainGroup(Record, frozen=True):

@@ -161,12 +161,18 @@ class CorrectionConfig(Section, frozen=True):
         check_range("correction", self.low, self.high)
 
 
+Credit = Literal["episode", "turn"]
+
+
 class AlgorithmConfig(Section, frozen=True):
     """How the policy learns from a batch."""
 
     advantage: AnyAdvantageConfig = field(default_factory=AdvantageConfig)
     """What a trajectory or a token is worth. In a file also `advantage: file.py:function` for one of your
     own."""
+    credit: Credit = "episode"
+    """What the turns of an episode are worth: all the episode's whole reward, or each what came from it on;
+    baseline and scale are those of whole rewards either way."""
     loss: AnyLossConfig = field(default_factory=PpoConfig)
     """The policy loss. In a file also its kind alone, `loss: cispo`, or `loss: file.py:function` for one of
     your own."""
@@ -178,3 +184,11 @@ class AlgorithmConfig(Section, frozen=True):
     overlong: OverlongConfig = field(default_factory=OverlongConfig)
     correction: CorrectionConfig | None = None
     """Weigh tokens by trainer over engine; left out, what the engine recorded is taken as it is."""
+
+    def __post_init__(self) -> None:
+        if self.credit == "turn" and isinstance(self.advantage, CustomAdvantageConfig):
+            raise ConfigError(
+                "algorithm.credit = turn needs an advantage with a baseline and a scale: a function of your "
+                "own gives one number an episode",
+                hint="set algorithm.credit=episode, or algorithm.advantage.kind to outcome or gae",
+            )
