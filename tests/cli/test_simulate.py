@@ -119,7 +119,7 @@ def test_a_torn_log_replays_as_far_as_it_goes_and_says_so(dora: Dora, tmp_path: 
     assert "breaks off at line" in called.err
 
 
-@pytest.mark.parametrize("study", ["paper", "scale", "staleness", "ablation"])
+@pytest.mark.parametrize("study", ["paper", "scale", "staleness", "ablation", "episodes"])
 def test_every_study_explains_itself(dora: Dora, study: str) -> None:
     out = dora("simulate", "study", study, "--help").out
     assert f"dora simulate study {study}" in out

@@ -79,9 +79,10 @@ class Bench:
                           clock=tokens, kv_tokens=0)  # fmt: skip
         return ended + self.tell(told.Scored, trajectory=start.trajectory, reward=reward)
 
-    def turn_ends(self, start: Start, *, tokens: int = 3) -> list[Decision]:
+    def turn_ends(self, start: Start, *, tokens: int = 3, others_kv: int = 0) -> list[Decision]:
+        kv = start.prompt_tokens + tokens + others_kv
         return self.tell(told.TurnEnded, instance=start.instance, trajectory=start.trajectory, tokens=tokens,
-                         clock=tokens, kv_tokens=start.prompt_tokens + tokens)  # fmt: skip
+                         clock=tokens, kv_tokens=kv)  # fmt: skip
 
     def press(self, instance: int, *, kv_tokens: int = 9_990) -> list[Decision]:
         """The instance has no KV left: whatever is on it should move."""

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from dora_rl.control.estimates import EnvironmentWaits
 from dora_rl.control.ledger import Phase
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.inputs import QueuedPrompt
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.recipe.episodes import EpisodeSettings
 
 from .bench import Bench, one, only
@@ -341,3 +343,73 @@ def test_an_evaluation_whose_environment_dies_in_the_queue_starts_once() -> None
     bench.turn_ends(bench.made(do.Start)[0])
     bench.tick()
     assert [s.attempt for s in bench.made(do.Start) if s.evaluation] == [1]
+
+
+# --- KV of those that wait ---
+
+
+def scarce(*, wait_s: float, prefill_s: float) -> tuple[Bench, do.Start]:
+    """An instance with one that is about to wait, one that decodes, and no room for a third."""
+    bench = make_bench(groups=3, active_groups=3, max_staleness=0)
+    for _ in range(20):
+        bench.plane.estimates.waits.observe(wait_s)
+    for step in range(1, 10):
+        bench.plane.estimates.prefills(1000)
+        bench.plane.estimates.instances_told({0: InstanceSeconds(prefill_s=1000 * prefill_s * step)})
+    bench.join(0, kv_tokens=1000)
+    bench.tick()
+    first, second, third = bench.made(do.Open)
+    waiting = one(opened(bench, first, tokens=500), do.Start)
+    opened(bench, second, tokens=300)
+    assert not only(opened(bench, third, tokens=300), do.Start), "there is no room"
+    return bench, waiting
+
+
+def test_kv_that_waits_longer_than_its_prefill_would_take_makes_room() -> None:
+    bench, waiting = scarce(wait_s=60.0, prefill_s=0.001)
+    decisions = bench.turn_ends(waiting, tokens=10, others_kv=310)
+    assert one(decisions, do.Evict).trajectory == waiting.trajectory
+    assert one(decisions, do.Start).trajectory != waiting.trajectory
+
+
+def test_kv_whose_environment_is_quick_stays() -> None:
+    bench, waiting = scarce(wait_s=0.1, prefill_s=0.001)
+    assert not only(bench.turn_ends(waiting, tokens=10, others_kv=310), do.Evict)
+
+
+def test_kv_that_is_dear_to_compute_again_stays() -> None:
+    bench, waiting = scarce(wait_s=60.0, prefill_s=1.0)
+    assert not only(bench.turn_ends(waiting, tokens=10, others_kv=310), do.Evict)
+
+
+def test_kv_stays_where_nobody_needs_the_room() -> None:
+    bench = make_bench(max_staleness=0)
+    for _ in range(20):
+        bench.plane.estimates.waits.observe(600.0)
+    (start,) = started(bench)
+    assert not only(bench.turn_ends(start), do.Evict)
+
+
+def test_what_comes_back_gets_the_room_of_those_that_wait_where_nothing_decodes() -> None:
+    bench = make_bench(groups=2, active_groups=2, max_staleness=0)
+    bench.join(0, kv_tokens=1000)
+    bench.tick()
+    first, second = bench.made(do.Open)
+    long = one(opened(bench, first, tokens=400), do.Start)
+    short = one(opened(bench, second, tokens=300), do.Start)
+    bench.turn_ends(long, tokens=10, others_kv=310)
+    bench.turn_ends(short, tokens=10, others_kv=410)
+    bench.tell(told.EnvironmentReplied, trajectory=short.trajectory, tokens=0, context=800)
+    again = bench.tell(told.LoadReport, instance=0, clock=10.0, kv_tokens=410, step_s=0.01)
+    assert one(again, do.Evict).trajectory == long.trajectory
+    assert one(again, do.Start).trajectory == short.trajectory
+
+
+def test_expected_waits_are_those_of_the_longer_ones() -> None:
+    waits = EnvironmentWaits()
+    assert waits.remaining(3.0) == 3.0, "nothing was seen: as long again"
+    for seconds in (1.0, 2.0, 10.0, 20.0):
+        waits.observe(seconds)
+    assert waits.remaining(0.0) == pytest.approx(33.0 / 4)
+    assert waits.remaining(5.0) == pytest.approx(10.0)
+    assert waits.remaining(40.0) == 40.0

@@ -56,3 +56,11 @@ def peers(out: Out = None, steps: Steps = 20, seed: Seed = 0, preset: Preset = "
     from dora_rl.bench.studies.study_runs import study_peers
 
     study_peers(out or Path("runs/study-peers"), preset, steps=steps, seed=seed)
+
+
+@app.command()
+def episodes(out: Out = None, steps: Steps = 12, seed: Seed = 0) -> None:
+    """Episodes with slow environments at 64 GPUs: sync, async ratio and dora on the same draws."""
+    from dora_rl.bench.studies.study_runs import study_episodes
+
+    study_episodes(out or Path("runs/study-episodes"), steps=steps, seed=seed)

@@ -45,6 +45,8 @@ class Admission:
         """Start on an instance with room the requests that wait for its versions, then new groups."""
         if instance.state is not State.UP:
             return
+        if self._environments.is_episodic and (tokens := self._wanted_tokens(instance)):
+            self._p.fleet_changes.drop_waiting(instance, tokens, self._p.now)
         if self._p.dispatch.pending:
             self._p.dispatch.fill(instance)
         if self._evaluations:
@@ -53,6 +55,15 @@ class Admission:
             self.admit()
         elif self._p.control.refill:
             self.admit(refilled=instance)
+
+    def _wanted_tokens(self, instance: Instance) -> int:
+        """Tokens of the request that would start here next, were there room for it; 0 if there is none."""
+        p = self._p
+        for version in sorted(instance.cohorts):
+            if queue := p.dispatch.pending.get(version):
+                return queue[0].prompt_tokens + queue[0].tokens
+        is_wanted = self._obstacle == "room" and p.window.newest in instance.cohorts
+        return p.prompts.peek().tokens if is_wanted and p.prompts.ready else 0
 
     # --- groups ---
 

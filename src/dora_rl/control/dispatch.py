@@ -104,6 +104,7 @@ class Dispatch:
         instance.add(t)
         self._fleet.touch(instance)
         prompt = group.prompt
+        self._estimates.prefills(t.prompt_tokens + t.tokens)
         self._emit(
             Start(
                 instance=instance.id,
@@ -207,6 +208,7 @@ class Dispatch:
         t.phase = Phase.MOVING if t.id in self.moving else Phase.RUNNING
         instance.add(t)
         self._fleet.touch(instance)
+        self._estimates.prefills(appended_tokens)
         self._emit(Resume(instance=instance.id, trajectory=t.id, appended_tokens=appended_tokens))
 
     def requeue(self, t: Trajectory, *, keeps_tokens: bool) -> None:

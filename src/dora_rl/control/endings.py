@@ -101,6 +101,7 @@ class Endings:
         group = self._p.ledger.group_of(event.trajectory)
         if group is None or (t := group.member(event.trajectory)).phase != Phase.WAITING:
             return
+        self._p.estimates.waits.observe(event.at - t.waits_since)
         if event.context is None:
             self._p.dispatch.resume(t, event.tokens)
         else:

@@ -6,12 +6,20 @@ break a law: they choose among what is allowed.
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping
+from itertools import accumulate
 from typing import Protocol
 
 from dora_rl.control.fleet import Cohort
+from dora_rl.core.instance_seconds import InstanceSeconds
 
 _BUCKETS_PER_OCTAVE = 4
+_REMEMBERED = 2048
+"""Number of environments' waits that are remembered."""
+_ROWS_A_STEP = 64
+"""Tokens that are prefilled in the time of a decode step, before anything was seen of it."""
 
 
 class LengthEstimate(Protocol):
@@ -109,8 +117,34 @@ class Average:
         self.seen += 1
 
 
+class EnvironmentWaits:
+    """How long environments keep the turn, learned from the recent ones that replied."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=_REMEMBERED)
+        self._num_seen = 0
+        self._stale_at = 1
+        self._ordered: list[float] = []
+        self._sums: list[float] = [0.0]
+        """Sum of the waits from each one on, in order."""
+
+    def observe(self, seconds: float) -> None:
+        self._recent.append(seconds)
+        self._num_seen += 1
+
+    def remaining(self, waited_s: float) -> float:
+        """Expected seconds to a reply after `waited_s`; as many again where no wait seen was longer."""
+        if self._num_seen >= self._stale_at:
+            self._ordered = sorted(self._recent)
+            self._sums = [*reversed([*accumulate(reversed(self._ordered), initial=0.0)])]
+            self._stale_at = self._num_seen + self._num_seen // 10 + 1
+        first = bisect_right(self._ordered, waited_s)
+        num_longer = len(self._ordered) - first
+        return self._sums[first] / num_longer - waited_s if num_longer else waited_s
+
+
 class Estimates:
-    """All that control has learned: lengths, and seconds of loads, moves, decode steps and train steps."""
+    """All that control has learned: lengths, waits, and seconds of loads, moves, decode and train steps."""
 
     def __init__(
         self, *, lengths: LengthEstimate, load_s: float, move_s: float, step_s: float, bias: float = 1.0
@@ -121,6 +155,10 @@ class Estimates:
         self._move = Average(move_s)
         self._decode = Average(step_s, weight=0.05)
         self._train: Average | None = None
+        self.waits = EnvironmentWaits()
+        self._prefill = Average(step_s / _ROWS_A_STEP)
+        self._prefill_tokens = 0
+        self._prefill_seen_s: dict[int, float] = {}
         self._loading_since: dict[int, float] = {}
         self._moving_since: dict[int, float] = {}
 
@@ -146,7 +184,25 @@ class Estimates:
         """Expected seconds of one train step; None before the first one ended."""
         return self.bias * self._train.value if self._train else None
 
+    @property
+    def prefill_s(self) -> float:
+        """Expected seconds an instance needs to prefill one token."""
+        return self.bias * self._prefill.value
+
     # --- learning ---
+
+    def prefills(self, tokens: int) -> None:
+        """So many tokens were given to instances to prefill."""
+        self._prefill_tokens += tokens
+
+    def instances_told(self, seconds: Mapping[int, InstanceSeconds]) -> None:
+        """Learn from what instances say of their own seconds what a prefilled token took of late."""
+        total = {key: said.prefill_s + said.recompute_s for key, said in seconds.items()}
+        spent_s = sum(max(0.0, now_s - self._prefill_seen_s.get(key, 0.0)) for key, now_s in total.items())
+        self._prefill_seen_s |= total
+        if spent_s and self._prefill_tokens:
+            self._prefill.observe(spent_s / self._prefill_tokens)
+            self._prefill_tokens = 0
 
     def decoded(self, step_s: float) -> None:
         self._decode.observe(step_s)

@@ -131,7 +131,7 @@ class FleetChanges:
         plenty; then the smallest park, on an instance that parks when it is told to.
         """
         goal = instance.kv_tokens - _RELIEF * instance.kv_capacity
-        self._evict_waiting(instance, goal)
+        self._evict_waiting(instance, goal, now)
         running = [t for cohort in instance.cohorts.values() for t in cohort.running.values()]
         running = sorted((t for t in running if t.phase == Phase.RUNNING), key=lambda t: t.offset)
         while running and instance.kv_tokens > goal and self._control.rebalance:
@@ -144,13 +144,34 @@ class FleetChanges:
             kept -= t.prompt_tokens + instance.clock - t.offset
             self._dispatch.park(t, instance)
 
-    def _evict_waiting(self, instance: Instance, goal: float) -> None:
-        for cohort in instance.cohorts.values():
-            for t in list(cohort.waiting.values()):
-                if instance.kv_tokens <= goal:
-                    return
-                if t.id not in self._dispatch.moving:
-                    self._dispatch.evict(t, instance)
+    def _evict_waiting(self, instance: Instance, goal: float, now: float) -> None:
+        for _, t in self._longest_waits(instance, now):
+            if instance.kv_tokens <= goal:
+                return
+            self._dispatch.evict(t, instance)
+
+    def drop_waiting(self, instance: Instance, tokens: int, now: float) -> None:
+        """Make room for a request of `tokens`, where KV is what lacks, by dropping that of waiting requests.
+
+        KV that is held for w seconds keeps its share of the instance from decoding for w seconds; computed
+        again, it takes that share of the seconds that all of the instance's KV would. So what is expected to
+        wait longer than the latter goes, the longest first, whatever its size; all, where nothing decodes.
+        """
+        has_room = self._fleet.has_room
+        if not instance.num_waiting or not instance.has_slot() or has_room(instance, tokens):
+            return
+        worth_s = instance.kv_capacity * self._estimates.prefill_s if instance.num_running else 0.0
+        for remaining_s, t in self._longest_waits(instance, now):
+            if remaining_s <= worth_s or has_room(instance, tokens):
+                return
+            self._dispatch.evict(t, instance)
+
+    def _longest_waits(self, instance: Instance, now: float) -> list[tuple[float, Trajectory]]:
+        """Requests that wait for their environment here, with the seconds expected, the longest first."""
+        remaining = self._estimates.waits.remaining
+        waiting = (t for cohort in instance.cohorts.values() for t in cohort.waiting.values())
+        waits = [(remaining(now - t.waits_since), t) for t in waiting if t.id not in self._dispatch.moving]
+        return sorted(waits, key=lambda wait: (-wait[0], wait[1].id))
 
     def _move_away(self, t: Trajectory, instance: Instance, now: float, *, reserve: float = 0.0) -> bool:
         """Move a request to an instance of its version with room for it and `reserve`; False if none has."""

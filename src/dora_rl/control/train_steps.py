@@ -80,6 +80,7 @@ class TrainSteps:
         p.versions.publish(event.version)
         p.ledger.commit()
         p.estimates.trained(event.train_s)
+        p.estimates.instances_told(event.instances)
         p.pace.published(event.at)
         self.is_training, self.idle_since = False, p.now
         if event.version == p.steps:

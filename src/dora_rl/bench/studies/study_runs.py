@@ -9,7 +9,7 @@ import typer
 from matplotlib.figure import Figure
 from rich.console import RenderableType
 
-from dora_rl.bench.studies import ablation, paper, peers, scale, staleness, window_readings
+from dora_rl.bench.studies import ablation, episodes, paper, peers, scale, staleness, window_readings
 from dora_rl.core.recipe import Recipe
 from dora_rl.observe.pictures.look import save
 from dora_rl.observe.tables import Cell, write_csv
@@ -66,6 +66,12 @@ def study_ablation(out: Path, preset: str, *, steps: int, seed: int) -> None:
     rows = ablation.rows(recipes, _run(simulate, recipes, "study ablation"))
     flat = [line for row in rows for line in ablation.flat(row)]
     _leave_behind(out, "ablation", ablation.show(rows), flat, {"ablation": ablation.draw(rows)})
+
+
+def study_episodes(out: Path, *, steps: int, seed: int) -> None:
+    rows = episodes.rows(_run(simulate, episodes.recipes(steps=steps, seed=seed), "study episodes"))
+    flat = [episodes.flat(row) for row in rows]
+    _leave_behind(out, "episodes", episodes.show(rows), flat, {"episodes": episodes.draw(rows)})
 
 
 def study_peers(out: Path, preset: str, *, steps: int, seed: int) -> None:
