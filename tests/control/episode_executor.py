@@ -29,6 +29,7 @@ class LiveEpisode(Episode):
         self.has_turn = False
         """Whether the policy has the turn, and not the environment."""
         self.is_over = False
+        self.is_cut = False
 
     @property
     def length(self) -> int:
@@ -238,7 +239,9 @@ class EpisodeExecutor(Executor):
         episode = self._of(key)
         assert key not in self.closed, f"{d} of one that is closed"
         assert not episode.is_over, f"{d} of an episode that is over"
-        assert not self.evaluations.get(key), f"{d} of an evaluation"
+        assert key not in self.evaluations, f"{d} of an evaluation"
+        assert not episode.is_cut, f"{d} twice"
+        episode.is_cut = True
         self.num_cut += 1
         # What it said before is under way and comes first; whoever is asked now is not.
         self.say("environments", lambda at: (

@@ -57,6 +57,14 @@ def test_the_laws_hold_in_very_many_histories(block: int) -> None:
         run(seed)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("block", range(8))
+def test_the_laws_hold_for_very_many_episodes(block: int) -> None:
+    for seed in range(200_000 + block * 500, 200_000 + (block + 1) * 500):
+        run(seed, is_episodic=True)
+
+
 def run(seed: int, *, is_episodic: bool = False, **fixed: object) -> History:
     history = History(seed, is_episodic=is_episodic, **fixed)
     try:

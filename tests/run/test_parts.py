@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from dora_rl.core.decisions import Start, Take
 from dora_rl.core.errors import ConfigError, UserError
-from dora_rl.core.inputs import Fault, Published, Scored
+from dora_rl.core.inputs import Fault, OpenFailed, Published, Scored
 from dora_rl.core.recipe import Control, Evaluation, Patience
 from dora_rl.core.stream_key import StreamKey
 from dora_rl.engines.native.transfer import write_exported
@@ -442,6 +442,23 @@ def test_samples_of_a_row_are_drawn_apart_and_give_pass_at_k() -> None:
     for key, reward in enumerate([1.0, 0.0, 0.2, 0.4]):
         tracker.watch(Scored(at=1.0, trajectory=key, reward=reward), [])
     assert kept.rates == {"pass@1": 0.25, "pass@2": 0.5}
+    assert tracker.num_missing == 0
+
+
+def test_an_evaluation_whose_environment_cannot_be_reset_is_not_waited_for() -> None:
+    kept = Evaluated()
+    metrics: Any = kept
+    tracker = EvaluationTracker(Evaluation(every=1), 4, table(3, 2), metrics)
+    (asked,) = tracker.due(0, 0.0)
+    first, second = asked.prompts
+    started: Any = replace(start(0, 0), row=first.row, epoch=first.epoch, evaluation=True)
+    tracker.watch(asked, [started])
+    refused = OpenFailed(at=1.0, epoch=first.epoch, row=first.row, reason="no", is_evaluation=True)
+    tracker.watch(refused, [])
+    assert tracker.num_missing == 2, "this one has started: another evaluation is meant"
+    tracker.watch(replace(refused, epoch=second.epoch, row=second.row), [])
+    assert tracker.num_missing == 1
+    tracker.watch(Scored(at=2.0, trajectory=0, reward=1.0), [])
     assert tracker.num_missing == 0
 
 

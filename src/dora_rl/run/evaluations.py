@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from dora_rl.core.decisions import Close, Decision, Start
 from dora_rl.core.history import Event
-from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, Published, Scored
+from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, OpenFailed, Published, Scored
 from dora_rl.core.pass_rates import is_passed, pass_rates
 from dora_rl.core.recipe import Evaluation
 from dora_rl.run.metrics_writer import MetricsWriter
@@ -22,6 +22,8 @@ class _EvaluationRound(Struct, kw_only=True):
 
     num_missing: int
     rewards: list[float] = field(default_factory=list)
+    unstarted: set[tuple[int, int]] = field(default_factory=set)
+    """(epoch, row) of each evaluation that has not started."""
     lengths: list[int] = field(default_factory=list)
     values: list[dict[str, float | None]] = field(default_factory=list)
     """The value of each reward function, by trajectory."""
@@ -79,7 +81,11 @@ class EvaluationTracker:
                 self._newest_version = told.version
             case EvaluationAsked():
                 self._asked_version = self._newest_version
-                self._rounds[self._newest_version] = _EvaluationRound(num_missing=len(told.prompts))
+                self._rounds[self._newest_version] = _EvaluationRound(
+                    num_missing=len(told.prompts), unstarted={(each.epoch, each.row) for each in told.prompts}
+                )
+            case OpenFailed(is_evaluation=True):
+                self._not_opened((told.epoch, told.row), told.at)
             case Ended(trajectory=key) | EpisodeEnded(trajectory=key) if key in self._version_of:
                 self._rounds[self._version_of[key]].lengths.append(told.tokens)
             case Scored(trajectory=key, reward=reward) if key in self._version_of:
@@ -88,7 +94,8 @@ class EvaluationTracker:
         for decision in decisions:
             match decision:
                 case Start(evaluation=True):
-                    self._version_of.setdefault(decision.trajectory, decision.version)
+                    version = self._version_of.setdefault(decision.trajectory, decision.version)
+                    self._rounds[version].unstarted.discard((decision.epoch, decision.row))
                     self._row_of[decision.trajectory] = decision.row
                 case Close():
                     for key in self._version_of.keys() & set(decision.members):
@@ -104,10 +111,21 @@ class EvaluationTracker:
     def _end(self, trajectory: int, reward: float | None, at: float) -> None:
         version = self._version_of.pop(trajectory)
         self._row_of.pop(trajectory)
+        if reward is not None:
+            self._rounds[version].rewards.append(reward)
+        self._one_less(version, at)
+
+    def _not_opened(self, prompt: tuple[int, int], at: float) -> None:
+        """The environment of an evaluation could not be reset: the oldest that waits for it is over."""
+        version = next((v for v, each in self._rounds.items() if prompt in each.unstarted), None)
+        if version is not None:
+            self._rounds[version].unstarted.discard(prompt)
+            self._one_less(version, at)
+
+    def _one_less(self, version: int, at: float) -> None:
+        """Record the evaluation of a version once nothing of it is missing."""
         found = self._rounds[version]
         found.num_missing -= 1
-        if reward is not None:
-            found.rewards.append(reward)
         if not found.num_missing:
             del self._rounds[version]
             samples = self._asked.samples

@@ -13,7 +13,7 @@ from dora_rl.control.replay import Replay, replay
 from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
-from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, Published, Scored
+from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, OpenFailed, Published, Scored
 from dora_rl.run.prompt_feed import Feed
 from dora_rl.run.prompt_table import PromptTable, RunPrompts
 from dora_rl.run.run_layout import LiveLayout
@@ -118,6 +118,8 @@ def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set
     evaluated |= starts
     if isinstance(told, Ended | EpisodeEnded | Scored):
         return bool(starts) or told.trajectory in evaluated
+    if isinstance(told, OpenFailed):
+        return told.is_evaluation
     return isinstance(told, EvaluationAsked | Published) or bool(starts) or not evaluated.isdisjoint(closes)
 
 

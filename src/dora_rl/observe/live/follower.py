@@ -85,6 +85,7 @@ class Follower:
         self._handlers: dict[type[Record], Callable[[Any], None]] = {
             told.Ended: self._ended,
             told.EpisodeEnded: self._ended,
+            told.OpenFailed: self._not_opened,
             told.Scored: self._scored,
             told.EvaluationAsked: self._asked,
             told.Published: self._published,
@@ -152,6 +153,11 @@ class Follower:
         self._generated += event.tokens
         if (member := self._member(event.trajectory)) is not None:
             member.tokens, member.is_truncated = event.tokens, event.truncated
+
+    def _not_opened(self, event: told.OpenFailed) -> None:
+        """A prompt was dropped before it was a group: it counts once; an evaluation is closed by control."""
+        if not event.is_evaluation:
+            self.outcomes["failed: environment start"] += 1
 
     def _scored(self, event: told.Scored) -> None:
         for failure in event.failures:
