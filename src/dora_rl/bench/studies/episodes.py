@@ -23,7 +23,7 @@ from dora_rl.sim.simulation_setup import complete, resolve
 
 _BOUND = 2
 """S of every rule but sync: the asynchronous ratio that ROLL Flash finds usually enough."""
-_GROUPS = 64
+_GROUPS = 32
 _SPLITS = (24, 40)
 """GPUs that generate, of 64."""
 
