@@ -58,6 +58,7 @@ def test_samples_are_compared_counted_and_written_down(model: Path, tmp_path: Pa
     found = evaluate(
         str(model), data=rows, rewards=[longest], samples=3, max_new_tokens=12, seed=3, trainer=trainer
     )
+    assert not found.figures.is_held_out, "they are all the rows there are"
     assert (found.figures.num_rows, found.figures.num_samples, found.figures.num_failed) == (4, 3, 0)
     assert found.figures.pass_rates["pass@3"] == 1.0, "in every row one is the longest"
     assert 0 < found.figures.reward <= 1

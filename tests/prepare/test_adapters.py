@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe import Recipe
-from dora_rl.core.recipe.data import DataConfig, SourceConfig, TableConfig
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerConfig, TrainerSettings
 from dora_rl.core.struct_loader import build
@@ -17,7 +16,7 @@ from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
 from dora_rl.prepare.messages import Given
 from dora_rl.prepare.planner import with_base
-from dora_rl.prepare.sampling_inputs import answered_data, prepare_sampling
+from dora_rl.prepare.sampling_inputs import prepare_sampling
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.trainer.adapter import merge_adapter
 from dora_rl.trainer.trainer_factory import trainer_of
@@ -106,13 +105,3 @@ def test_an_adapter_of_another_model_is_refused_and_not_left_out(
     }
     with pytest.raises(ModelError, match=f"do not belong together.*{words}"):
         merge_adapter(load_decoder(model, dtype=torch.float32), LoraConfig(rank=2), factors)
-
-
-def test_of_a_stream_only_rows_held_out_are_answered(tmp_path: Path) -> None:
-    (tmp_path / "test.jsonl").write_text('{"prompt": "a"}\n')
-    stream = SourceConfig(name="no_such_module:endless", stream=True)
-    held_out = TableConfig(name=str(tmp_path / "test.jsonl"))
-    found = answered_data(DataConfig(train=stream, held_out=held_out), {})
-    assert [row.prompt for row in found.held_out] == ["a"]
-    with pytest.raises(ConfigError, match="are a stream, and none are held out"):
-        answered_data(DataConfig(train=stream), {})

@@ -29,7 +29,6 @@ from dora_rl.launch.temporary import temporary_directory
 from dora_rl.launch.waiting import Interrupts, terminations_interrupt
 from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.sampled_rows import SampledRow, SampleFigures, SamplingSession, figures
 
 
@@ -64,11 +63,10 @@ def evaluate(
 
     Rows, rewards, response and evaluation are a recipe's: that of the run where `model` is a run or one of
     its checkpoints, else the one given, with keywords as `train` takes them laid over it. Where it holds no
-    rows out, all are answered. Several `samples` are drawn at the recipe's temperature, one is greedy.
+    rows out, all are answered, and `figures.is_held_out` is False. Several `samples` are drawn at
+    the recipe's temperature, one is greedy.
     """
-    rows, setup = _sampled(model, recipe, settings, Teller(progress), launch, is_judged=True)
-    rows.sort(key=lambda row: row.row)
-    return Evaluated(model=setup.recipe.model, figures=figures(rows, setup), rows=tuple(rows))
+    return _sampled(model, recipe, settings, Teller(progress), launch, is_judged=True)
 
 
 def generate(
@@ -89,13 +87,13 @@ def generate(
     unless the run or `max_new_tokens` says otherwise.
     """
     if isinstance(model, str | Path) and "wrap_in_chat" not in settings:
-        found, run = located(model)
+        directory, run = located(model)
         # A run's prompts are what they were in training.
-        settings |= {"wrap_in_chat": True} if run is None and _has_chat_template(found) else {}
+        settings |= {"wrap_in_chat": True} if run is None and _has_chat_template(directory) else {}
     table = [{"prompt": prompt} for prompt in _listed(prompts)]
     if not table:
         raise UserError("there is no prompt to answer", hint="give one")
-    rows, _ = _sampled(
+    found = _sampled(
         model,
         {"response": {"max_new_tokens": 256}},
         {**settings, "data": table},
@@ -103,7 +101,7 @@ def generate(
         launch,
         is_judged=False,
     )
-    return sorted(rows, key=lambda row: row.row)
+    return list(found.rows)
 
 
 def _listed(prompts: Any) -> list[Any]:
@@ -151,8 +149,8 @@ def _sampled(
     launch: Launch,
     *,
     is_judged: bool,
-) -> tuple[list[SampledRow], RunSetup]:
-    """All rows with their samples, and the set-up they were drawn by."""
+) -> Evaluated:
+    """All rows with their samples, in order, and what they come to."""
     if isinstance(model, str | Path):
         model, run = located(model)
         if run is not None and (base is None or not is_judged):
@@ -178,4 +176,6 @@ def _sampled(
         session = ending.enter_context(
             SamplingSession(setup, is_judged=is_judged, launch=launch, objects=sent, interrupts=interrupts)
         )
-        return list(session.rows()), setup
+        rows = sorted(session.rows(), key=lambda row: row.row)
+        found = figures(rows, setup, is_held_out=session.is_held_out)
+        return Evaluated(model=setup.recipe.model, figures=found, rows=tuple(rows))

@@ -27,7 +27,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
-    """Evaluate a model on the rows that a recipe holds out, or on all its rows, by the recipe's rewards.
+    """Evaluate a model on the rows that a recipe holds out, else on those it trains on, by its rewards.
 
     dora eval runs/demo-1 --samples 8 --out completions.jsonl
     """
@@ -59,6 +59,8 @@ def _show(found: "Evaluated", out: Path | None) -> None:
     each = "one sample" if figures.num_samples == 1 else f"{figures.num_samples} samples"
     typer.echo(f"model: {found.model}")
     typer.echo(f"rows: {figures.num_rows:,}, {each} of each")
+    if not figures.is_held_out:
+        typer.echo("  none are held out: these are rows of data.train; a model trained on them has seen them")
     typer.echo(f"reward: {figures.reward:.3f}")
     if len(figures.rewards) > 1:
         for name, mean in figures.rewards.items():

@@ -1,7 +1,7 @@
 """A model and rows become what sampling begins with: no trainer, no schedule, one version.
 
 Prompts, tokenizer and the model as version 0 of a store lie in one directory, and the engine is sized for all
-the memory there is. Needs torch.
+the memory there is. Prompts are of held-out rows or, where there are none, of those to train on. Needs torch.
 """
 
 from collections.abc import Sequence
@@ -57,16 +57,17 @@ def prepare_sampling(
 
     report(Doing(what="tokenizing the rows"))
     tokenizer, layout = load_tokenizer(directory), LiveLayout(root=target)
+    answered = tokenize_rows(rows, tokenizer, config).prompts
     prompts = PromptTable(
-        train=(),
-        held_out=tokenize_rows(rows, tokenizer, config).prompts,
+        train=() if data.held_out else answered,
+        held_out=answered if data.held_out else (),
         stop_tokens=tuple(sorted(load_eos_ids(directory))),
     )
     prompts.write(layout.prompts)
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
 
     devices = _devices(recipe)
-    longest = max(len(prompt.token_ids) for prompt in prompts.held_out)
+    longest = max(len(prompt.token_ids) for prompt in answered)
     sized = RunMemory(recipe, model, devices, tuple(memory_limits(recipe, devices)), longest).add_engines()
     setup = RunSetup(
         recipe=recipe,

@@ -84,6 +84,9 @@ class SamplingSession(ExitStack):
         self._layout = LiveLayout(root=Path(setup.run_directory))
         self._layout.logs.mkdir(exist_ok=True)
         self._prompts = PromptTable.read(self._layout.prompts)
+        self._num_rows = len(self._prompts.train) + len(self._prompts.held_out)
+        self.is_held_out = not self._prompts.train
+        """Whether the rows are held out; else they are those to train on."""
         self._num_samples = setup.recipe.evaluation.samples
         self._tokenizer = Tokenizer.from_file(str(self._layout.tokenizer))
         self._drawn: dict[int, list[int]] = {}
@@ -110,7 +113,7 @@ class SamplingSession(ExitStack):
         """Every row with its samples, as they are complete; `advance` is called for each sample that is."""
         if self._pool is not None:
             self._pool.wait_ready(self._prompts[0].row.columns)
-        found: dict[int, dict[int, SampledText]] = {row: {} for row in range(len(self._prompts.held_out))}
+        found: dict[int, dict[int, SampledText]] = {row: {} for row in range(self._num_rows)}
         while found:
             for number, sample in self._read():
                 advance()
@@ -191,7 +194,7 @@ class SamplingSession(ExitStack):
         stopping = Stopping(
             max_new_tokens=self._setup.max_new_tokens, stop_strings=recipe.response.stop_strings
         )
-        for row in range(instance, len(self._prompts.held_out), len(self._handles)):
+        for row in range(instance, self._num_rows, len(self._handles)):
             for sample in range(self._num_samples):
                 request = Request(
                     id=row * self._num_samples + sample,
@@ -229,6 +232,8 @@ class SampleFigures(Record, frozen=True):
     """What a model's samples came to, over all rows."""
 
     num_rows: int
+    is_held_out: bool
+    """Whether the rows are held out; else the recipe holds none out, and they are those to train on."""
     num_samples: int
     """Samples of each row."""
     reward: float
@@ -243,7 +248,7 @@ class SampleFigures(Record, frozen=True):
     """Samples without a reward because a reward function failed."""
 
 
-def figures(rows: list[SampledRow], setup: RunSetup) -> SampleFigures:
+def figures(rows: list[SampledRow], setup: RunSetup, *, is_held_out: bool) -> SampleFigures:
     """Sum up samples that were judged."""
     asked, texts = setup.recipe.evaluation, [each for row in rows for each in row.samples]
     judged = [each.reward for each in texts if each.reward is not None]
@@ -253,6 +258,7 @@ def figures(rows: list[SampledRow], setup: RunSetup) -> SampleFigures:
     ]
     return SampleFigures(
         num_rows=len(rows),
+        is_held_out=is_held_out,
         num_samples=asked.samples,
         reward=math.fsum(judged) / len(judged) if judged else math.nan,
         rewards=mean_by_function(each.values for each in texts),

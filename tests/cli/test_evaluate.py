@@ -1,0 +1,26 @@
+"""`dora eval` says what was answered."""
+
+import pytest
+
+from dora_rl.api.sampled_model import Evaluated
+from dora_rl.cli.evaluate import _show
+from dora_rl.run.sampled_rows import SampleFigures
+
+
+@pytest.mark.parametrize("is_held_out", [True, False])
+def test_rows_that_are_not_held_out_are_said_to_be_those_to_train_on(
+    capsys: pytest.CaptureFixture[str], is_held_out: bool
+) -> None:
+    figures = SampleFigures(
+        num_rows=4,
+        is_held_out=is_held_out,
+        num_samples=1,
+        reward=0.5,
+        rewards={"right": 0.5},
+        pass_rates={"pass@1": 0.5},
+        mean_tokens=3.0,
+        truncated_share=0.0,
+        num_failed=0,
+    )
+    _show(Evaluated(model="tiny", figures=figures, rows=()), None)
+    assert ("none are held out: these are rows of data.train" in capsys.readouterr().out) is not is_held_out
