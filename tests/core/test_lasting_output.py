@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import typer
 
 from dora_rl.core import lasting_output as output
-from dora_rl.core.lasting_output import lasting, lasting_output, note_losses
+from dora_rl.core.errors import DoraError
+from dora_rl.core.lasting_output import lasting, lasting_output, needed_output, note_losses
 
 FULL = Path("/dev/full")
 
@@ -77,3 +79,35 @@ def test_a_stream_that_was_closed_is_lost_too_and_a_mistake_is_still_one(
     lasting(file).flush()
     note_losses(tmp_path / "log")
     assert "I/O operation on closed file" in (tmp_path / "log").read_text()
+
+
+def test_a_result_that_cannot_be_printed_is_an_error_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held_back() -> NoReturn:
+        sys.stdout.write("the end of it")
+        sys.exit(0)
+
+    def goes_on_regardless() -> None:
+        with lasting_output():
+            typer.echo("lost")
+
+    with FULL.open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(DoraError, match="cannot be written: No space left on device"), needed_output():
+            typer.echo("a result")
+        with pytest.raises(DoraError, match="cannot be written"), needed_output():
+            held_back()
+        with needed_output():
+            goes_on_regardless()
+        assert sys.stdout is full
+
+
+def test_an_error_of_a_file_and_a_reader_that_has_enough_are_left_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), needed_output():
+        (tmp_path / "none").read_text()
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        with pytest.raises(BrokenPipeError), needed_output():
+            print("to nobody", flush=True)
+        output._give_up_unwritten(pipe)

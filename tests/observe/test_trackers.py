@@ -8,6 +8,8 @@ import json
 import sqlite3
 import struct
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,6 +20,7 @@ import pytest
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.inputs import Published, Tick
 from dora_rl.core.recipe import Recipe, RunSettings
+from dora_rl.observe.live import trackers as tracking
 from dora_rl.observe.live.completions import CompletedGroup, Completion
 from dora_rl.observe.live.metrics_tail import MetricsTail
 from dora_rl.observe.live.tracker_kinds import completion_table
@@ -142,12 +145,12 @@ def fake(monkeypatch: pytest.MonkeyPatch, module: Any) -> Any:
     return module
 
 
-def trackers(root: Path, *names: str, said: list[str] | None = None) -> Trackers:
+def trackers(root: Path, *names: str, said: list[str] | None = None, **rest: Any) -> Trackers:
     group = CompletedGroup(step=1, group=0, version=0, prompt="<s>what", completions=(MEMBER, MEMBER))
     return Trackers(
         names, run="demo-1", recipe=RECIPE, metrics=MetricsTail(root / "metrics.jsonl"),
         kept=root / "tracked.json", completions=lambda step: [group],
-        tell=print if said is None else said.append,
+        tell=print if said is None else said.append, **rest,
     )  # fmt: skip
 
 
@@ -268,6 +271,85 @@ def test_a_tracker_whose_server_is_gone_ends_no_run_and_is_said_once(
         "warning: mlflow lacks 4 rows; metrics.jsonl has them all",
     ]
     assert mlflow.is_over
+
+
+def test_a_slow_tracker_delays_nothing_and_what_it_lacks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow, said, asked = fake(monkeypatch, FakeMlflow()), [], threading.Event()
+    slow = mlflow.log_metrics
+
+    def log_metrics(values: dict[str, float], *, step: int, run_id: str) -> None:
+        assert step < 3 or asked.wait(60)
+        slow(values, step=step, run_id=run_id)
+
+    mlflow.log_metrics = log_metrics
+    with trackers(tmp_path, "mlflow", said=said, last_s=0.2) as opened:
+        for row in STEPS:
+            write(tmp_path, row)
+            began = time.monotonic()
+            opened.watch(Published(at=1.0, version=row["step"], train_s=1.0), [])
+            assert time.monotonic() - began < 0.5
+    assert [step for step, _ in mlflow.logged] == [1, 2]
+    # Rows 3 and 4 and their tables.
+    assert said == [
+        "trackers are 4 rows or tables behind: they have 0.2 s",
+        "warning: trackers were too slow for 4 rows or tables, which they lack; "
+        "metrics.jsonl and completions.jsonl have them all",
+    ]
+    assert not mlflow.is_over, "it is in the middle of a call"
+    asked.set()
+    del mlflow.log_metrics
+    with trackers(tmp_path, "mlflow"):
+        pass
+    assert [step for step, _ in mlflow.logged if step != 3] == [1, 2, 4], "a resumed run makes up for it"
+
+
+def test_a_queue_that_is_full_leaves_rows_out_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow, said, asked = fake(monkeypatch, FakeMlflow()), [], threading.Event()
+    monkeypatch.setattr(tracking, "_MOST_WAITING", 3)
+    monkeypatch.setattr(mlflow, "log_metrics", lambda *row, **rest: asked.wait(60))
+    with trackers(tmp_path, "mlflow", said=said) as opened:
+        for row in STEPS:
+            write(tmp_path, row)
+            opened.watch(Published(at=1.0, version=row["step"], train_s=1.0), [])
+        asked.set()
+    (lost,) = said
+    assert "too slow for" in lost
+
+
+def test_a_tracker_that_cannot_be_opened_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb, before = fake(monkeypatch, FakeWandb()), sys.stdout
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(UserError, match="mlflow"):
+        trackers(tmp_path, "wandb", "mlflow")
+    assert wandb.is_over
+    assert sys.stdout is before
+
+
+def test_what_a_built_in_tracker_prints_while_it_logs_does_not_go_to_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trackio = fake(monkeypatch, FakeTrackio())
+    printing, printed = threading.Event(), threading.Event()
+
+    def log(values: dict[str, Any], *, step: int) -> None:
+        print("* uploaded")
+        printing.set()
+        assert printed.wait(60)
+
+    monkeypatch.setattr(trackio, "log", log)
+    with trackers(tmp_path, "trackio") as opened:
+        write(tmp_path, STEPS[0])
+        opened.watch(Published(at=1.0, version=1, train_s=1.0), [])
+        assert printing.wait(60)
+        print("the run's own")
+        printed.set()
+    assert capsys.readouterr().out == "the run's own\n"
 
 
 def test_tables_are_bounded_in_rows_characters_and_number(

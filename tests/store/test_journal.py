@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dora_rl.core.decisions import Admit, Close, Decision, Reopen, Start, Take
 from dora_rl.core.inputs import Published, Scored, StepLost, Tick
 from dora_rl.core.recipe import Control, Recipe
-from dora_rl.store.errors import Contradiction, JournalError
+from dora_rl.store.errors import Contradiction, JournalDamaged, JournalError
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import (
     AnyPayload,
@@ -110,8 +110,10 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes | None, me
     path = tmp_path / "journal.sqlite"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(JournalError, match=message):
+    with pytest.raises(JournalDamaged, match=message) as refused:
         Journal.open(path)
+    assert refused.value.is_lasting, "to resume the run would end in the same way"
+    assert "put it back from a copy" in (refused.value.hint or "")
 
 
 def test_a_journal_of_another_schema_is_refused(journal: Journal) -> None:

@@ -14,7 +14,7 @@ from dora_rl import __version__
 from dora_rl.cli import bench, doctor, evaluate, generate, init, keys, model, plan, report, simulate, train
 from dora_rl.cli.recipe_command import RecipeCommand
 from dora_rl.core.errors import DoraError, missing_package
-from dora_rl.core.lasting_output import lasting_output
+from dora_rl.core.lasting_output import lasting_output, needed_output
 from dora_rl.core.visible_text import visible
 
 app = typer.Typer(
@@ -54,7 +54,8 @@ def dora(
 def main() -> None:
     """Run the command line; usage errors exit with 2 and an interrupt with 130, as typer has it."""
     try:
-        app()
+        with needed_output():
+            app()
     except DoraError as error:
         _exit_with(error)
     except ModuleNotFoundError as error:

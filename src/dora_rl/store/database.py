@@ -146,7 +146,7 @@ def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes], schema: int) ->
 def open_database(path: Path) -> sqlite3.Connection:
     """Open an existing journal whose schema can be read."""
     if not path.is_file():
-        raise JournalError(f"there is no journal {path}", hint="check the path of the run")
+        raise _lost(path, f"there is no journal {path}")
     db = _connect(path, mode="rw")
     try:
         _check_schema(db, path)
@@ -185,8 +185,13 @@ def row_sum(*values: Any) -> int:
 
 def damaged(path: Path, problem: str) -> JournalDamaged:
     """The error for a journal that is not as it was written."""
+    return _lost(path, f"{path} is damaged: {problem}")
+
+
+def _lost(path: Path, message: str) -> JournalDamaged:
+    """The error for a run that cannot go on with the journal it has."""
     return JournalDamaged(
-        f"{path} is damaged: {problem}",
+        message,
         hint=f"put it back from a copy, with {path.name}-wal where there was one, or start another run from "
         "the last checkpoint of this one: --set model=CHECKPOINT",
     )
@@ -237,7 +242,7 @@ def _check_schema(db: sqlite3.Connection, path: Path) -> None:
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (schema,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
-        raise JournalError(f"{path} is no journal of dora-rl", hint="check the path of the run")
+        raise _lost(path, f"{path} is no journal of dora-rl")
     if schema not in READABLE:
         raise JournalError(
             f"{path} is a journal of schema {schema}; this version reads {', '.join(map(str, READABLE))}",
@@ -254,7 +259,7 @@ def _named(error: sqlite3.Error, path: Path) -> Exception:
         case sqlite3.SQLITE_BUSY:
             return JournalError(f"{path} is being written by another process", hint="only one may")
         case sqlite3.SQLITE_NOTADB:
-            return JournalError(f"{path} is no journal of dora-rl", hint="check the path of the run")
+            return _lost(path, f"{path} is no journal of dora-rl")
         # Statements are always the same: one that is wrong was written for other tables than are there.
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_ERROR:
             return damaged(path, str(error))

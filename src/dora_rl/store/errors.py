@@ -4,7 +4,7 @@ DoraError
 ├── DiskFull             no room; what was to be written is not there, all earlier writes are
 ├── JournalError         the journal cannot be read or written
 │   ├── Contradiction    a record is at odds with what the journal holds; nothing of it was written
-│   └── JournalDamaged   the journal's file is not as it was written; going on with it is no way out
+│   └── JournalDamaged   the journal's file is gone or not as it was written; trying again is no way out
 └── UserError
     └── RunError         a run directory is taken, finished, missing, or not one
 """
@@ -25,7 +25,7 @@ class Contradiction(JournalError):
 
 
 class JournalDamaged(JournalError):
-    """The journal's file is not as it was written: what it says cannot be trusted."""
+    """The journal's file is gone, or not as it was written: a run cannot go on with it."""
 
     is_lasting = True
 

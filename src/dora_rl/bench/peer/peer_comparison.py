@@ -11,6 +11,7 @@ import msgspec
 
 from dora_rl.bench.peer.trl import PeerRun
 from dora_rl.bench.schedules.forecast import step_s
+from dora_rl.bench.whole_run import run_whole
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.core.record import Record
@@ -19,7 +20,6 @@ from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.report.run_reader import read_run
 from dora_rl.prepare.machine import num_cores
 from dora_rl.prepare.preparation import Preparation
-from dora_rl.run.live_run import run_live
 from dora_rl.run.run_setup import RunSetup
 
 NEEDED = ("trl", "accelerate", "datasets")
@@ -106,7 +106,7 @@ def compare_with_peer(
     resolved = resolve_recipe(recipe, [*assignments, *fixed])
     with Preparation(resolved, str(place / "run")) as preparation:
         setup = preparation.plan().setup
-        run_live(setup, preparation.finish())
+        run_whole(setup, preparation.finish())
     facts = read_run(place / "run")
     theirs = _train_peer(place, peer_steps, _best_threads(place, setup.recipe.batch.trajectories))
     ours_at, ours_rewards = _curve(facts)

@@ -1,7 +1,7 @@
 """A live run whose responses have prescribed lengths: its speed means something, what it learns does not.
 
 The length is a function of a request's random stream, so every schedule is given the same work. Everything
-else is the run that `run_live` runs.
+else is the run that `run_whole` runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dora_rl.bench.whole_run import run_whole
 from dora_rl.core.history import Watcher
 from dora_rl.core.record import Record
 from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Handle, WorkerSpec
 from dora_rl.run import messages as say
-from dora_rl.run.live_run import run_live
 from dora_rl.run.run_setup import RunSetup
 
 LengthOf = Callable[[StreamKey], int]
@@ -27,7 +27,7 @@ def run_prescribed(
     setup: RunSetup, inputs: Path, length_of: LengthOf, watchers: Sequence[Watcher] = ()
 ) -> None:
     """Run a set-up to its end, leaving everything in its run directory."""
-    run_live(setup, inputs, watchers, launch=PrescribingLaunch(length_of))
+    run_whole(setup, inputs, watchers, launch=PrescribingLaunch(length_of))
 
 
 def prescribed(request: Request, length_of: LengthOf) -> Request:

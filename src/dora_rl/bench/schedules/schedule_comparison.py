@@ -15,6 +15,7 @@ from dora_rl.bench.schedules.forecast import predicted_step_s, step_s
 from dora_rl.bench.schedules.machine_use import used_s, watched_gpu
 from dora_rl.bench.schedules.prescribed import LengthOf, run_prescribed
 from dora_rl.bench.schedules.spans import LogFacts, StreamName, read_facts
+from dora_rl.bench.whole_run import run_whole
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, Published
@@ -25,7 +26,6 @@ from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.report.run_reader import read_run
 from dora_rl.prepare.machine import num_cores
 from dora_rl.prepare.preparation import Preparation
-from dora_rl.run.live_run import run_live
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.sim.simulated_run import measured_steps
@@ -220,7 +220,7 @@ def _run(setup: RunSetup, inputs: Path, lengths: Lognormal | None) -> _MachineUs
 
     with watched_gpu(setup.devices.trainer_device != "cpu") as use:
         if lengths is None:
-            run_live(setup, inputs, [watch])
+            run_whole(setup, inputs, [watch])
         else:
             run_prescribed(setup, inputs, length_of(lengths, setup.recipe.seed), [watch])
     begin, end = used
