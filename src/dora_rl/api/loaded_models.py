@@ -15,17 +15,20 @@ _ONLY = {"lora_dropout": 0.0, "bias": "none", "use_dora": False, "use_rslora": F
 
 
 class LoadedModel:
-    """A model in memory with its tokenizer, to be written where a run can read them."""
+    """A model in memory with its tokenizer, to be written where a run can read them.
+
+    Of a peft model its adapter is written, and the model it changes is read from where that was loaded.
+    """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
-        if not hasattr(model, "save_pretrained") or hasattr(model, "peft_config"):
-            what = "a peft model" if hasattr(model, "peft_config") else f"{type(model).__name__}"
+        if not hasattr(model, "save_pretrained"):
             raise ModelError(
-                f"model is {what}, and a run starts from a whole model of transformers or a directory",
-                hint="merge a peft model first: model.merge_and_unload()"
-                if hasattr(model, "peft_config")
-                else "give a path, a name, or what AutoModelForCausalLM.from_pretrained returned",
+                f"model is {type(model).__name__}, and a run starts from a model of transformers or peft, or "
+                "from a directory",
+                hint="give a path, a name, or what AutoModelForCausalLM.from_pretrained returned",
             )
+        if hasattr(model, "peft_config"):
+            _check_adapter(model, tokenizer)
         self._model = model
         self._tokenizer = tokenizer if tokenizer is not None else _tokenizer_of(model)
 
@@ -33,6 +36,23 @@ class LoadedModel:
         """Write model and tokenizer in Hugging Face format."""
         self._model.save_pretrained(directory)
         self._tokenizer.save_pretrained(directory)
+
+
+def _check_adapter(model: Any, tokenizer: Any) -> None:
+    """Refuse a peft model that would not be trained on as it is."""
+    merge = "merge it first: model.merge_and_unload()"
+    if list(model.peft_config) != ["default"]:
+        raise ModelError(
+            f"model is a peft model with the adapters {', '.join(model.peft_config)}", hint=merge
+        )
+    base, own = (getattr(each, "name_or_path", "") or "" for each in (model, tokenizer))
+    if not base:
+        raise ModelError("model is a peft model that does not say where its base was loaded from", hint=merge)
+    if tokenizer is not None and own != base:
+        raise ModelError(
+            f"the tokenizer is of '{own}', and a peft model is trained with that of its base, '{base}'",
+            hint=f"leave the tokenizer out, or {merge}",
+        )
 
 
 def _tokenizer_of(model: Any) -> Any:

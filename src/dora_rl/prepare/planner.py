@@ -196,7 +196,8 @@ class RunPlanner:
                 shutil.copyfile(Path(recipe.trainer.lora.adapter) / name, layout.initial_adapter / name)
         layout.tokenizer.write_text(self._tokenizer, encoding="utf-8")
         if not total:
-            if self._given_model is not None:
+            # Of an adapter the base is where it was, and the rest is copied above.
+            if self._given_model is not None and not adapter.is_adapter(Path(self._given_model)):
                 shutil.copytree(self._given_model, layout.initial_model)
             return
         limit = ("patience.step_s", recipe.patience.step_s)

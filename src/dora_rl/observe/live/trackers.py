@@ -180,6 +180,8 @@ class Trackers(AbstractContextManager["Trackers"]):
 
     def _shows(self, step: int) -> bool:
         """Whether the completions of a step go to trackers: evenly spread, the first and the last too."""
+        if self._opened.keys().isdisjoint(TRACKER_KINDS):
+            return False
         return step in (1, self._steps) or step % -(-self._steps // _MOST_TABLES) == 0
 
     def _pass_on(self, thread: TrackerThread) -> None:
