@@ -1,0 +1,42 @@
+"""What `examples/` holds is what it says: the recipe is one, and the reward judges its rows."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dora_rl.core.named import load_named
+from dora_rl.core.recipe.resolution import resolve_recipe
+from dora_rl.envs.data.sources import load_data
+
+EXAMPLE = Path(__file__).parents[2] / "examples/first_day"
+
+
+def test_the_first_days_recipe_has_rows_that_its_reward_judges() -> None:
+    recipe = resolve_recipe(str(EXAMPLE / "own.yaml"), [])
+    assert recipe.data is not None
+    rows = load_data(recipe.data).train
+    (reward,) = recipe.rewards
+    judge = load_named(reward.function)
+    wanted = [row.columns["solution"] for row in rows]
+    assert judge(completions=wanted, solution=wanted) == [1.0] * len(rows)
+    assert judge(completions=["abb", ""], solution=["ab", "aaaa"]) == [pytest.approx(2 / 3), 0.0]
+
+
+def test_trl_is_asked_for_what_the_recipe_says() -> None:
+    recipe = resolve_recipe(str(EXAMPLE / "own.yaml"), [])
+    asked = _arguments(EXAMPLE / "with_trl.py", "GRPOConfig")
+    assert asked["max_steps"] == recipe.steps
+    assert asked["per_device_train_batch_size"] == recipe.batch.trajectories
+    assert asked["num_generations"] == recipe.batch.group_size
+    assert asked["max_completion_length"] == recipe.response.max_new_tokens
+    assert asked["learning_rate"] == recipe.optimizer.learning_rate
+    assert asked["lr_scheduler_type"] == recipe.optimizer.learning_rate_schedule.kind
+
+
+def _arguments(program: Path, called: str) -> dict[str, Any]:
+    """The keyword arguments of a call in a program that need not be importable here."""
+    calls = [each for each in ast.walk(ast.parse(program.read_text())) if isinstance(each, ast.Call)]
+    (call,) = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == called]
+    return {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
