@@ -7,7 +7,12 @@ only be interpreted.
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from dora_rl.launch.local import LocalLaunch
+
+from .forked_workers import ForkedPreparation
 
 settings.register_profile("default", max_examples=30, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
@@ -15,3 +20,14 @@ settings.load_profile(os.environ.get("DORA_HYPOTHESIS_PROFILE", "default"))
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(scope="session")
+def forked_preparation() -> ForkedPreparation:
+    return ForkedPreparation()
+
+
+@pytest.fixture
+def _quick_preparation(forked_preparation: ForkedPreparation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preparing workers do not import torch anew."""
+    monkeypatch.setattr(LocalLaunch, "start", lambda *asked: forked_preparation.start(*asked))

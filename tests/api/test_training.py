@@ -138,6 +138,7 @@ def test_a_dry_run_says_what_a_run_would_need_and_leaves_nothing_behind(tmp_path
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.usefixtures("_quick_preparation")
 def test_mistakes_are_errors_with_a_hint_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="unknown key 'stepz'"):

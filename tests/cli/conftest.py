@@ -33,7 +33,9 @@ class Called(NamedTuple):
 
 
 @pytest.fixture
-def dora(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Called]:
+def dora(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, _quick_preparation: None
+) -> Callable[..., Called]:
     """`dora("simulate", "--json")` as a shell would see it."""
 
     def call(*arguments: object) -> Called:

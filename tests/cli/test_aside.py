@@ -8,16 +8,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+Dora = Callable[..., Any]
 DORA = (sys.executable, "-c", "from dora_rl.cli.main import main; main()", "train", "recipe.yaml")
 
 
-def planned(project: Path, first_lines: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def spoil(project: Path, first_lines: str) -> None:
     judge = project / "judge.py"
     judge.write_text(f"{first_lines}\n{judge.read_text()}")
-    return subprocess.run([*DORA, *arguments], capture_output=True, text=True, check=False, timeout=55)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,14 @@ def planned(project: Path, first_lines: str, *arguments: str) -> subprocess.Comp
 )
 @pytest.mark.timeout(90)
 def test_a_reward_that_ends_or_holds_up_the_planning_is_named(
-    project: Path, first_lines: str, message: str, hint: str
+    dora: Dora, project: Path, first_lines: str, message: str, hint: str
 ) -> None:
-    called = planned(project, first_lines, "--set", "scoring.start_limit_s=2")
-    assert called.returncode == 2, called.stderr
-    assert called.stdout == ""
+    spoil(project, first_lines)
+    called = dora("train", "recipe.yaml", "--set", "scoring.start_limit_s=2")
+    assert called.exit_code == 2, called.err
+    assert called.out == ""
     # Where the machine is busy, what takes long is told.
-    error, rest = (line for line in called.stderr.splitlines() if not line.endswith(" ..."))
+    error, rest = (line for line in called.err.splitlines() if not line.endswith(" ..."))
     assert error.startswith("error: ")
     assert message in error
     assert "judge.py" in error
@@ -49,7 +51,9 @@ def test_a_reward_that_ends_or_holds_up_the_planning_is_named(
 @pytest.mark.timeout(90)
 def test_what_a_reward_prints_is_no_output_of_the_command(project: Path) -> None:
     loud = "import os; print('hello'); os.write(1, b'you\\n')"
-    called = planned(project, loud, "--dry-run", "--json")
+    spoil(project, loud)
+    command = [*DORA, "--dry-run", "--json"]
+    called = subprocess.run(command, capture_output=True, text=True, check=False, timeout=55)
     assert called.returncode == 0, called.stderr
     assert json.loads(called.stdout)["rows"] == 4
     assert sorted(called.stderr.split()) == ["hello", "you"]

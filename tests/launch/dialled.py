@@ -90,6 +90,10 @@ class DialledHandle:
         return self._how_it_ended is None and not self._is_agent_gone and len(self._lines) < 2
 
     @property
+    def is_stopped(self) -> bool:
+        return False
+
+    @property
     def is_mid_message(self) -> bool:
         return self._worker is not None and self._worker.is_mid_message
 

@@ -273,6 +273,23 @@ def test_when_the_owner_is_killed_its_worker_ends_with_all_it_started(kind: str)
     assert all_end(*pids)
 
 
+@pytest.mark.parametrize("start", ["local"], indirect=True)
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="the system does not tell")
+def test_a_stopped_worker_is_seen_to_be_until_it_is_continued(start: Start) -> None:
+    handle = start()
+    assert handle.pid is not None
+    assert not handle.is_stopped
+    os.kill(handle.pid, signal.SIGSTOP)
+    while not handle.is_stopped:
+        time.sleep(0.01)
+    assert handle.is_stopped, "looking does not change it"
+    os.kill(handle.pid, signal.SIGCONT)
+    while handle.is_stopped:
+        time.sleep(0.01)
+    assert handle.end(within_s=0.0) == "killed by SIGKILL"
+    assert not handle.is_stopped
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
 def test_when_the_owner_is_killed_a_stopped_worker_ends_too() -> None:
     command = [sys.executable, str(HERE / "owner.py"), "local"]

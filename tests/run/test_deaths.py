@@ -117,3 +117,21 @@ def test_an_instance_that_has_joined_is_missed_after_its_silence_whatever_it_was
     pool.processes[0].heard_at -= 0.2
     (lost,) = pool.replace_lost()
     assert (lost.was_joined, lost.reason) == (True, "was silent for 5 s")
+
+
+def test_an_instance_that_is_stopped_is_given_up_long_before_its_silence_is(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    pool = pool_of(make_setup, tmp_path, 1, control=Control(silence_s=60.0))
+    process = pool.processes[0]
+    process.handle.is_stopped = True  # type: ignore[misc]
+    assert pool.replace_lost() == [], "it may be continued"
+    assert process.stopped_at is not None
+    process.stopped_at -= 4.8
+    process.handle.is_stopped = False  # type: ignore[misc]
+    assert pool.replace_lost() == []
+    process.handle.is_stopped = True  # type: ignore[misc]
+    assert pool.replace_lost() == [], "it was continued, and has its time again"
+    process.stopped_at -= 5.1
+    (lost,) = pool.replace_lost()
+    assert lost.reason == "was stopped for 5 s"

@@ -494,6 +494,7 @@ class Silent:
     def __init__(self) -> None:
         self.told: list[Any] = []
         self.is_alive = True
+        self.is_stopped = False
         self.is_mid_message = False
 
     def send(self, message: Any) -> None:

@@ -23,7 +23,6 @@ from dora_rl.run.run_setup import DeviceLayout
 from .conftest import MakeSetup, staged
 
 NUM_INSTANCES = 3
-SILENCE_S = 5.0
 NOTICED_S = 10.0
 MOMENTS = ("generating", "loading", "training", "ticking", "two at once", "starting")
 
@@ -113,7 +112,8 @@ def test_a_stopped_instance_is_noticed_within_ten_seconds(make_setup: MakeSetup,
     launch = StoppingLaunch(moments, interrupts, seed=num_stops)
     setup = make_setup(
         steps=100_000,
-        control=Control(schedule=schedule, max_staleness=2, rebalance_period_s=0.3, silence_s=SILENCE_S),
+        # Silent after a minute: also where the machine is busy, only what was stopped is given up.
+        control=Control(schedule=schedule, max_staleness=2, rebalance_period_s=0.3, silence_s=60.0),
         checkpoints=Checkpoints(every=1000),
         layout=DeviceLayout(instances=NUM_INSTANCES),
     )

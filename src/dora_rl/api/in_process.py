@@ -64,6 +64,10 @@ class ThreadHandle:
         return not (self._has_ended or self._connection.has_hung_up)
 
     @property
+    def is_stopped(self) -> bool:
+        return False
+
+    @property
     def is_mid_message(self) -> bool:
         return self._connection.is_mid_message
 

@@ -78,6 +78,15 @@ class LocalHandle:
         return not (self._has_exited or self._connection.has_hung_up)
 
     @property
+    def is_stopped(self) -> bool:
+        # Only looked at: whoever waits for the process later must find it as it was.
+        if not hasattr(os, "waitid"):
+            return False
+        with suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        return False
+
+    @property
     def is_mid_message(self) -> bool:
         return self._connection.is_mid_message
 

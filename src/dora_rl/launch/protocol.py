@@ -84,6 +84,11 @@ class Handle(Protocol):
         ...
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the worker is known to be stopped (SIGSTOP): it does nothing until it is continued."""
+        ...
+
+    @property
     def is_mid_message(self) -> bool:
         """Whether a part of a message arrived, and the rest is on its way."""
         ...

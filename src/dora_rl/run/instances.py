@@ -17,6 +17,9 @@ from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths, how_it_ended
 
+_STOPPED_S = 5.0
+"""Seconds after which an instance that is stopped is given up, if its silence would not end it before."""
+
 
 class InstancePhase(Enum):
     """How far the process of an instance has come; the value says what it is waited for to do."""
@@ -39,6 +42,8 @@ class InstanceProcess(Struct, kw_only=True):
     report: say.Report | None = None
     """The last report this instance sent; None before the first."""
     last_words: str | None = None
+    stopped_at: float | None = None
+    """When it was first seen stopped, on the monotonic clock; None while it is not."""
 
     @property
     def name(self) -> str:
@@ -46,6 +51,15 @@ class InstanceProcess(Struct, kw_only=True):
 
     def enter(self, phase: InstancePhase) -> None:
         self.phase, self.since = phase, time.monotonic()
+
+    def stopped_s(self) -> float:
+        """Seconds for which the process was seen stopped, the last time it was looked at included."""
+        if not self.handle.is_stopped:
+            self.stopped_at = None
+            return 0.0
+        now = time.monotonic()
+        self.stopped_at = now if self.stopped_at is None else self.stopped_at
+        return now - self.stopped_at
 
 
 def start_instance(
@@ -143,7 +157,8 @@ class InstancePool:
         """Why an instance must be started again, or None.
 
         Silence is judged here whatever the instance does, also while its device is lent; control judges it by
-        ticks, and only of those that generate.
+        ticks, and only of those that generate. One that was stopped is given up sooner: silence may also come
+        of a machine with too much to do, and so must be waited out.
         """
         if not process.handle.is_alive:
             return how_it_ended(
@@ -153,6 +168,9 @@ class InstancePool:
             )
         now, start_s = time.monotonic(), self._setup.recipe.patience.start_s
         silence_s = self._setup.recipe.control.silence_s
+        stopped_s = min(_STOPPED_S, silence_s)
+        if process.stopped_s() > stopped_s:
+            return f"was stopped for {stopped_s:g} s"
         if process.phase is not InstancePhase.JOINED and now - process.since > start_s:
             return f"took more than {start_s:g} s {process.phase.value}"
         return f"was silent for {silence_s:g} s" if now - process.heard_at > silence_s else None

@@ -69,6 +69,11 @@ class PrescribingHandle:
         return self._handle.is_alive
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the worker's process is known to be stopped."""
+        return self._handle.is_stopped
+
+    @property
     def is_mid_message(self) -> bool:
         """Whether a part of a message has arrived and the rest is on its way."""
         return self._handle.is_mid_message
