@@ -10,6 +10,7 @@ and reported (`torn_line`); damage anywhere else is an error that names its line
 what they mean.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -33,10 +34,14 @@ Event = tuple[Input, list[Decision]]
 Watcher = Callable[[Input, list[Decision]], None]
 """A function called with every input and its decisions; in a live run once both are durable."""
 
-_Line = tuple[int, dict[str, Any]]
-
+_INPUT_HEAD = re.compile(rb'\{"seq":(\d+),"decisions":(\d+),')
+_DECISION_HEAD = re.compile(rb'\{"seq":(\d+),"at":[^,]+,')
+"""What a line begins with before its record, as it is written."""
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_input = msgspec.json.Decoder(AnyInput).decode
+_decode_decision = msgspec.json.Decoder(AnyDecision).decode
 
 
 def encode_header(recipe: Recipe) -> bytes:
@@ -82,6 +87,14 @@ class HistoryWriter:
         self._file.close()
 
 
+class _Torn(Exception):
+    """The log breaks off in the middle of a line."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
 class History:
     """A recorded run: its recipe, and its events in order as often as it is iterated over."""
 
@@ -92,48 +105,62 @@ class History:
         """Number of the line where the log breaks off; None if it does not, or was not read to its end."""
 
     def __iter__(self) -> Iterator[Event]:
-        lines = self._lines()
-        for seq, (number, fields) in enumerate(lines):
-            count = self._convert(number, fields.pop("decisions", 0), Count)
-            event = self._record(number, fields, seq, AnyInput)
-            decisions = [self._decision(line, seq) for line in islice(lines, count)]
-            if len(decisions) < count:
-                self.torn_line = self.torn_line or number + len(decisions)
-                return
-            yield event, decisions
+        self.torn_line = None
+        with self._path.open("rb") as file:
+            lines = enumerate(islice(file, 1, None), start=2)
+            for seq, (number, line) in enumerate(lines):
+                try:
+                    count, event = self._input(number, line, seq)
+                    decisions = [self._decision(*following, seq) for following in islice(lines, count)]
+                except _Torn as torn:
+                    self.torn_line = torn.line
+                    return
+                if len(decisions) < count:
+                    self.torn_line = number + len(decisions)
+                    return
+                yield event, decisions
 
-    def _decision(self, line: _Line, seq: int) -> Decision:
-        number, fields = line
+    def _input(self, number: int, line: bytes, seq: int) -> tuple[int, Input]:
+        """An input, and how many decisions follow it."""
+        if head := _INPUT_HEAD.match(line):
+            self._check_seq(number, int(head[1]), seq)
+            return int(head[2]), self._decoded(number, line, _decode_input, head.end())
+        # Not as it is written, as from an editor: the same record in another order is the same.
+        fields = self._decoded(number, line, _decode)
+        self._check_seq(number, fields.pop("seq", None), seq)
+        count = self._convert(number, fields.pop("decisions", 0), Count)
+        return count, self._convert(number, fields, AnyInput)
+
+    def _decision(self, number: int, line: bytes, seq: int) -> Decision:
+        decision: Decision
+        if head := _DECISION_HEAD.match(line):
+            self._check_seq(number, int(head[1]), seq)
+            decision = self._decoded(number, line, _decode_decision, head.end())
+            return decision
+        fields = self._decoded(number, line, _decode)
+        self._check_seq(number, fields.pop("seq", None), seq)
         fields.pop("at", None)
-        decision: Decision = self._record(number, fields, seq, AnyDecision)
+        decision = self._convert(number, fields, AnyDecision)
         return decision
 
-    def _record(self, number: int, fields: dict[str, Any], seq: int, kind: Any) -> Any:
-        found = fields.pop("seq", None)
+    def _check_seq(self, number: int, found: Any, seq: int) -> None:
         if found != seq:
             raise self._damage(number, f"its seq is {found} where {seq} is due")
-        return self._convert(number, fields, kind)
+
+    def _decoded(self, number: int, line: bytes, decode: Callable[[bytes], Any], begin: int = 0) -> Any:
+        """What a line holds, behind its head if it has one; a last line that broke off raises _Torn."""
+        try:
+            return decode(b"{" + line[begin:] if begin else line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if not line.endswith(b"\n"):
+                raise _Torn(number) from error
+            raise self._damage(number, str(error)) from error
 
     def _convert(self, number: int, value: Any, kind: Any) -> Any:
         try:
             return msgspec.convert(value, kind, str_keys=True)
         except msgspec.ValidationError as error:
             raise self._damage(number, str(error)) from error
-
-    def _lines(self) -> Iterator[_Line]:
-        """Each line after the first, decoded, with its number; a torn line ends them."""
-        self.torn_line = None
-        decode = msgspec.json.Decoder(dict[str, Any]).decode
-        with self._path.open("rb") as file:
-            for number, line in enumerate(islice(file, 1, None), start=2):
-                try:
-                    fields = decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    if line.endswith(b"\n"):
-                        raise self._damage(number, str(error)) from error
-                    self.torn_line = number
-                    return
-                yield number, fields
 
     def _header(self) -> Tree:
         """The recipe in the log's first line, if its schema can be read."""

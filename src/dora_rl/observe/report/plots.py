@@ -127,9 +127,17 @@ def _stack(axes: Axes, steps: Sequence[StepFacts]) -> None:
     }
     floor = [0.0] * len(steps)
     for name, (seconds, colour) in parts.items():
-        axes.bar(at, seconds, bottom=floor, width=1.0, color=colour, label=name)
-        floor = [low + s for low, s in zip(floor, seconds, strict=True)]
+        top = [low + s for low, s in zip(floor, seconds, strict=True)]
+        # One shape for all steps: of a long run, a bar for each is megabytes.
+        _block(axes, at, floor, top, color=colour, label=name)
+        floor = top
     axes.plot(at, [step.step_s for step in steps], color=BLUE, linewidth=1, label="whole step")
+
+
+def _block(axes: Axes, at: Sequence[int], low: Sequence[float], high: Sequence[float], **look: str) -> None:
+    """Bars without a gap, from half a step before each to half a step behind."""
+    edges = [at[0] - 0.5, *(step + 0.5 for step in at)]
+    axes.fill_between(edges, [low[0], *low], [high[0], *high], step="pre", linewidth=0, **look)  # type: ignore[arg-type]
 
 
 def _trainer(columns: dict[str, tuple[list[float], list[float]]]) -> Figure:
