@@ -33,6 +33,18 @@ def test_a_report_is_printed_and_written(dora: Dora, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
 
 
+def test_the_pictures_of_a_report_are_written_as_files_where_asked(dora: Dora, tmp_path: Path) -> None:
+    dora("simulate", *SMALL, "--out", tmp_path / "run")
+    called = dora("report", tmp_path / "run", "--pictures", tmp_path / "pictures")
+    assert called.exit_code == 0, called.err
+    found = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert {"reward.png", "where_the_seconds_went.png"} <= set(found)
+    assert f"wrote {tmp_path / 'pictures/reward.png'}" in called.out
+    (tmp_path / "file").touch()
+    called = dora("report", tmp_path / "run", "--pictures", tmp_path / "file")
+    assert (called.exit_code, "cannot write" in called.err) == (2, True)
+
+
 def test_a_report_as_json_is_one_object(dora: Dora, tmp_path: Path) -> None:
     dora("simulate", *SMALL, "--out", tmp_path / "run")
     fields = json.loads(dora("report", tmp_path / "run", "--json", "--out", tmp_path / "page.html").out)

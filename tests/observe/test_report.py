@@ -22,7 +22,7 @@ from dora_rl.observe.live.event_facts import EvaluationFacts
 from dora_rl.observe.live.metrics_tail import MetricsTail
 from dora_rl.observe.live.step_words import duration
 from dora_rl.observe.report.page import write_page
-from dora_rl.observe.report.plots import plots
+from dora_rl.observe.report.plots import as_svg, plots
 from dora_rl.observe.report.run_reader import read_run
 from dora_rl.observe.report.text import lines
 from dora_rl.sim.simulated_run import Result, simulate
@@ -256,7 +256,7 @@ def test_the_close_up_ends_with_the_last_step_and_not_with_what_came_after(tmp_p
         for event, decisions in rewarded_steps([], [0.0] * 20):
             log.watch(event, decisions)
         log.watch(told.Tick(at=900.0), [])
-    pictures = dict(plots(read_run(tmp_path)))
+    pictures = {title: as_svg(figure) for title, figure in plots(read_run(tmp_path))}
     assert ">minutes (height" in pictures["Who generated which version when"]
     assert ">seconds (height" in pictures["The last 8 steps"]
 

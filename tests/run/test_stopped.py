@@ -36,7 +36,8 @@ class StoppingLaunch:
         self._draw = random.Random(seed)
         self._pids: dict[str, int] = {}
         self._joined: set[str] = set()
-        self._stopped: dict[str, tuple[str, float]] = {}
+        self._stopped: dict[str, list[tuple[str, float]]] = {}
+        """What each was doing that is stopped, and when; a new one may be stopped before the old is told."""
         self._aims_at_start = False
         self._not_before = 0.0
         self.noticed: list[tuple[str, float]] = []
@@ -56,7 +57,9 @@ class StoppingLaunch:
             self._joined.add(f"instance {event.instance}")
             self._not_before = time.monotonic() + self._draw.uniform(0.0, 1.0)
         elif isinstance(event, Fault) and event.worker in self._stopped:
-            moment, since = self._stopped.pop(event.worker)
+            moment, since = self._stopped[event.worker].pop(0)
+            if not self._stopped[event.worker]:
+                del self._stopped[event.worker]
             self._joined.discard(event.worker)
             self.noticed.append((moment, time.monotonic() - since))
         if len(self._joined) < NUM_INSTANCES or self._stopped or time.monotonic() < self._not_before:
@@ -76,7 +79,7 @@ class StoppingLaunch:
 
     def _stop(self, name: str, moment: str, after_s: float) -> None:
         pid = self._pids[name]
-        self._stopped[name] = moment, time.monotonic() + after_s
+        self._stopped.setdefault(name, []).append((moment, time.monotonic() + after_s))
 
         def stop() -> None:
             with suppress(ProcessLookupError):

@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 def report(
     run: Annotated[Path, typer.Argument(help="The directory of a run, finished or not.")],
     out: Annotated[Path | None, typer.Option(help="The page.  [default: report.html in the run]")] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Also write the page's pictures as PNG files into this directory.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Sum up a run and write a page with its curves, its timeline and completions beside their rewards.
 
     Works on runs that go on, were interrupted or crashed.
     """
-    _report_run(run, out, as_json=as_json)
+    _report_run(run, out, pictures, as_json=as_json)
 
 
-def _report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
+def _report_run(root: Path, out: Path | None, pictures: Path | None, *, as_json: bool) -> None:
     """Print the summary at once and write the page beside the run; it is not lost with the page."""
     from dora_rl.observe.report.run_reader import read_run
     from dora_rl.observe.report.text import show
@@ -39,8 +42,21 @@ def _report_run(root: Path, out: Path | None, *, as_json: bool) -> None:
         typer.echo(msgspec.json.format(msgspec.json.encode(_fields(run, page))))
     if failure is not None:
         raise failure
+    written = _pictures(run, pictures) if pictures is not None else []
     if not as_json:
-        typer.echo(visible(f"wrote {page}"))
+        for path in (page, *written):
+            typer.echo(visible(f"wrote {path}"))
+
+
+def _pictures(run: "RunFacts", directory: Path) -> list[Path]:
+    from dora_rl.observe.report.plots import write_pictures
+
+    try:
+        return write_pictures(run, directory)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {directory}: {error.strerror}", hint="choose another place with --pictures"
+        ) from error
 
 
 def _written(run: "RunFacts", path: Path) -> tuple[Path | None, UserError | None]:

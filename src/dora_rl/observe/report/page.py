@@ -7,7 +7,7 @@ from dora_rl.core.struct_loader import to_yaml
 from dora_rl.core.visible_text import as_html
 from dora_rl.observe.live.completions import CompletedGroup, Completion
 from dora_rl.observe.live.step_words import number
-from dora_rl.observe.report.plots import plots
+from dora_rl.observe.report.plots import as_svg, plots
 from dora_rl.observe.report.run_facts import RunFacts
 from dora_rl.observe.report.text import lines, warning_text
 
@@ -54,8 +54,8 @@ def _page(run: RunFacts) -> Iterator[str]:
     for label, text in lines(run):
         yield f"<tr><td>{as_html(label)}</td><td>{as_html(text)}</td></tr>"
     yield "</table>"
-    for title, svg in plots(run):
-        yield f"<h2>{as_html(title)}</h2>{svg}"
+    for title, figure in plots(run):
+        yield f"<h2>{as_html(title)}</h2>{as_svg(figure)}"
     yield from _completions(run.completions)
     yield from _details("Last metrics", _last_metrics(run, is_evaluation=False))
     yield from _details("Last evaluation", _last_metrics(run, is_evaluation=True))

@@ -1,7 +1,9 @@
-"""The pictures of a report, each as SVG text that stands in the page."""
+"""The pictures of a report: figures, as SVG text that stands in the page, or as files."""
 
+import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
+from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -23,6 +25,7 @@ from dora_rl.observe.pictures.look import (
     VERSIONS,
     figure,
     plain,
+    save,
 )
 from dora_rl.observe.pictures.seconds_picture import draw_seconds
 from dora_rl.observe.pictures.timeline_picture import Panel, draw_timelines
@@ -38,21 +41,28 @@ Points = list[tuple[int, float]]
 """A curve: versions and values."""
 
 
-def plots(run: RunFacts) -> Iterator[tuple[str, str]]:
-    """Titles and SVG pictures of a run, as far as it has something to show."""
+def plots(run: RunFacts) -> Iterator[tuple[str, Figure]]:
+    """Titles and pictures of a run, as far as it has something to show."""
     if run.steps:
-        yield "Reward", _svg(_rewards(run))
-        yield "Lengths, staleness and time", _svg(_workings(run))
+        yield "Reward", _rewards(run)
+        yield "Lengths, staleness and time", _workings(run)
     if run.seconds.num_instances and run.seconds.wall_s > 0.0:
-        yield "Where the seconds went", _svg(draw_seconds(run.seconds))
+        yield "Where the seconds went", draw_seconds(run.seconds)
     columns = _columns(run.metrics)
     if columns:
-        yield "Inside the trainer", _svg(_trainer(columns))
+        yield "Inside the trainer", _trainer(columns)
     if run.timeline.specs and run.timeline.end > 0:
-        yield "Who generated which version when", _svg(_timeline(run, 0.0, run.timeline.end))
+        yield "Who generated which version when", _timeline(run, 0.0, run.timeline.end)
         if len(run.timeline.published) > 2 * _CLOSE_UP:
             begin, end = run.timeline.published[-_CLOSE_UP - 1], run.timeline.published[-1]
-            yield f"The last {_CLOSE_UP} steps", _svg(_timeline(run, begin, end))
+            yield f"The last {_CLOSE_UP} steps", _timeline(run, begin, end)
+
+
+def write_pictures(run: RunFacts, directory: Path) -> list[Path]:
+    """Write each picture of a run as a PNG that is called by its title."""
+    return [
+        save(fig, directory / f"{re.sub(r'[^a-z0-9]+', '_', title.lower())}.png") for title, fig in plots(run)
+    ]
 
 
 def _rewards(run: RunFacts) -> Figure:
@@ -188,7 +198,7 @@ def _finish(axes: Axes) -> None:
     axes.legend(fontsize=8, frameon=False)
 
 
-def _svg(fig: Figure) -> str:
+def as_svg(fig: Figure) -> str:
     """A figure as SVG without the head of an XML file; text stays text."""
     text = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
