@@ -2,14 +2,14 @@
 
 import torch
 from datasets import Dataset
-from own import rows, share_right
+from own import rows, share_of_vowels
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 trainer = GRPOTrainer(
     model=AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32),
     processing_class=AutoTokenizer.from_pretrained("model", padding_side="left"),
-    reward_funcs=[share_right],
+    reward_funcs=[share_of_vowels],
     train_dataset=Dataset.from_list(rows()),
     args=GRPOConfig(
         output_dir="runs/trl",

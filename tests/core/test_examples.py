@@ -19,9 +19,8 @@ def test_the_first_days_recipe_has_rows_that_its_reward_judges() -> None:
     rows = load_data(recipe.data).train
     (reward,) = recipe.rewards
     judge = load_named(reward.function)
-    wanted = [row.columns["solution"] for row in rows]
-    assert judge(completions=wanted, solution=wanted) == [1.0] * len(rows)
-    assert judge(completions=["abb", ""], solution=["ab", "aaaa"]) == [pytest.approx(2 / 3), 0.0]
+    assert len({row.prompt for row in rows}) == len(rows) >= recipe.batch.groups
+    assert judge(completions=["abe", "", "aei"]) == [pytest.approx(2 / 3), 0.0, 1.0]
 
 
 def test_trl_is_asked_for_what_the_recipe_says() -> None:
