@@ -72,11 +72,14 @@ class TrackerThread:
 
 
 class StdoutByThread:
-    """The stdout of a process, from which one thread at a time may be turned away to stderr."""
+    """The stdout of a process, once installed, from which a thread may be turned away to stderr."""
 
     def __init__(self) -> None:
         self._stdout = sys.stdout
         self._here = threading.local()
+
+    def install(self) -> None:
+        """Put this in the place of the process's own stdout."""
         sys.stdout = cast(TextIO, self)
 
     @contextmanager

@@ -117,6 +117,7 @@ class Trackers(AbstractContextManager["Trackers"]):
 
     def _open(self, name: str, run: str, recipe: dict[str, Any]) -> None:
         if name in TRACKER_KINDS:
+            self._stdout.install()
             opening = Opening(name=run, recipe=recipe, run_id=self._tracked.runs.get(name))
             with self._stdout_kept_free(name):
                 self._opened[name] = open_tracker(name, opening)
