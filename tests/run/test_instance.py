@@ -16,6 +16,7 @@ from dora_rl.run import messages as say
 from .conftest import request, run_setup
 from .talk import Talk
 
+SCRIPTED = f"{Path(__file__).parents[1] / 'engines' / 'scripted.py'}:SCRIPTED"
 SLOW_IMPORT = """
 import sys, time
 
@@ -31,12 +32,14 @@ sys.meta_path.insert(0, Slow())
 
 
 @pytest.fixture(scope="module")
-def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Talk]]:
+def start(
+    model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Talk]]:
     """Starts instances, and ends them."""
     workers: list[LocalHandle] = []
     directory = tmp_path_factory.mktemp("instances")
 
-    def make() -> Talk:
+    def make(kind: str = "native") -> Talk:
         worker = LOCAL.start(
             WorkerSpec(
                 name="worker",
@@ -49,7 +52,7 @@ def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) ->
         setup = run_setup(
             model,
             directory,
-            engine=EngineSettings(report_every_s=0.01),
+            engine=EngineSettings(kind=kind, report_every_s=0.01),
             response=ResponseSettings(max_new_tokens=48),
         )
         worker.send(say.Begin(setup=setup, store=str(store)))
@@ -65,13 +68,13 @@ def start(model: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def talk(start: Callable[[], Talk]) -> Talk:
+def talk(start: Callable[..., Talk]) -> Talk:
     """An instance that the tests share; they use other numbers for their requests."""
     return start()
 
 
 @pytest.fixture(scope="module")
-def other(start: Callable[[], Talk]) -> Talk:
+def other(start: Callable[..., Talk]) -> Talk:
     """A second one."""
     return start()
 
@@ -159,6 +162,34 @@ def test_a_held_request_waits_for_free_and_goes_on_where_it_was(talk: Talk) -> N
     assert talk.ended(80).kv_tokens == 0
     assert second == talk.tokens(80)
     assert len(second) == 11
+
+
+def test_an_engine_that_holds_no_turns_begins_each_behind_its_tokens(start: Callable[..., Talk]) -> None:
+    talk = start(SCRIPTED)
+    talk.worker.send(say.StartRequest(request=request(1, max_new_tokens=6, holds_turn=True)))
+    ended = talk.ended(1)
+    assert (ended.is_held, ended.kv_tokens) == (True, 0)
+    first = talk.tokens(1)
+    talk.forget(1)
+    talk.worker.send(say.ResumeRequest(request=1, tokens=(8, 9), max_new_tokens=300))
+    talk.has_drawn(1)
+    talk.worker.send(say.InterruptAll(version=1))
+    ended = talk.ended(1)
+    assert ended.is_held
+    second = talk.tokens(1)
+    assert (len(first), len(second)) == (6, 300)
+    talk.forget(1)
+    talk.worker.send(say.ResumeRequest(request=1, tokens=(7,), max_new_tokens=5))
+    assert talk.ended(1).is_held
+    whole = request(2, version=1, max_new_tokens=5, continued=(*first, 8, 9, *second, 7))
+    talk.worker.send(say.StartRequest(request=whole))
+    assert not talk.ended(2).is_held
+    assert talk.tokens(1) == talk.tokens(2)
+    talk.worker.send(say.AbortRequest(request=1))
+    talk.worker.send(say.ResumeRequest(request=1, tokens=(7,), max_new_tokens=5))
+    talk.worker.send(say.StartRequest(request=request(3, version=1, max_new_tokens=5)))
+    talk.ended(3)
+    assert not any(isinstance(word, say.RequestRefused) for word in talk.heard)
 
 
 def test_a_request_that_cannot_be_resumed_is_refused_and_let_go(talk: Talk) -> None:

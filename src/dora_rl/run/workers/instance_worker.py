@@ -21,6 +21,7 @@ from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.run import messages as say
 from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.workers.turns_without_kv import TurnsWithoutKv
 
 _PRESSURE = 0.97
 """Share of the KV cache in use at which an instance reports pressure."""
@@ -36,8 +37,7 @@ class InstanceWorker:
         self._engine = engine
         self._told: dict[int, int] = {}
         """Requests on this instance, with how many of the tokens drawn in their turns were sent."""
-        self._without_kv: dict[int, Request] = {}
-        """Requests between turns that were interrupted: what to submit when they are resumed."""
+        self._without_kv = TurnsWithoutKv(engine_holds_turns=engine.abilities.holds_turns)
         self._loading: VersionLoad | None = None
         self._began_loading_at = 0.0
         self._is_paused = False
@@ -58,12 +58,11 @@ class InstanceWorker:
                     self._finish_loading()
                 match command:
                     case say.StartRequest(request=request):
-                        self._told[request.id] = 0
-                        engine.submit(request)
+                        self._submit(request)
                     case say.ResumeRequest():
                         self._resume(command)
                     case say.AbortRequest(request=id):
-                        if self._told.pop(id, None) is not None and self._without_kv.pop(id, None) is None:
+                        if self._told.pop(id, None) is not None and self._without_kv.take(id) is None:
                             engine.abort(id)
                     case say.LoadVersion(version=version, drop=drop):
                         self._began_loading_at = time.monotonic()
@@ -104,16 +103,20 @@ class InstanceWorker:
 
     # --- requests -------------------------------------------------------------------------------
 
+    def _submit(self, request: Request) -> None:
+        self._told[request.id] = 0
+        self._engine.submit(self._without_kv.begin(request))
+
     def _resume(self, command: say.ResumeRequest) -> None:
         """Begin the next turn of a held request; one that left meanwhile is no news."""
         id = command.request
         if id not in self._told:
             return
-        request = self._without_kv.pop(id, None)
+        request = self._without_kv.take(id)
         if request is None:
             self._engine.resume(id, command.tokens, command.max_new_tokens)
-            return
-        self._engine.submit(request.behind(command.tokens, command.max_new_tokens))
+        else:
+            self._submit(request.behind(command.tokens, command.max_new_tokens))
 
     @property
     def _is_generating(self) -> bool:
@@ -126,22 +129,24 @@ class InstanceWorker:
             return
         if isinstance(event, Failed):
             del self._told[event.id]
+            self._without_kv.take(event.id)
             if self._engine.drawn(event.id) is not None:
                 # It is still held, and could not be resumed.
                 self._engine.abort(event.id)
             self._channel.send(say.RequestRefused(request=event.id, reason=event.message))
             return
         load = self._engine.load()
+        is_held = self._without_kv.end(event.id, event.tokens) or event.is_held
         self._channel.send(
             say.RequestEnded(
                 drawn=event.drawn.since(self._told[event.id]),
                 clock=load.clock,
                 kv_tokens=load.kv_tokens,
                 finish="length" if event.reason == "length" else "stop",
-                is_held=event.is_held,
+                is_held=is_held,
             )
         )
-        if event.is_held:
+        if is_held:
             self._told[event.id] = 0  # Of its next turn.
         else:
             del self._told[event.id]
@@ -175,7 +180,7 @@ class InstanceWorker:
     def _untold(self, id: int) -> DrawnTokens:
         """What a request drew in its turn and was not sent yet; nothing of one between turns."""
         if id in self._without_kv:
-            version = self._without_kv[id].version
+            version = self._without_kv.version(id)
             return DrawnTokens(request=id, version=version, tokens=(), logprobs=(), cut_logprobs=())
         drawn = self._engine.drawn(id, self._told[id])
         assert drawn is not None, f"request {id} ended and was not told"
@@ -188,9 +193,9 @@ class InstanceWorker:
         if id not in self._told:
             return  # It ended meanwhile, and that was told.
         kv_bytes, began = 0, time.monotonic()
-        if command.path is None or id in self._without_kv:
+        if command.path is None or id in self._without_kv or self._without_kv.begun(id):
             drawn = self._untold(id)
-            if self._without_kv.pop(id, None) is None:
+            if self._without_kv.take(id) is None:
                 self._engine.abort(id)
         else:
             left = self._engine.export_file(id, Path(command.path))
@@ -237,7 +242,9 @@ class InstanceWorker:
         self._report()
         waiting = {id for id in self._told if id in self._without_kv or self._engine.is_held(id)}
         left = [msgspec.structs.replace(self._taken_out(id), version=version) for id in self._told]
-        self._without_kv = {request.id: request for request in left if request.id in waiting}
+        for request in left:
+            if request.id in waiting:
+                self._without_kv.wait(request)
         self._engine.finished()  # Their ends are no news.
         resident = self._engine.load().versions
         self._began_loading_at = time.monotonic()
@@ -245,13 +252,13 @@ class InstanceWorker:
         self._finish_loading()
         for request in left:
             if request.id not in waiting:
-                self._told[request.id] = 0
-                self._engine.submit(request)
+                self._submit(request)
 
     def _taken_out(self, id: int) -> Request:
-        if id in self._without_kv:
-            return self._without_kv[id]
-        drawn, request = self._engine.drawn(id), self._engine.request(id)
+        begun = self._without_kv.begun(id)
+        if (waiting := self._without_kv.take(id)) is not None:
+            return waiting
+        drawn, request = self._engine.drawn(id), begun or self._engine.request(id)
         assert drawn is not None, f"request {id} ended and was not told"
         self._engine.abort(id)
         # What it drew counts against its length. A turn that is over has all its tokens in the request.
