@@ -23,7 +23,7 @@ from dora_rl.sim.audit import Audit
 from .episode_executor import EpisodeExecutor
 from .fake_executor import Executor, Machine
 
-SCHEDULES = ("sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora")
+SCHEDULES = ("sync", "one_step_off", "steps_off", "partial", "counted", "async_ratio", "dora_onset", "dora")
 
 
 class Offering:
@@ -313,6 +313,9 @@ class History:
         oldest = min(self.executor.version_of[group] for group in take.groups)
         if self.max_staleness is not None:
             assert take.batch - oldest <= self.max_staleness, f"{take} holds version {oldest}"
+        if self.control.fixes_versions:
+            # Whatever came to nothing, died or was late: only the first batches have no version so old.
+            assert set(take.staleness) == {min(take.batch, self.control.staleness_bound)}, take
         assert len(set(take.groups)) == len(take.groups) == self.batch.groups
 
     def _judge(self) -> None:

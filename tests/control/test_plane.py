@@ -50,7 +50,8 @@ def test_the_run_ends_after_exactly_its_steps_with_nothing_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", ["sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora"]
+    "schedule",
+    ["sync", "one_step_off", "steps_off", "partial", "counted", "async_ratio", "dora_onset", "dora"],
 )
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_a_run_that_is_done_goes_on_with_more_steps(schedule: str, is_resumed: bool) -> None:
@@ -382,7 +383,8 @@ def test_a_request_that_fits_nowhere_else_starts_on_an_empty_instance() -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", ["sync", "one_step_off", "dora_onset", "dora", "async_ratio", "partial", "counted"]
+    "schedule",
+    ["sync", "one_step_off", "steps_off", "dora_onset", "dora", "async_ratio", "partial", "counted"],
 )
 def test_a_filtered_group_is_replaced_under_every_schedule(schedule: str) -> None:
     bench = Bench(group_size=2, schedule=schedule, max_staleness=0, filter_zero_variance=True)

@@ -48,7 +48,8 @@ def altered(path: Path, is_it: Callable[[dict[str, object]], bool], **changes: o
 
 @pytest.mark.parametrize("estimates", ["learned", "half", "double"])
 @pytest.mark.parametrize(
-    "schedule", ["sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora"]
+    "schedule",
+    ["sync", "one_step_off", "steps_off", "partial", "counted", "async_ratio", "dora_onset", "dora"],
 )
 def test_a_recorded_run_replays_to_the_same_decisions(schedule: str, estimates: str, tmp_path: Path) -> None:
     recipe = small(f"schedule={schedule}", f"estimates={estimates}", *FAULTY)

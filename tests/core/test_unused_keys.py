@@ -98,6 +98,8 @@ def test_a_recipe_written_out_in_full_says_no_more_than_a_short_one() -> None:
         (["control.schedule=sync", "max_staleness=2"], "control.max_staleness", "a bound of 0"),
         (["control.schedule=one_step_off", "max_staleness=2"], "control.max_staleness", "a bound of 1"),
         (["control.schedule=sync", "adapt_staleness=true"], "control.adapt_staleness", "a bound of 0"),
+        (["control.schedule=steps_off", "refill=true"], "control.refill", "fixes the version of every group"),
+        (["control.schedule=one_step_off", "adapt_staleness=true"], "control.adapt_staleness", "fixes the"),
         (["control.schedule=partial", "freshness_cost=0.1"], "control.freshness_cost", "does not wait"),
         (["rebalance=false", "rebalance_period_s=9"], "control.rebalance_period_s", "rebalance = false"),
         (["evaluation.every=0", "evaluation.samples=4"], "evaluation.samples", "evaluation.every = 0"),

@@ -16,7 +16,7 @@ from dora_rl.core.recipe import (
     Turns,
 )
 
-SCHEDULES = ("sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora")
+SCHEDULES = ("sync", "one_step_off", "steps_off", "partial", "counted", "async_ratio", "dora_onset", "dora")
 
 
 def small(

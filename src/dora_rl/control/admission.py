@@ -157,12 +157,14 @@ class Admission:
         self._has_started, self._obstacle = False, "room"
 
     def _starting_version(self) -> int:
-        """The version that new groups are of: the newest, or the one at the onset of the last step."""
-        p, onset = self._p, max(0, self._p.window.taken - 1)
+        """The version that new groups are of: the newest, or the oldest one that lacks some of its batch."""
+        p, window = self._p, self._p.window
         if not p.schedule.pins_at_onset:
-            return p.window.newest
-        # Nobody has it any more where the whole batch came to nothing, or a finished run is extended.
-        return onset if p.window.active(onset) or p.fleet.uses(onset) else p.window.newest
+            return window.newest
+        onsets = range(max(0, window.oldest_allowed), max(1, window.taken))
+        lacking = next((version for version in onsets if window.room(version) > 0), window.newest)
+        # Nobody has it any more where a finished run is extended.
+        return lacking if p.versions.are_live(lacking) else window.newest
 
     @property
     def _together(self) -> int:
@@ -173,7 +175,8 @@ class Admission:
         """Whether the trainer would starve without more groups of an instance's own older version."""
         p = self._p
         return (
-            bool(p.prompts.ready)
+            not p.schedule.pins_at_onset
+            and bool(p.prompts.ready)
             and p.fleet.has_room(instance, p.prompts.peek().tokens, together=self._together)
             and p.pace.would_starve(p.now)
             and not p.fleet.is_loading(p.window.newest)

@@ -200,5 +200,8 @@ class Endings:
         self._outcomes.close_group(group, outcome)
         if not group.is_evaluation:
             self._p.schedule.gate.closed()
+            if self._p.schedule.pins_at_onset:
+                # The next batch may be the one that lacks it, and must not be filled up with a fresher one.
+                self._admission.admit()
             self._steps.take()
             self._admission.admit()

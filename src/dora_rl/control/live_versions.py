@@ -1,7 +1,7 @@
 """Versions: which are alive, and when their weights may go.
 
 Owns the set of live versions. The newest is always live; any other stays live exactly as long as a group,
-an evaluation or an instance uses it.
+an evaluation or an instance uses it, or groups of it have still to start.
 """
 
 from dora_rl.control.dispatch import Dispatch, Emit
@@ -14,8 +14,19 @@ from dora_rl.core.decisions import Retire
 class LiveVersions:
     """The live versions: published, and newest or still used by a group, an evaluation or an instance."""
 
-    def __init__(self, window: Window, ledger: Ledger, fleet: Fleet, dispatch: Dispatch, emit: Emit) -> None:
+    def __init__(
+        self,
+        window: Window,
+        ledger: Ledger,
+        fleet: Fleet,
+        dispatch: Dispatch,
+        emit: Emit,
+        *,
+        keeps_window: bool,
+    ) -> None:
+        """With `keeps_window`, every version stays live that the next batch may hold."""
         self._window = window
+        self._keeps_window = keeps_window
         self._ledger = ledger
         self._fleet = fleet
         self._dispatch = dispatch
@@ -41,7 +52,8 @@ class LiveVersions:
 
     def _is_used(self, version: int) -> bool:
         return bool(
-            self._window.active(version)
+            (self._keeps_window and version >= self._window.oldest_allowed)
+            or self._window.active(version)
             or self._dispatch.num_pending(version)
             or self._fleet.uses(version)
             or any(group.version == version for group in self._ledger.evaluating.values())

@@ -88,7 +88,14 @@ class ControlParts:
             control=control,
             group_size=batch.group_size,
         )
-        self.versions = LiveVersions(self.window, self.ledger, self.fleet, self.dispatch, self.emit)
+        self.versions = LiveVersions(
+            self.window,
+            self.ledger,
+            self.fleet,
+            self.dispatch,
+            self.emit,
+            keeps_window=self.schedule.pins_at_onset,
+        )
 
     def emit(self, decision: Decision) -> None:
         """Append a decision to those of the input being handled."""

@@ -5,6 +5,7 @@ and what happens to unfinished work when a version is published. Everything else
 
     sync          S = 0: generate B groups, train, repeat
     one_step_off  S = 1: train on batch i while batch i + 1 is generated, all of it under the version of i
+    steps_off     the same at any S: batch i + S is of the version of i, so every staleness is exactly S
     partial       at each publish interrupt everything and go on with new weights (breaks law 1)
     counted       AReaL: as partial, but only the number of groups started is bounded (breaks laws 1 and 3)
     async_ratio   ROLL Flash: S = alpha, (alpha + 1) B groups in flight, optional redundant groups
@@ -53,8 +54,7 @@ class AlwaysOpen:
 class AtOnset:
     """The gate that lets a quota of groups start at each step's onset, and replacements in between."""
 
-    def __init__(self, *, most_groups: int | None = None) -> None:
-        self._most_groups = most_groups
+    def __init__(self) -> None:
         self._quota = 0
 
     @property
@@ -68,8 +68,7 @@ class AtOnset:
         self._quota += 1
 
     def onset(self, missing_groups: int) -> None:
-        most = missing_groups if self._most_groups is None else self._most_groups
-        self._quota = max(0, min(most, missing_groups))
+        self._quota = max(0, missing_groups)
 
 
 class Schedule(Record, frozen=True, gc=True):
@@ -90,7 +89,7 @@ class Schedule(Record, frozen=True, gc=True):
     waits_for_publish: bool = False
     """Whether new groups wait for a publish that is near, where `freshness_cost` allows it."""
     pins_at_onset: bool = False
-    """Whether a step's onset pins the groups of the next batch, those too that have to wait for room."""
+    """Whether a step's onset pins the groups of a whole batch, those too that have to wait for room."""
 
     @property
     def staleness_limit(self) -> int | None:
@@ -98,17 +97,16 @@ class Schedule(Record, frozen=True, gc=True):
         return self.max_staleness if self.bounds_each else None
 
 
-def _sync(control: Control, batch: Batch) -> Schedule:
-    return Schedule(max_staleness=control.staleness_bound, active_groups=batch.groups, gate=AlwaysOpen())
-
-
-def _one_step_off(control: Control, batch: Batch) -> Schedule:
-    gate = AtOnset(most_groups=batch.groups)
+def _steps_off(control: Control, batch: Batch) -> Schedule:
+    """Exactly B groups of each version, trained on S versions later; the first S batches are of version 0."""
+    bound = control.staleness_bound
+    if bound == 0:
+        return Schedule(max_staleness=0, active_groups=batch.groups, gate=AlwaysOpen())
     return Schedule(
-        max_staleness=control.staleness_bound,
-        active_groups=2 * batch.groups,
-        gate=gate,
-        # One that started after the publish, where room was short, would be on-policy: another schedule.
+        max_staleness=bound,
+        active_groups=bound * batch.groups,
+        gate=AtOnset(),
+        # One that started after the publish, where room was short, would be fresher: another schedule.
         pins_at_onset=True,
     )
 
@@ -158,8 +156,9 @@ def _dora(control: Control, batch: Batch) -> Schedule:
 
 
 _SCHEDULES: dict[ScheduleName, Callable[[Control, Batch], Schedule]] = {
-    "sync": _sync,
-    "one_step_off": _one_step_off,
+    "sync": _steps_off,
+    "one_step_off": _steps_off,
+    "steps_off": _steps_off,
     "partial": _partial,
     "counted": _counted,
     "async_ratio": _async_ratio,

@@ -36,9 +36,11 @@ class TrainSteps:
         p = self._p
         if self.is_training or self.is_done or p.window.taken == p.steps:
             return
-        for group in p.batches.hand_over():
-            p.emit(Hand(batch=p.window.taken, group=group.id))
-        verdict = p.window.verdict()
+        verdict = Verdict.STARVED
+        if not self._awaits_older():
+            for group in p.batches.hand_over():
+                p.emit(Hand(batch=p.window.taken, group=group.id))
+            verdict = p.window.verdict()
         if verdict is not Verdict.READY:
             if verdict is Verdict.STARVED and self._admission.lacks_prompts:
                 verdict = Verdict.PROMPTS
@@ -61,6 +63,16 @@ class TrainSteps:
         self._admission.admit()
         p.versions.retire()
         p.fleet_changes.lend(lent)
+
+    def _awaits_older(self) -> bool:
+        """Whether the next batch is to be of one version, and groups of that version have still to start."""
+        p, version = self._p, max(0, self._p.window.oldest_allowed)
+        return (
+            p.schedule.pins_at_onset
+            and p.window.active_up_to(version) < p.batch.groups
+            and p.versions.are_live(version)
+            and not p.prompts.is_exhausted
+        )
 
     def _abort_redundant(self) -> None:
         """Close redundant groups before a batch is taken: the unfinished first, the youngest first."""
@@ -125,7 +137,7 @@ class TrainSteps:
             starved_share=(meters.starved_s - self._starved_mark) / interval_s,
             stalled_share=stalled_share,
         )
-        if p.control.adapt_staleness:
+        if p.control.adapt_staleness and not p.schedule.pins_at_onset:
             self._staleness.published(stall_share=stalled_share, oldest_taken=self._oldest_taken)
         self._starved_mark, self._stall_mark = meters.starved_s, meters.window_stall_s
 

@@ -7,7 +7,9 @@ from msgspec import Meta
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section, Share
 
-ScheduleName = Literal["sync", "one_step_off", "partial", "counted", "async_ratio", "dora_onset", "dora"]
+ScheduleName = Literal[
+    "sync", "one_step_off", "steps_off", "partial", "counted", "async_ratio", "dora_onset", "dora"
+]
 
 
 class Batch(Section, frozen=True):
@@ -40,10 +42,11 @@ class Control(Section, frozen=True):
     """Which schedule decides what starts when."""
     max_staleness: Count = 3
     """Hard bound S on how many versions old a trained group may be; that of `sync` is 0 and that of
-    `one_step_off` 1, whatever stands here, and under `counted` it bounds only how many groups start."""
+    `one_step_off` 1, whatever stands here; under `steps_off` every group is exactly that old, and under
+    `counted` it bounds only how many groups start."""
     active_groups: Positive | None = None
     """Target number R of active groups; left out, a controller finds it, or the schedule fixes it: `sync`,
-    `one_step_off` and `async_ratio` take no other than their own."""
+    `one_step_off`, `steps_off` and `async_ratio` take no other than their own."""
     freshness_cost: Share = 0.02
     """Share of speed that may be given up for fresher groups, where a controller finds R."""
     adapt_staleness: bool = False
@@ -97,7 +100,12 @@ class Control(Section, frozen=True):
     @property
     def fixes_target(self) -> bool:
         """Whether the schedule has a number of active groups of its own."""
-        return self.schedule in ("sync", "one_step_off", "async_ratio")
+        return self.schedule == "async_ratio" or self.fixes_versions
+
+    @property
+    def fixes_versions(self) -> bool:
+        """Whether the schedule says of each batch which version its groups are of."""
+        return self.schedule in ("sync", "one_step_off", "steps_off")
 
     @property
     def mixes_versions(self) -> bool:

@@ -114,6 +114,11 @@ def simulation_remarks(recipe: Recipe) -> Iterator[str]:
         recipe,
         [
             (control.staleness_bound == 0, fixed, ("control.adapt_staleness", "control.refill")),
+            (
+                control.fixes_versions and control.staleness_bound > 0,
+                f"control.schedule = {control.schedule} fixes the version of every group",
+                ("control.adapt_staleness", "control.refill"),
+            ),
             (not control.rebalance, "control.rebalance = false", ("control.rebalance_period_s",)),
             (
                 control.schedule != "dora",
