@@ -31,6 +31,9 @@ class Admission:
     def look_again(self) -> None:
         """Place versions anew, then start whatever has room: after a change that concerns all instances."""
         p = self._p
+        if p.schedule.pins_at_onset:
+            # They need no room to be pinned, and placement has to know of them.
+            self.admit()
         p.fleet_changes.rebalance(self.waiting(), p.now)
         for version in sorted(p.dispatch.pending):
             p.dispatch.fill_version(version)
