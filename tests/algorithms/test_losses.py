@@ -181,6 +181,17 @@ def test_without_bounds_stale_tokens_give_the_true_gradient(config: AnyLossConfi
     assert torch.allclose(estimate, truth, rtol=1e-9, atol=1e-12)
 
 
+@given(batch=batches())
+def test_with_one_update_a_step_decoupled_ppo_is_cispo(batch: list[Trajectory]) -> None:
+    def slopes(config: AnyLossConfig) -> list[float]:
+        tokens = pack(batch)
+        # The only update of a step starts from the proximal policy.
+        tokens = replace(tokens, proximal_logprobs_T=tokens.logprobs_T.detach())
+        return gradient(loss_of(config).function(tokens).loss_T, tokens)
+
+    assert slopes(DecoupledPpoConfig()) == pytest.approx(slopes(CispoConfig()), rel=1e-9, abs=1e-12)
+
+
 def test_decoupled_ppo_without_a_proximal_policy_is_refused() -> None:
     tokens = replace(pack([Trajectory(advantage=1, logprobs=(-1,), behaviour=(-1,), proximal=(-1,))]))
     with pytest.raises(AssertionError, match="proximal_logprobs_T"):
