@@ -31,9 +31,6 @@ class Admission:
     def look_again(self) -> None:
         """Place versions anew, then start whatever has room: after a change that concerns all instances."""
         p = self._p
-        if p.schedule.pins_at_onset:
-            # They need no room to be pinned, and placement has to know of them.
-            self.admit()
         p.fleet_changes.rebalance(self.waiting(), p.now)
         for version in sorted(p.dispatch.pending):
             p.dispatch.fill_version(version)
@@ -107,7 +104,7 @@ class Admission:
         if not p.prompts.ready:
             return "environments" if p.prompts else "prompts"
         active = window.num_active
-        if active >= (p.steps - window.taken) * p.batch.groups:
+        if active >= self._most_active:
             return "steps"
         if window.room(version) <= 0:
             return "window"
@@ -136,6 +133,11 @@ class Admission:
         if p.pace.is_training and p.schedule.waits_for_publish and self._waits_for_publish():
             return "publish"
         return place
+
+    @property
+    def _most_active(self) -> int:
+        """Number of groups that the rest of the run can train on."""
+        return (self._p.steps - self._p.window.taken) * self._p.batch.groups
 
     def _waits_for_publish(self) -> bool:
         """Whether a group had better wait for the step under way and start under its version.
@@ -235,8 +237,20 @@ class Admission:
                 del self._evaluations[version]
 
     def waiting(self) -> dict[int, int]:
-        """Number of pinned requests and evaluations without an instance, by version."""
+        """Number of requests and evaluations without an instance, by version: pinned, or about to be."""
         counts = {version: len(queue) for version, queue in self._p.dispatch.pending.items() if queue}
         for version, queue in self._evaluations.items():
             counts[version] = counts.get(version, 0) + len(queue)
+        if missing := self._missing_groups:
+            version = self._starting_version()
+            counts[version] = counts.get(version, 0) + missing * self._p.batch.group_size
         return counts
+
+    @property
+    def _missing_groups(self) -> int:
+        """Number of groups that may start now under an older version, which somebody has to serve."""
+        p, window, version = self._p, self._p.window, self._starting_version()
+        if version == window.newest or not (p.prompts and p.schedule.gate.is_open):
+            return 0
+        most = min(p.target.groups, self._most_active) - window.num_active
+        return max(0, min(most, window.room(version)))
