@@ -1,5 +1,6 @@
 """What is said of live trials: areas under reward curves, and where the R that control finds stands."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,28 @@ def test_one_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     done = live_trials.run_trials(trials, at_once=2, tell=told.append)
     assert done == {"a": None, "b": None}
     assert all("FAILED" in line and "/no/such/model" in line for line in told)
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    recipe = resolve_recipe("demo")
+    trials = [LiveTrial(name=name, recipe=recipe, directory=str(tmp_path / name)) for name in "ab"]
+    told: list[str] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, *rest: object) -> None:
+            super().__init__(1)
+
+    def ran(trial: LiveTrial) -> TrialRun:
+        if trial.name == "b":
+            raise KeyboardInterrupt
+        return trial_run(0.5, 0.6)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(live_trials, "ProcessPoolExecutor", Pool)
+        patched.setattr(live_trials, "run_trial", ran)
+        done = live_trials.run_trials(trials, at_once=1, tell=told.append)
+    assert list(done) == ["a"]
+    assert told[-1] == "interrupted: 1 of 2 runs are compared"
 
 
 @pytest.mark.parametrize("text", ["", "x", "1,-2", "1;2"])

@@ -58,9 +58,7 @@ def simulate(
     preset: Annotated[str | None, typer.Option(help="A named set-up to start from.")] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(
-            help="sync, one_step_off, steps_off, partial, counted, async_ratio, dora_onset, dora."
-        ),
+        typer.Option(help="sync, one_step_off, steps_off, partial, counted, async_ratio, dora_onset, dora."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of lengths, prompts and faults.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train steps.")] = None,

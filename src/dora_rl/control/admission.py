@@ -250,7 +250,7 @@ class Admission:
     def _missing_groups(self) -> int:
         """Number of groups that may start now under an older version, which somebody has to serve."""
         p, window, version = self._p, self._p.window, self._starting_version()
-        if version == window.newest or not (p.prompts and p.schedule.gate.is_open):
+        if version == window.newest or not (p.prompts.ready and p.schedule.gate.is_open):
             return 0
         most = min(p.target.groups, self._most_active) - window.num_active
         return max(0, min(most, window.room(version)))

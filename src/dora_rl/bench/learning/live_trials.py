@@ -54,7 +54,10 @@ class TrialRun(Record, frozen=True):
 def run_trials(
     trials: Sequence[LiveTrial], *, at_once: int, tell: Callable[[str], None]
 ) -> dict[str, TrialRun | None]:
-    """Run all of them, the first ones first, and return what each gave; None where one could not go on."""
+    """Run all of them, the first ones first, and return what each gave; None where one could not go on.
+
+    An interrupt ends the runs that are under way, and what is done by then is returned.
+    """
     done: dict[str, TrialRun | None] = {}
     with ProcessPoolExecutor(min(at_once, len(trials)), get_context("spawn")) as pool:
         names = {pool.submit(run_trial, trial): trial.name for trial in trials}
@@ -69,9 +72,11 @@ def run_trials(
                     tell(f"{len(done)}/{len(trials)} {name} FAILED: {error}")
                 else:
                     tell(f"{len(done)}/{len(trials)} {name}: {_line(future.result())}")
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            if not isinstance(error, KeyboardInterrupt) or not any(done.values()):
+                raise
+            tell(f"interrupted: {len(done)} of {len(trials)} runs are compared")
     return done
 
 

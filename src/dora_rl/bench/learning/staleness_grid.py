@@ -106,7 +106,7 @@ def run_grid(scope: GridScope, *, at_once: int, tell: Callable[[str], None]) -> 
     keys = [(loss, k, seed) for seed in scope.seeds for k in scope.staleness for loss in scope.losses]
     trials = [_trial(scope, *key) for key in keys]
     done = run_trials(trials, at_once=at_once, tell=tell)
-    named = zip(keys, (done[trial.name] for trial in trials), strict=True)
+    named = zip(keys, (done.get(trial.name) for trial in trials), strict=True)
     runs = [GridRun(loss=loss, staleness=k, seed=seed, run=run) for (loss, k, seed), run in named if run]
     return StalenessGrid(
         title=_title(scope, trials),

@@ -100,7 +100,7 @@ def run_sweep(scope: TargetScope, *, at_once: int, tell: Callable[[str], None]) 
     done = run_trials(list(trials.values()), at_once=at_once, tell=tell)
     levels = []
     for ratio in ratios:
-        runs = tuple(run for seed in scope.seeds if (run := done[trials[ratio, seed].name]) is not None)
+        runs = tuple(run for seed in scope.seeds if (run := done.get(trials[ratio, seed].name)) is not None)
         if runs:
             levels.append(TargetLevel(ratio=ratio, runs=runs))
     batch = trials[None, scope.seeds[0]].recipe.batch
