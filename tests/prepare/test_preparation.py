@@ -34,7 +34,7 @@ ROWS = "rows = [{'prompt': str(i), 'solution': str(i)} for i in range(8)]\n"
 
 
 @pytest.fixture
-def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _quick_preparation: None) -> Prepare:
     """Prepare a run, telling often."""
     monkeypatch.setattr(preparation, "_TELL_EVERY_S", 0.2)
 
