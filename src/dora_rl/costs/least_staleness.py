@@ -51,33 +51,41 @@ def _cheapest(supply: list[int], demand: list[int], costs: list[list[int]]) -> i
     """The cost of the cheapest transport from rows with a supply to columns with a demand.
 
     Shortest augmenting paths: each takes as much as fits along the cheapest way from a row with supply left
-    to a column with demand left, over columns already served where that is cheaper.
+    to a column with demand left, over columns already served where that is cheaper. A way that is taken makes
+    no other cheaper, so all the cheapest ones of one look are taken before the next.
     """
     supply, demand = list(supply), list(demand)
     flow = [[0] * len(demand) for _ in supply]
     total = 0
     while any(demand):
         distance, came_from = _distances(supply, demand, costs, flow)
-        column = min((j for j, left in enumerate(demand) if left), key=lambda j: distance[j])
-        path: list[tuple[int, int, int]] = []
-        amount, j = demand[column], column
-        while True:
-            row, before = came_from[j]
-            path.append((row, j, before))
-            if before < 0:
-                amount = min(amount, supply[row])
-                break
-            amount = min(amount, flow[row][before])
-            j = before
-        for row, to, before in path:
-            flow[row][to] += amount
-            total += amount * costs[row][to]
-            if before >= 0:
-                flow[row][before] -= amount
-                total -= amount * costs[row][before]
-        supply[path[-1][0]] -= amount
-        demand[column] -= amount
+        cheapest = min(distance[j] for j, left in enumerate(demand) if left)
+        for column, left in enumerate(demand):
+            if left and distance[column] == cheapest:
+                amount = _taken(_way(column, came_from), left, supply, flow)
+                total += amount * cheapest
+                demand[column] -= amount
     return total
+
+
+def _way(column: int, came_from: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """The cheapest way to a column, from its end: rows, the column each goes to, and the one it leaves."""
+    way = [(*came_from[column], column)]
+    while (before := way[-1][1]) >= 0:
+        way.append((*came_from[before], before))
+    return [(row, to, before) for row, before, to in way]
+
+
+def _taken(way: list[tuple[int, int, int]], most: int, supply: list[int], flow: list[list[int]]) -> int:
+    """Move as much as fits along a way, at most so much; returns how much."""
+    begin = way[-1][0]
+    amount = min([most, supply[begin], *(flow[row][before] for row, _, before in way if before >= 0)])
+    for row, to, before in way:
+        flow[row][to] += amount
+        if before >= 0:
+            flow[row][before] -= amount
+    supply[begin] -= amount
+    return amount
 
 
 def _distances(
