@@ -58,6 +58,18 @@ def tokenize_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConfig)
     return PromptSet(prompts=tuple(kept), num_overlong=num_overlong)
 
 
+def untokenized_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConfig) -> PromptSet:
+    """Rows of episodes, which begin with whatever their code says."""
+    usual = DataConfig(train=config.train)
+    for key in ("wrap_in_chat", "system_prompt", "max_prompt_tokens", "overlong_prompts"):
+        if getattr(config, key) != getattr(usual, key):
+            raise UserError(
+                f"data.{key} is for rows with one response: an episode says itself what it begins with",
+                hint=f"leave data.{key} out",
+            )
+    return PromptSet(prompts=tuple(TokenizedPrompt(row=row, token_ids=()) for row in rows), num_overlong=0)
+
+
 def tokenize_row(row: Row, tokenizer: Tokenizer, config: DataConfig) -> TokenizedPrompt:
     """One row's prompt as token ids, however long."""
     prompt = row.prompt

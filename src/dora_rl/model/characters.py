@@ -18,6 +18,10 @@ SPECIALS = (PAD, UNKNOWN, END, *(f"<|{role}|>" for role in ROLES))
 ALPHABET = "\n" + string.printable[:95]
 
 CHAT_TEMPLATE = (
+    # Of tools only their names: a model this small is told by examples what they take.
+    "{% if tools %}{{ '<|system|>' }}"
+    "{% for tool in tools %}{{ tool['function']['name'] + ' ' }}{% endfor %}"
+    "{{ '<|end|>' }}{% endif %}"
     "{% for message in messages %}"
     "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
     "{% endfor %}"

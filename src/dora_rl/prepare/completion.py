@@ -19,6 +19,27 @@ _LEAST_ROOM = 64
 """Tokens that prompts of a stream may have at least, where nobody said how long they may be."""
 
 
+def judged_recipe(recipe: Recipe, task: Task | None, source: str) -> Recipe:
+    """The recipe with what judges its rows: reward functions, or episodes; of a task its own."""
+    if recipe.episode is None and task is not None and task.episode is not None:
+        recipe = replace(recipe, episode=task.episode)
+    if recipe.episode is not None:
+        if recipe.rewards:
+            raise ConfigError(
+                f"rewards judge a response, and the rows of '{source}' are episodes, which give their reward "
+                "themselves",
+                hint="leave rewards out, and return the reward from the episode",
+            )
+        return recipe
+    rewards = recipe.rewards or (task.rewards if task is not None else ())
+    if not rewards:
+        raise ConfigError(
+            f"nothing judges the rows of '{source}'",
+            hint="name a reward function: rewards: [file.py:my_reward]; in Python, rewards=[my_reward]",
+        )
+    return replace(recipe, rewards=rewards)
+
+
 def completed(recipe: Recipe, task: Task | None, prompts: PromptTable, max_positions: int) -> Recipe:
     """The recipe, with what task, rows and algorithm say filled in where it was silent.
 

@@ -70,9 +70,10 @@ def _save_tiny(directory: Path, seed: int) -> None:
 
 def _tiny_digest() -> str:
     """A digest of the built-in model's shape: an earlier version of this package may have made another."""
+    from dora_rl.model.characters import CHAT_TEMPLATE
     from dora_rl.model.tiny import tiny_config
 
-    return hashlib.sha256(msgspec.json.encode(tiny_config(1))).hexdigest()[:8]
+    return hashlib.sha256(msgspec.json.encode([tiny_config(1), CHAT_TEMPLATE])).hexdigest()[:8]
 
 
 def _save_smollm2(directory: Path) -> None:

@@ -20,12 +20,13 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.trainer_config import MICRO_BATCH_TOKENS
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.row_stream import load_stream_start
-from dora_rl.envs.tokenized_prompts import TokenizedPrompt, tokenize_rows
+from dora_rl.envs.tokenized_prompts import TokenizedPrompt, tokenize_rows, untokenized_rows
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import check_weights, load_decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
-from dora_rl.prepare.completion import completed, placed
+from dora_rl.prepare.completion import completed, judged_recipe, placed
+from dora_rl.prepare.demonstrations import demonstrated_turns
 from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.disk import disk_entries
 from dora_rl.prepare.function_checks import check_functions
@@ -71,6 +72,7 @@ class RunPlanner:
         self._run_directory = run_directory
         self._report = report
         self._given_model = given.model
+        self._given_objects = given.objects
         report(Doing(what=f"looking for the model '{recipe.model}'"))
         found = Path(given.model) if given.model is not None else model_directory(recipe)
         self._directory, recipe = with_base(found, recipe)
@@ -91,22 +93,17 @@ class RunPlanner:
             if is_stream
             else load_data(rows, given.tables)
         )
-        rewards = recipe.rewards or (data.task.rewards if data.task is not None else ())
-        if not rewards:
-            raise ConfigError(
-                f"nothing judges the rows of '{rows.train.name}'",
-                hint="name a reward function: rewards: [file.py:my_reward]; in Python, rewards=[my_reward]",
-            )
-        judged = replace(recipe, rewards=rewards)
+        judged = judged_recipe(recipe, data.task, rows.train.name)
         check_functions(judged, data.train, report, given.objects)
 
-        # Once: the run begins with what comes of it.
+        # Once: the run begins with what comes of it. What an episode begins with is for its code to say.
         report(Doing(what="tokenizing the rows"))
         tokenizer = load_tokenizer(self._directory)
         self._tokenizer: str = tokenizer.backend_tokenizer.to_str()
-        train = tokenize_rows(data.train, tokenizer, rows)
+        tokenized = tokenize_rows if judged.episode is None else untokenized_rows
+        train = tokenized(data.train, tokenizer, rows)
         # Apart: held-out rows that are all too long are an error as well.
-        held_out = tokenize_rows(data.held_out, tokenizer, rows) if data.held_out else None
+        held_out = tokenized(data.held_out, tokenizer, rows) if data.held_out else None
         self._prompts = PromptTable(
             train=train.prompts,
             held_out=held_out.prompts if held_out else (),
@@ -117,7 +114,7 @@ class RunPlanner:
             part_rows=data.part_rows(rows, [prompt.row.row for prompt in train.prompts]),
             num_read=data.num_read,
         )
-        largest = max(max(prompt.token_ids) for prompt in (*self._prompts.train, *self._prompts.held_out))
+        largest = max(max(prompt.token_ids, default=0) for prompt in self._prompts.all_rows)
         if largest >= self._model.vocab_size:
             raise ModelError(
                 f"the tokenizer of {self._directory} has token {largest}; vocab_size in config.json is "
@@ -146,7 +143,7 @@ class RunPlanner:
 
     def _planned(self, asked: Recipe) -> tuple[RunPlan, RunMemory]:
         prompts, found = self._prompts, gpus() if asked.devices.kind != "cpu" else []
-        longest = longest_prompt(prompts, named_data(asked))
+        longest = longest_prompt(prompts, asked)
         num_rows, num_held_out = len(prompts.train), len(prompts.held_out)
         failure: NoRoom | None = None
         for devices in placements(asked, self._model, found, num_cores()):
@@ -207,7 +204,11 @@ class RunPlanner:
 
         done(0)
         tokenizer = load_tokenizer(self._directory)
-        shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in self._prompts.train]
+        if recipe.episode is None:
+            shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in self._prompts.train]
+        else:
+            rows = [prompt.row for prompt in self._prompts.train]
+            shown = demonstrated_turns(rows, recipe, self._directory, self._given_objects)
         decoder = load_decoder(self._directory, dtype=torch.float32)
         started = warm_started(decoder, shown, recipe.warm_start, seed=recipe.seed, done=done)
         save_decoder(started, layout.initial_model)

@@ -13,7 +13,7 @@ import msgspec
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.inputs import QueuedPrompt
-from dora_rl.core.recipe.data import DataConfig
+from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import SOURCE_COLUMN
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
@@ -39,6 +39,11 @@ class PromptTable(Record, frozen=True):
     """Where rows are of several tables, how many of `train` are of each, in order; else empty."""
     num_read: int = 0
     """Of a stream, how many rows were read before the run: those to train on are of them."""
+
+    @property
+    def all_rows(self) -> tuple[TokenizedPrompt, ...]:
+        """Rows to train on, then those held out."""
+        return (*self.train, *self.held_out)
 
     def __getitem__(self, row: int) -> TokenizedPrompt:
         num_train = len(self.train)
@@ -159,15 +164,19 @@ class PromptLengths(Sequence[int]):
         return self._lengths[row]
 
 
-def longest_prompt(table: PromptTable, data: DataConfig) -> int:
-    """Tokens of the longest prompt that the run may meet."""
-    longest = max(len(prompt.token_ids) for prompt in (*table.train, *table.held_out))
-    return max(longest, data.max_prompt_tokens or 0) if data.train.stream else longest
+def longest_prompt(table: PromptTable, recipe: Recipe) -> int:
+    """Tokens of the longest prompt that the run may meet; of episodes, of what a last turn comes behind."""
+    if recipe.episode is not None:
+        assert recipe.response.max_new_tokens is not None, "a completed recipe says how long a turn may be"
+        return max(1, recipe.episode.max_context_tokens - recipe.response.max_new_tokens)
+    longest, data = max(len(prompt.token_ids) for prompt in table.all_rows), recipe.data
+    is_stream = data is not None and data.train.stream
+    return max(longest, data.max_prompt_tokens or 0) if data is not None and is_stream else longest
 
 
 def check_lengths(table: PromptTable, setup: RunSetup) -> None:
     """Refuse prompts that an engine would refuse later."""
-    longest = longest_prompt(table, setup.data)
+    longest = longest_prompt(table, setup.recipe)
     limits, needed = setup.engine.limits, longest + setup.max_new_tokens
     if needed > limits.max_positions or limits.blocks_for(needed) > limits.num_blocks:
         raise ConfigError(

@@ -11,8 +11,8 @@ class EpisodeSettings(Section, frozen=True):
     """Several turns with an environment, in the place of one response with a reward."""
 
     function: str
-    """The episode: a built-in name, `module:function` or `file.py:function`. It is called with a chat and a
-    row for every member of a group, awaits turns, and returns the reward."""
+    """The episode: `module:function` or `file.py:function`. It is called with a chat and a row for every
+    member of a group, awaits turns, and returns the reward."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments the episode always gets. `env:NAME` is the value of that environment variable."""
     processes: Positive = 2

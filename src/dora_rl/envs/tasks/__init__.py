@@ -18,6 +18,7 @@ TASKS = {
     "count": "dora_rl.envs.tasks.count:count",
     "letters": "dora_rl.envs.tasks.letters:letters",
     "arithmetic": "dora_rl.envs.tasks.arithmetic:arithmetic",
+    "tools": "dora_rl.envs.tasks.tools:tools",
     "gsm8k": "dora_rl.envs.tasks.gsm8k:gsm8k",
     "reasoning_gym": "dora_rl.envs.tasks.reasoning_gym_tasks:reasoning_gym",
 }

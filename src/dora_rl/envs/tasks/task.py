@@ -1,6 +1,7 @@
 """What a built-in task is: rows, held-out rows, their reward and a length that suffices."""
 
 from dora_rl.core.recipe.data import RewardConfig
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.core.record import Record
 from dora_rl.envs.data.rows import Row
 
@@ -15,3 +16,5 @@ class Task(Record, frozen=True):
     """Default reward functions of the task; alone they give 1 at best."""
     max_new_tokens: int
     """Most tokens that a solution needs; characters, where the task is made for character models."""
+    episode: EpisodeSettings | None = None
+    """The episode that its rows are played in, where they take several turns; it gives the reward."""
