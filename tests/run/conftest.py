@@ -15,7 +15,7 @@ from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import Request, Sampling, Stopping, StreamKey
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.row_stream import load_stream_start
-from dora_rl.envs.tokenized_prompts import tokenize_rows
+from dora_rl.envs.tokenized_prompts import tokenize_rows, untokenized_rows
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import save_tiny
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
@@ -112,9 +112,10 @@ def staged(setup: RunSetup) -> Path:
     tokenizer = load_tokenizer(directory)
     groups, is_stream = setup.recipe.batch.groups, setup.data.train.stream
     data = load_stream_start(setup.data, groups) if is_stream else load_data(setup.data)
+    tokenized = tokenize_rows if setup.recipe.episode is None else untokenized_rows
     PromptTable(
-        train=tokenize_rows(data.train, tokenizer, setup.data).prompts,
-        held_out=tokenize_rows(data.held_out, tokenizer, setup.data).prompts if data.held_out else (),
+        train=tokenized(data.train, tokenizer, setup.data).prompts,
+        held_out=tokenized(data.held_out, tokenizer, setup.data).prompts if data.held_out else (),
         stop_tokens=tuple(sorted(load_eos_ids(directory))),
         num_read=data.num_read,
     ).write(layout.prompts)

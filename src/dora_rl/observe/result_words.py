@@ -45,6 +45,7 @@ SKIP_WORDS = {
     "target": "enough groups were active",
     "room": "no instance had room for it",
     "publish": "groups waited for the next version",
+    "environments": "no environment was ready",
 }
 """Why a version started no group, by the reason that was recorded."""
 

@@ -14,11 +14,12 @@ from dora_rl.core.errors import DoraError
 from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.run import messages as say
 from dora_rl.run import received as follow
+from dora_rl.run.episodes.host import EpisodeHost
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.prompt_table import RunPrompts
 from dora_rl.run.received import AnyEffect
-from dora_rl.run.request_table import RequestMoves, RequestTable
+from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.trainer_process import TrainerProcess
@@ -47,8 +48,10 @@ class DecisionExecutor:
         requests: RequestTable,
         moves: RequestMoves,
         trainer: TrainerProcess,
-        rewards: RewardQueue,
+        rewards: RewardQueue | None,
+        episodes: EpisodeHost | None,
     ) -> None:
+        """Members are judged by `rewards`, or are `episodes`, which judge themselves."""
         self._setup = setup
         self._prompts = prompts
         self._journal = journal
@@ -56,9 +59,9 @@ class DecisionExecutor:
         self._requests = requests
         self._moves = moves
         self._rewards = rewards
+        self._episodes = episodes
         self._max_staleness = make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness
         self._effects: dict[type[follow.Effect], Callable[[Any], None]] = {
-            follow.ScoreTrajectory: rewards.ask,
             follow.ContinueRequest: lambda e: self._generate(e.trajectory, e.request),
             follow.DeliverKv: self._deliver,
             follow.ServeStore: lambda e: inbox.serve_store(),
@@ -66,9 +69,9 @@ class DecisionExecutor:
             follow.CoverBatches: self._cover,
         }
         self._decisions: dict[type[Decision], Callable[[Any], None]] = {
-            do.Start: lambda d: self._generate(d.trajectory, requests.begin(d).number),
+            do.Start: self._start,
             do.Move: moves.begin,
-            do.Abort: self._abort,
+            do.Abort: self._take_off,
             do.Interrupt: lambda d: instances.send(d.instance, say.InterruptAll(version=d.version)),
             do.Load: lambda d: instances.send(d.instance, say.LoadVersion(version=d.version, drop=d.drop)),
             do.Drop: lambda d: instances.send(d.instance, say.DropVersion(version=d.version)),
@@ -80,6 +83,17 @@ class DecisionExecutor:
             do.Close: self._close,
             do.Retire: lambda d: trainer.retire(d.version),
         }
+        if rewards is not None:
+            self._effects[follow.ScoreTrajectory] = rewards.ask
+        if episodes is not None:
+            self._effects[follow.AnswerOperation] = episodes.answer
+            self._decisions |= {
+                do.Open: episodes.open,
+                do.Reopen: episodes.reopen,
+                do.Cut: episodes.cut,
+                do.Resume: self._resume,
+                do.Evict: self._take_off,
+            }
 
     def carry_out(self, effects: Sequence[AnyEffect], decisions: Sequence[Decision]) -> None:
         """Carry out all effects in order, then all decisions in order."""
@@ -94,41 +108,74 @@ class DecisionExecutor:
 
     # --- requests -------------------------------------------------------------------------------
 
+    def _start(self, start: do.Start) -> None:
+        """Have a trajectory generated; of an episode whose turn is not known yet, once it is."""
+        is_known = self._episodes is None or self._episodes.started(start)
+        placed = self._requests.begin(start)
+        if is_known:
+            self._generate(start.trajectory, placed.number)
+
+    def _resume(self, resume: do.Resume) -> None:
+        """Let an episode take its next turn; while its request is leaving, it does so where it arrives."""
+        placed = self._requests.of(resume.trajectory)
+        if placed is None:
+            # Its engine holds nothing between turns.
+            placed = self._requests.place(resume.trajectory, resume.instance)
+        if placed.instance == resume.instance:
+            self._generate(resume.trajectory, placed.number)
+
     def _generate(self, trajectory: int, number: int) -> None:
         """Have a trajectory generated behind what exists of it, unless it has another request by now."""
         placed = self._requests.of(trajectory)
         if placed is None or placed.number != number:
             return
-        setup, partial = self._setup, self._requests.partial[trajectory]
-        start = partial.start
-        request = Request(
+        partial = self._requests.partial[trajectory]
+        turn = partial.episode_turn
+        if turn is not None and turn.is_over:
+            return  # Its environment has the word.
+        if turn is not None and placed.is_held:
+            placed.is_held = False
+            tokens = tuple(partial.tokens[turn.asked_at : turn.begin])
+            command = say.ResumeRequest(request=number, tokens=tokens, max_new_tokens=turn.limit)
+            self._instances.send(placed.instance, command)
+            return
+        self._instances.send(placed.instance, say.StartRequest(request=self._request(partial, number)))
+
+    def _request(self, partial: PartialTrajectory, number: int) -> Request:
+        """The request of a trajectory, or of the turn of an episode, behind what exists of it."""
+        setup, start, turn = self._setup, partial.start, partial.episode_turn
+        num_drawn = len(partial.tokens) - (turn.begin if turn is not None else 0)
+        limit = turn.limit if turn is not None else setup.max_new_tokens
+        return Request(
             id=number,
             version=start.version,
-            prompt=self._prompts[start.row].token_ids,
+            prompt=turn.prompt if turn is not None else self._prompts[start.row].token_ids,
             key=StreamKey(
                 seed=setup.recipe.seed,
                 epoch=start.epoch,
                 row=start.row,
                 member=start.member,
                 attempt=start.attempt,
+                branch=turn.branch if turn is not None else 0,
             ),
             sampling=setup.evaluation_sampling if start.evaluation else setup.recipe.sampling,
             stopping=Stopping(
-                max_new_tokens=setup.max_new_tokens - len(partial.tokens),
+                max_new_tokens=limit - num_drawn,
                 stop_strings=setup.recipe.response.stop_strings,
             ),
-            continued=tuple(partial.tokens),
-            group=start.group,
+            continued=tuple(partial.tokens[turn.in_prompt if turn is not None else 0 :]),
+            # A branch that does not begin with its group's prompt shares none.
+            group=start.group if turn is None or not turn.in_prompt else None,
             deadline=start.version + self._max_staleness,
+            holds_turn=turn is not None,
         )
-        self._instances.send(placed.instance, say.StartRequest(request=request))
 
-    def _abort(self, abort: do.Abort) -> None:
+    def _take_off(self, decision: do.Abort | do.Evict) -> None:
         """Abort a trajectory's request, at both ends of its move if it is on one: either may hold it."""
-        placed = self._requests.of(abort.trajectory)
-        if placed is not None and placed.instance == abort.instance:
-            self._moves.forget_request(abort.trajectory)
-            self._instances.send(abort.instance, say.AbortRequest(request=placed.number))
+        placed = self._requests.of(decision.trajectory)
+        if placed is not None and placed.instance == decision.instance:
+            self._moves.forget_request(decision.trajectory)
+            self._instances.send(decision.instance, say.AbortRequest(request=placed.number))
 
     def _deliver(self, effect: follow.DeliverKv) -> None:
         # Its target may have died in the same turn.
@@ -146,7 +193,10 @@ class DecisionExecutor:
     def _close(self, close: do.Close) -> None:
         for trajectory in close.members:
             self._requests.partial.pop(trajectory, None)
-            self._rewards.look_at(trajectory, close.group)
+            if self._rewards is not None:
+                self._rewards.look_at(trajectory, close.group)
+            if self._episodes is not None:
+                self._episodes.forget(trajectory)
 
     def _cover(self, effect: follow.CoverBatches) -> None:
         self._journal.covered(effect.version, oldest=effect.oldest)

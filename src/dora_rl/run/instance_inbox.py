@@ -9,6 +9,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core import inputs as told
 from dora_rl.engines.requests import DrawnTokens
 from dora_rl.run import messages as say
+from dora_rl.run.episodes.host import EpisodeHost
 from dora_rl.run.instances import InstancePhase, InstancePool, InstanceProcess
 from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PlacedRequest, RequestMoves, RequestTable
@@ -20,12 +21,18 @@ class InstanceInbox:
     """Reads what instances say, and notices who of them is gone."""
 
     def __init__(
-        self, plane: ControlPlane, instances: InstancePool, requests: RequestTable, moves: RequestMoves
+        self,
+        plane: ControlPlane,
+        instances: InstancePool,
+        requests: RequestTable,
+        moves: RequestMoves,
+        episodes: EpisodeHost | None = None,
     ) -> None:
         self._plane = plane
         self._instances = instances
         self._requests = requests
         self._moves = moves
+        self._episodes = episodes
         self._has_store = False
         """Whether the newest version is in the store."""
 
@@ -145,6 +152,7 @@ class InstanceInbox:
                     version=drawn.version,
                     logprobs=drawn.logprobs,
                     cut_logprobs=drawn.cut_logprobs,
+                    branch=partial.episode_turn.branch if partial.episode_turn is not None else 0,
                     is_last=is_last,
                     is_truncated=is_truncated,
                 )
@@ -155,6 +163,10 @@ class InstanceInbox:
     def _ended(
         self, process: InstanceProcess, message: say.RequestEnded, at: float, received: Received
     ) -> None:
+        found = self._requests.find(message.drawn.request, process.number)
+        if found is not None and self._requests.partial[found.trajectory].episode_turn is not None:
+            self._turn_ended(process, message, at, received)
+            return
         is_truncated = message.is_truncated
         placed = self._grow(process, message.drawn, received, is_last=True, is_truncated=is_truncated)
         if placed is None:
@@ -179,6 +191,32 @@ class InstanceInbox:
                 trajectory=key, group=start.group, row=start.row, attempt=start.attempt, tokens=tokens
             )
         )
+
+    def _turn_ended(
+        self, process: InstanceProcess, message: say.RequestEnded, at: float, received: Received
+    ) -> None:
+        """A turn of an episode ended; its KV is held where the engine can."""
+        placed = self._grow(process, message.drawn, received)
+        if placed is None:
+            return
+        key, placed.is_held = placed.trajectory, message.is_held
+        partial = self._requests.partial[key]
+        assert self._episodes is not None, "only episodes have turns"
+        assert partial.episode_turn is not None, f"trajectory {key} has no turn"
+        partial.episode_turn.is_over = True
+        if not message.is_held:
+            self._requests.forget(key)
+        received.inputs.append(
+            told.TurnEnded(
+                at=at,
+                instance=process.number,
+                trajectory=key,
+                tokens=len(partial.tokens),
+                clock=message.clock,
+                kv_tokens=message.kv_tokens,
+            )
+        )
+        received += self._episodes.turn_ended(key, message.finish)
 
     def _refused(
         self, process: InstanceProcess, message: say.RequestRefused, at: float, received: Received

@@ -151,7 +151,7 @@ def _summary(opened: OpenRun, orchestrator: Orchestrator) -> RunSummary:
         starved_s=plane.meters.starved_s,
         window_stall_s=plane.meters.window_stall_s,
         worker_deaths=dict(orchestrator.deaths.total),
-        reward_failures=dict(orchestrator.rewards.failures.total),
+        reward_failures=orchestrator.failures,
         checkpoint=orchestrator.trainer.checkpoint,
         last_metrics=orchestrator.metrics.last,
     )

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.replay import Replay, replay
-from dora_rl.core.decisions import Close, Decision, Hand, Retire, Start, Take
+from dora_rl.core.decisions import Admit, Close, Decision, Hand, Open, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
 from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, OpenFailed, Published, Scored
@@ -37,6 +37,8 @@ class ResumePoint(Struct, kw_only=True):
     starts: dict[int, Start] = field(default_factory=dict)
     """The last Start of each trajectory that is not known to have ended, by trajectory."""
     handed: list[Hand] = field(default_factory=list)
+    openings: list[Open] = field(default_factory=list)
+    """Prompts whose environments were being reset, or were, and whose groups had not started."""
     retired: list[int] = field(default_factory=list)
     is_resumed: bool = False
     """Whether anything happened before; nothing did in a new run."""
@@ -93,13 +95,21 @@ def _remembered(journal: Journal, past: ResumePoint, feed: Feed) -> Iterator[Eve
         feed.watch(told, decisions)
         if isinstance(told, Ended | EpisodeEnded):
             past.starts.pop(told.trajectory, None)
+        if isinstance(told, OpenFailed):
+            _close_opening(past, told.epoch, told.row, is_evaluation=told.is_evaluation)
         for decision in decisions:
             match decision:
                 case Start():
+                    if decision.evaluation and decision.trajectory not in past.starts:
+                        _close_opening(past, decision.epoch, decision.row, is_evaluation=True)
                     past.starts[decision.trajectory] = decision
                 case Close():
                     for trajectory in decision.members:
                         past.starts.pop(trajectory, None)
+                case Open():
+                    past.openings.append(decision)
+                case Admit():
+                    _close_opening(past, decision.epoch, decision.row, is_evaluation=False)
                 case Hand():
                     past.handed.append(decision)
                 case Take():
@@ -109,6 +119,13 @@ def _remembered(journal: Journal, past: ResumePoint, feed: Feed) -> Iterator[Eve
         if _speaks_of_evaluation(told, decisions, evaluated):
             past.evaluations.append((told, decisions))
         yield told, decisions
+
+
+def _close_opening(past: ResumePoint, epoch: int, row: int, *, is_evaluation: bool) -> None:
+    """Forget the opening of a prompt that started or was given up; plain rows have none."""
+    opening = Open(epoch=epoch, row=row, is_evaluation=is_evaluation)
+    if opening in past.openings:
+        past.openings.remove(opening)
 
 
 def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set[int]) -> bool:

@@ -12,6 +12,7 @@
 | the trainer's step            | `patience.step_s`      | it is started again and catches up        |
 | a source's choice of prompts  | `order.time_limit_s`   | it is started again, a few times          |
 | a reward                      | `scoring.time_limit_s` | a failure that is counted                 |
+| an environment                | `episode.call_limit_s` | another attempt, a few times              |
 | anything to end at all        | `patience.progress_s`  | the run ends with the reason              |
 """
 
@@ -27,6 +28,9 @@ from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import Interrupts, wait_for
 from dora_rl.run import messages as say
 from dora_rl.run.decision_executor import DecisionExecutor
+from dora_rl.run.episodes.host import EpisodeHost
+from dora_rl.run.episodes.opening import open_pool
+from dora_rl.run.episodes.pool import EpisodePool
 from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
@@ -35,6 +39,7 @@ from dora_rl.run.metrics_writer import MetricsWriter
 from dora_rl.run.open_run import OpenRun
 from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
+from dora_rl.run.rewards.pool import ScorerPool
 from dora_rl.run.rewards.queue import RewardQueue
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied
@@ -100,24 +105,32 @@ class Orchestrator:
         close(self.trainer.close)
         self._instances = InstancePool(setup, layout, self.deaths, prompts.table.stop_tokens, launch=launch)
         close(self._instances.close)
-        self.rewards = RewardQueue(
-            setup.scoring,
-            prompts,
-            layout,
-            plane,
-            self.deaths,
-            self.metrics,
-            launch=launch,
-            objects=objects,
-            batch=recipe.batch,
-        )
-        close(self.rewards.close)
+        requests = RequestTable(_unfinished(run))
+        self.rewards: RewardQueue | None = None
+        self.episodes: EpisodeHost | None = None
+        self._episode_pool: EpisodePool | None = None
+        if recipe.episode is None:
+            self.rewards = RewardQueue(
+                setup.scoring,
+                prompts,
+                layout,
+                plane,
+                self.deaths,
+                self.metrics,
+                launch=launch,
+                objects=objects,
+                batch=recipe.batch,
+            )
+            close(self.rewards.close)
+        else:
+            self._episode_pool = open_pool(setup, layout, self.deaths, launch, objects or {})
+            close(self._episode_pool.close)
+            self.episodes = EpisodeHost(setup, prompts, requests, self._episode_pool, layout.environments_log)
 
         # Messages in, commands out.
-        requests = RequestTable(_unfinished(run))
         moves = RequestMoves(layout.root, self._instances, requests)
         close(moves.close)
-        self._instance_inbox = InstanceInbox(plane, self._instances, requests, moves)
+        self._instance_inbox = InstanceInbox(plane, self._instances, requests, moves, self.episodes)
         self._executor = DecisionExecutor(
             setup,
             prompts,
@@ -128,6 +141,7 @@ class Orchestrator:
             moves=moves,
             trainer=self.trainer,
             rewards=self.rewards,
+            episodes=self.episodes,
         )
 
         # The loop's own state.
@@ -158,11 +172,19 @@ class Orchestrator:
         """Seconds of the run's own clock, which goes on where it stood when the run was cut short."""
         return time.monotonic() - self._clock_began
 
+    @property
+    def failures(self) -> dict[str, int]:
+        """Failures of reward functions or environments since this process began, by their labels."""
+        if self.rewards is not None:
+            return dict(self.rewards.failures.total)
+        return dict(self.episodes.failures) if self.episodes is not None else {}
+
     def run(self) -> None:
         """Go on to the end of the run, or until interrupted."""
-        self._await_rewards()
+        self._await_functions()
         if not self.interrupts.count:
-            self.rewards.check()
+            if self.rewards is not None:
+                self.rewards.check()
         elif not self._run.plane.is_done:
             return
         try:
@@ -172,8 +194,11 @@ class Orchestrator:
                 self._heed_interrupts()
                 at = self.now
                 received = self._run.feed.read(self._run.plane, at)
+                if self.episodes is not None:
+                    received += self.episodes.read(at)
                 received += self._instance_inbox.read(at)
-                received += self.rewards.read(at)
+                if self.rewards is not None:
+                    received += self.rewards.read(at)
                 received += self.trainer.read(at, self._instances.seconds)
                 received.inputs += self.deaths.faults(at)
                 received.inputs += self._tick(at)
@@ -202,9 +227,7 @@ class Orchestrator:
                 case Start(evaluation=True) if decision.group not in self._evaluating:
                     self._evaluating.add(decision.group)
                     starting.append(decision)
-        prompts = [
-            PromptTokens(group=each.group, tokens=run.prompts[each.row].token_ids) for each in starting
-        ]
+        prompts = [PromptTokens(group=each.group, tokens=self._prompt_of(each)) for each in starting]
         if events or received.payloads:
             run.journal.append(events, [*received.payloads, *prompts])
         for each, decisions in events:
@@ -213,8 +236,17 @@ class Orchestrator:
         run.log.flush()
 
         # Before anything is trained on failures.
-        self.rewards.failures.check()
+        if self.rewards is not None:
+            self.rewards.failures.check()
+        if self.episodes is not None:
+            self.episodes.check()
         self._executor.carry_out(received.effects, decided)
+
+    def _prompt_of(self, starting: Admit | Start) -> tuple[int, ...]:
+        """The prompt of a group that starts: its row's, or what its episodes begin with."""
+        if self.episodes is not None:
+            return self.episodes.prompt_of(starting)
+        return self._run.prompts[starting.row].token_ids
 
     def _tick(self, at: float) -> list[told.Input]:
         has_fleet = any(map(self._instances.has_joined, self._instances.processes))
@@ -225,9 +257,15 @@ class Orchestrator:
 
     # --- waiting --------------------------------------------------------------------------------
 
-    def _await_rewards(self) -> None:
-        """Wait until the reward functions are imported, or the user interrupts."""
-        pool = self.rewards.pool
+    def _await_functions(self) -> None:
+        """Wait until the user's functions are imported, or the user interrupts."""
+        if self.rewards is not None:
+            self._await_rewards(self.rewards.pool)
+        while self._episode_pool is not None and not (self._episode_pool.is_ready or self.interrupts.count):
+            wait_for(self._episode_pool.handles, [self.interrupts], 1.0)
+            self._episode_pool.words()
+
+    def _await_rewards(self, pool: ScorerPool) -> None:
         while not (pool.is_ready or self.interrupts.count):
             pool_s = pool.wait_s()
             wait_for([], [pool, self.interrupts], 1.0 if pool_s is None else min(1.0, pool_s))
@@ -238,11 +276,13 @@ class Orchestrator:
         pace_s = _PACE_S if setup.devices.instance_device == "cpu" else _GPU_PACE_S
         time.sleep(max(0.0, self._turned_at + pace_s - time.monotonic()))
         due_s = self._ticked_at + setup.recipe.control.rebalance_period_s - self.now
-        pool_s = self.rewards.pool.wait_s()
+        pools = [self.rewards.pool] if self.rewards is not None else []
+        pool_s = next((pool.wait_s() for pool in pools), None)
         timeout_s = max(0.0, min(due_s, 1.0, 1.0 if pool_s is None else pool_s))
         instances = (process.handle for process in self._instances.processes.values())
-        handles = [*self._run.feed.handles, *instances, *self.trainer.handles]
-        wait_for(handles, [self.rewards.pool, self.interrupts], timeout_s)
+        episodes = self._episode_pool.handles if self._episode_pool is not None else []
+        handles = [*self._run.feed.handles, *instances, *self.trainer.handles, *episodes]
+        wait_for(handles, [*pools, self.interrupts], timeout_s)
         self._turned_at = time.monotonic()
 
     # --- beginning and ending -------------------------------------------------------------------
@@ -260,11 +300,15 @@ class Orchestrator:
             told.InstanceLost(at=self.now, instance=instance.id, reason="the run was resumed")
             for instance in run.plane.fleet
         ]
+        if self.episodes is not None:
+            self.episodes.take_up(run.plane, journal, run.past.openings)
         steps = run.setup.recipe.steps
         more = [told.StepsExtended(at=self.now, steps=steps)] if steps > run.plane.steps else []
         self._carry_out(Received(inputs=[*lost, *more]))
         if run.plane.is_done and journal.covered_step < run.setup.recipe.steps:
             self.trainer.write_checkpoint()
+        if self.rewards is None:
+            return
         for whole in journal.unscored():
             self.rewards.ask(
                 ScoreTrajectory(
@@ -343,7 +387,7 @@ class Orchestrator:
 
 def _unfinished(run: OpenRun) -> list[PartialTrajectory]:
     """What exists of the trajectories that were being generated when the run was cut short."""
-    if not run.past.is_resumed:
+    if not run.past.is_resumed or run.setup.recipe.episode is not None:
         return []
     return [
         PartialTrajectory(start=run.past.starts[each.trajectory], tokens=list(each.response.tokens))

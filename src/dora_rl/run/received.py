@@ -43,6 +43,14 @@ class DeliverKv(Effect, frozen=True):
     path: str
 
 
+class AnswerOperation(Effect, frozen=True):
+    """A turn of an episode ended, or a side effect was had, and that is journalled: it goes on."""
+
+    trajectory: int
+    branch: int
+    number: int
+
+
 class ServeStore(Effect, frozen=True):
     """The trainer is ready, so the newest version is in the store: whoever waits for it may load it."""
 
@@ -61,7 +69,9 @@ class CoverBatches(Effect, frozen=True):
     """The oldest version that training may still be started from."""
 
 
-AnyEffect = ScoreTrajectory | ContinueRequest | DeliverKv | ServeStore | RecordStep | CoverBatches
+AnyEffect = (
+    ScoreTrajectory | ContinueRequest | DeliverKv | AnswerOperation | ServeStore | RecordStep | CoverBatches
+)
 
 
 class Received(Struct, kw_only=True):

@@ -30,10 +30,30 @@ class PartialTrajectory(Struct, kw_only=True):
     start: Start
     """The newest Start of the trajectory, which names its prompt and its random stream."""
     tokens: list[int] = field(default_factory=list)
+    """Tokens behind the prompt; of an episode, those of the branch whose turn it is."""
+    episode_turn: "EpisodeTurn | None" = None
+    """The turn that is, or was last, generated of an episode; None of a row with one response."""
 
     @property
     def attempt(self) -> int:
         return self.start.attempt
+
+
+class EpisodeTurn(Struct, kw_only=True):
+    """A turn of an episode as requests need it."""
+
+    branch: int
+    prompt: tuple[int, ...]
+    in_prompt: int
+    """How many of the tokens are the prompt: of a branch that does not begin with its group's."""
+    asked_at: int
+    """Where the environment's tokens before the turn begin."""
+    begin: int
+    """Where the turn's own tokens begin."""
+    limit: int
+    """Most tokens of the turn."""
+    is_over: bool
+    """Whether the turn ended and the environment has the word."""
 
 
 class PlacedRequest(Struct, kw_only=True):
@@ -42,6 +62,8 @@ class PlacedRequest(Struct, kw_only=True):
     number: int
     trajectory: int
     instance: int
+    is_held: bool = False
+    """Whether it is between turns of an episode, its KV kept."""
 
 
 class RequestTable:
@@ -141,11 +163,13 @@ class RequestMoves:
         if not self._instances.has_joined(target):
             self.forget_request(key)
             return Received(inputs=[told.MoveFailed(at=at, trajectory=key, reason="its target is gone")])
-        arriving = self._requests.place(key, target)
-        if move.path is not None:
-            deliver = DeliverKv(instance=target, request=arriving.number, path=str(move.path))
-            return Received(effects=[deliver])
+        was_held, arriving = placed.is_held, self._requests.place(key, target)
         go_on = ContinueRequest(trajectory=key, request=arriving.number)
+        if move.path is not None:
+            arriving.is_held = was_held
+            deliver = DeliverKv(instance=target, request=arriving.number, path=str(move.path))
+            # The environment may have replied while the request was on its way out.
+            return Received(effects=[deliver, go_on] if was_held else [deliver])
         return Received(inputs=self.arrived(arriving, at), effects=[go_on])
 
     def arrived(self, placed: PlacedRequest, at: float) -> list[told.Input]:

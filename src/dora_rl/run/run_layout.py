@@ -50,6 +50,11 @@ class LiveLayout(RunLayout, frozen=True):
         return self.logs / "rewards.log"
 
     @property
+    def environments_log(self) -> Path:
+        """The log of how environments of episodes failed."""
+        return self.logs / "environments.log"
+
+    @property
     def rendezvous(self) -> Path:
         """The file through which the ranks of a trainer find each other."""
         return self.root / "rendezvous"

@@ -40,6 +40,7 @@ from dora_rl.store.journal_records import (
     TakenBatch,
 )
 from dora_rl.store.journal_tables import OF_BATCH, Tables
+from dora_rl.store.number_bytes import unpack_tokens
 from dora_rl.store.payloads import Payloads
 from dora_rl.store.trajectory_reader import TrajectoryReader, score_of
 
@@ -184,6 +185,11 @@ class Journal:
     def unfinished(self) -> Iterator[JournalledTrajectory]:
         """Trajectories that were being generated, with the tokens they had, to go on with."""
         return self._trajectories.where("state = 'running'")
+
+    def prompt(self, group: int) -> tuple[int, ...] | None:
+        """The prompt of a group that was admitted; None where it is dropped, or was never recorded."""
+        row = self._tables.one("SELECT tokens FROM prompts WHERE group_id = ?", group)
+        return None if row is None else unpack_tokens(row[0])
 
     def opened(self) -> tuple[EpisodeContexts, ...]:
         """First contexts of queued prompts, in the order in which their environments were reset."""

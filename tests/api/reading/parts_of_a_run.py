@@ -7,6 +7,7 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,11 +27,19 @@ from dora_rl.core.recipe.trainer_config import (
 )
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data, load_rows
+from dora_rl.envs.episodes.episode_messages import TurnAsked
 from dora_rl.envs.tokenized_prompts import tokenize_rows
 from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.tiny import seeded_decoder, tiny_config
+from dora_rl.run.episodes.episode_record import BranchRecord, EpisodeRecord, TurnRecord
+from dora_rl.run.episodes.episode_turns import EpisodeTurns
+from dora_rl.run.episodes.opening import open_pool
+from dora_rl.run.open_run import make_plane
 from dora_rl.run.prompt_feed import table_source
 from dora_rl.run.prompt_table import PromptTable
+from dora_rl.run.received import Received
+from dora_rl.run.request_table import RequestTable
+from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.worker_deaths import WorkerDeaths
 from dora_rl.sim.simulated_run import simulate
 from dora_rl.sim.simulation_setup import complete, resolve
@@ -141,6 +150,26 @@ def die(directory: Path) -> None:
     assert deaths.is_reliable("instance 0")
 
 
+def play(directory: Path) -> None:
+    """What an episode's process is told, how long its turns may be, and when control gives it up."""
+    asked = {"function": "mine:play", "max_context_tokens": 9}
+    recipe = resolve_recipe({"episode": asked, "data": {"train": "tools"}})
+    setup: Any = SimpleNamespace(
+        recipe=recipe, data=recipe.data, run_directory="run", model_directory="model", max_new_tokens=4
+    )
+    handle = SimpleNamespace(send=lambda message: None)
+    launch: Any = SimpleNamespace(start=lambda spec, words: handle)
+    deaths = WorkerDeaths(Patience(), directory / "log")
+    pool = open_pool(setup, LiveLayout(root=directory), deaths, launch, {})
+    turns = EpisodeTurns(setup, RequestTable(), pool)
+    record = EpisodeRecord(epoch=0, row=0, member=0, is_evaluation=False, number=0)
+    record.branches[0] = BranchRecord(number=0, prompt=(1,))
+    record.branches[0].operations.append(TurnRecord(asked_at=0, begin=0, limit=1, end=1, finish="stop"))
+    word = TurnAsked(episode=0, branch=0, number=1, tokens=(1,) * 9, is_new=False)
+    turns.asked(record, word, 0.0, Received())
+    make_plane(setup)._environments.cut_overdue(0.0)
+
+
 if __name__ == "__main__":
-    for part in (train, read_rows, simulate_troubles, die):
+    for part in (train, read_rows, simulate_troubles, die, play):
         part(Path(sys.argv[1]))

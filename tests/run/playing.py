@@ -1,0 +1,33 @@
+"""Episodes that tests run: a few turns with all that a chat can do."""
+
+from pathlib import Path
+
+from dora_rl.envs.data.rows import Row
+from dora_rl.envs.episodes.chat import Chat
+
+
+async def play(chat: Chat, row: Row, effects: str = "") -> float:
+    """Two turns, a fork of one, a sub-agent that is not trained on, and a side effect that is noted."""
+    first = await chat.turn("say")
+    chat.reward(0.25 * len(first.tokens) / 48)
+    beside = chat.fork()
+    second = await chat.turn(f"again {chat.task_rng.randint(0, 9)}")
+    if effects:
+        note = await chat.once("note", lambda key: _noted(effects, key))
+        assert note == "noted"
+    other = await beside.turn(f"or {chat.rng.randint(0, 9)}")
+    judge = chat.fresh("judge", trains=False)
+    await judge.turn(max_tokens=3)
+    return float(len(second.tokens) > len(other.tokens))
+
+
+def _noted(effects: str, key: str) -> str:
+    with Path(effects).open("a") as file:
+        file.write(f"{key}\n")
+    return "noted"
+
+
+async def fails(chat: Chat, row: Row) -> float:
+    """Raises after its first turn."""
+    await chat.turn("say")
+    raise KeyError("door")

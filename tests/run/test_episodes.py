@@ -1,0 +1,141 @@
+"""Whole runs of episodes: real processes, a tiny model, several turns, branches, deaths."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dora_rl.core.history import History
+from dora_rl.core.inputs import EnvironmentReplied, EpisodeEnded, Scored, TurnEnded
+from dora_rl.core.recipe import Control, Evaluation
+from dora_rl.core.recipe.episodes import EpisodeSettings
+from dora_rl.core.recipe.generation import ResponseSettings
+from dora_rl.run.episodes.host import EpisodesFailed
+from dora_rl.run.live_run import run_live
+from dora_rl.run.open_run import replay_live
+from dora_rl.run.run_layout import LiveLayout
+from dora_rl.run.run_setup import DeviceLayout, RunSetup
+from dora_rl.store.journal import Journal
+
+from .conftest import MakeSetup, staged
+from .test_crashes import run, summary
+from .verdict import check_journal
+from .victim import Plan
+
+PLAYING = Path(__file__).with_name("playing.py")
+
+
+def playing(make_setup: MakeSetup, function: str = "play", **changes: Any) -> RunSetup:
+    """A run of episodes, of a few seconds."""
+    options = changes.pop("options", {})
+    episode = EpisodeSettings(
+        function=f"{PLAYING}:{function}", options=options, processes=1, max_turns=8, max_context_tokens=256
+    )
+    return make_setup(
+        episode=episode,
+        rewards=(),
+        response=ResponseSettings(max_new_tokens=16, stop_strings=("a", "b", "c")),
+        **changes,
+    )
+
+
+def check_episodes(root: Path) -> None:
+    """Every policy token of a trained member is in one branch, of one version, and every turn is counted."""
+    with Journal.open(LiveLayout(root=root).journal) as journal:
+        batches = list(journal.batches_after(journal.oldest_start))
+    members = [member for batch in batches for group in batch.groups for member in group.members]
+    assert members
+    for member in members:
+        branches = member.every_branch
+        assert len(branches) == 3, "the root, its fork and the sub-agent"
+        assert sum(not branch.is_trained for branch in branches) == 1
+        assert sum(len(branch.turns) for branch in branches) == 4
+        for branch in branches:
+            versions = {stretch.version for stretch in branch.response.stretches}
+            assert versions <= {None, member.version}
+            num_drawn = sum(branch.response.is_policy)
+            assert len(branch.response.logprobs) == num_drawn > 0
+        fork = next(branch for branch in branches if branch.number and branch.is_trained)
+        root_tokens = (*member.prompt, *member.response.tokens)
+        shared = 0
+        while shared < len(root_tokens) and root_tokens[shared] == fork.response.tokens[shared]:
+            shared += 1
+        first_turn_end = member.response.stretches[-2].start if len(member.response.stretches) > 2 else 0
+        assert shared >= len(member.prompt) + first_turn_end, "a fork shares what was said before it"
+
+
+@pytest.mark.timeout(180)
+def test_a_run_of_episodes_trains_its_steps_turn_by_turn(make_setup: MakeSetup) -> None:
+    setup = playing(make_setup, evaluation=Evaluation(every=2, max_rows=3))
+    done = run_live(setup, staged(setup))
+    root = Path(setup.run_directory)
+    assert done.is_complete
+    assert done.trained_trajectories == 3 * 2 * 3
+    check_journal(root)
+    check_episodes(root)
+    assert replay_live(root).difference is None
+    told = Counter(type(each) for each, _ in History(root / "events.jsonl"))
+    assert told[TurnEnded] >= 4 * told[EpisodeEnded] > 0
+    assert told[EnvironmentReplied] >= 3 * told[EpisodeEnded]
+    lines = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    evaluated = {line["step"]: line for line in lines if "eval/reward" in line}
+    assert set(evaluated) == {0, 2, 3}
+    assert all(line["eval/prompts"] == 3 for line in evaluated.values())
+    rewards = [each.reward for each, _ in History(root / "events.jsonl") if isinstance(each, Scored)]
+    assert len({reward for reward in rewards if reward is not None}) > 1
+
+
+DEATHS: tuple[Plan, ...] = (
+    [(40, "SIGKILL", "workers.episode_worker"), (80, "SIGKILL", "workers.episode_worker")],
+    [(60, "SIGKILL", "workers.episode_worker"), (90, "SIGKILL", "workers.instance_worker")],
+    [(70, "SIGKILL", "workers.trainer_main"), (100, "SIGKILL", "workers.episode_worker")],
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("plan", DEATHS)
+def test_whoever_dies_episodes_go_on_where_they_were(make_setup: MakeSetup, plan: Plan) -> None:
+    setup = playing(make_setup, layout=DeviceLayout(instances=2))
+    ended = summary(run(setup, plan))
+    assert ended["is_complete"]
+    root = Path(setup.run_directory)
+    check_journal(root)
+    check_episodes(root)
+    assert replay_live(root).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_of_episodes_that_is_killed_goes_on_with_the_turns_it_had(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    effects = tmp_path / "effects"
+    setup = playing(make_setup, options={"effects": str(effects)}, evaluation=Evaluation(every=2, max_rows=3))
+    root = Path(setup.run_directory)
+    for number, moment in enumerate((20, "TurnEnded", "EnvironmentReplied", 60, "Opened", 90)):
+        ended = run(setup, [(moment, "SIGKILL", "self")], is_first=number == 0)
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -9, ended.stderr[-2000:]
+    else:
+        summary(run(setup, [], is_first=False))
+    check_journal(root)
+    check_episodes(root)
+    assert replay_live(root).difference is None
+    keys = Counter(effects.read_text().split())
+    # At least once, and again only where a kill came before its value was durable.
+    assert sum(count - 1 for count in keys.values()) <= 6 * 2 * 3
+
+
+@pytest.mark.timeout(180)
+def test_a_run_whose_environments_all_fail_ends_with_the_reason(make_setup: MakeSetup) -> None:
+    setup = playing(make_setup, "fails", control=msgspec.structs.replace(Control(), max_staleness=1))
+    with pytest.raises(EpisodesFailed, match=r"in a row, the last one: raised: KeyError: 'door'") as ended:
+        run_live(setup, staged(setup))
+    log = Path(setup.run_directory) / "logs/environments.log"
+    assert str(log) in (ended.value.hint or "")
+    assert "Traceback" in log.read_text()
