@@ -179,7 +179,9 @@ class EpisodeTurns:
                 is_trained=branch.is_trained,
             )
         )
-        self._install(record, self._requests.partial[key].start)
+        partial = self._requests.partial.get(key)
+        if partial is not None:  # In a run that goes on its Start comes yet.
+            self._install(record, partial.start)
         received.inputs.append(
             told.EnvironmentReplied(
                 at=at,
