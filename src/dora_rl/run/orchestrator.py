@@ -29,7 +29,7 @@ from dora_rl.launch.waiting import Interrupts, wait_for
 from dora_rl.run import messages as say
 from dora_rl.run.decision_executor import DecisionExecutor
 from dora_rl.run.episodes.host import EpisodeHost
-from dora_rl.run.episodes.opening import open_pool
+from dora_rl.run.episodes.opened_prompts import open_pool
 from dora_rl.run.episodes.pool import EpisodePool
 from dora_rl.run.evaluations import EvaluationTracker
 from dora_rl.run.instance_inbox import InstanceInbox

@@ -33,7 +33,7 @@ from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.run.episodes.episode_record import BranchRecord, EpisodeRecord, TurnRecord
 from dora_rl.run.episodes.episode_turns import EpisodeTurns
-from dora_rl.run.episodes.opening import open_pool
+from dora_rl.run.episodes.opened_prompts import open_pool
 from dora_rl.run.open_run import make_plane
 from dora_rl.run.prompt_feed import table_source
 from dora_rl.run.prompt_table import PromptTable

@@ -20,7 +20,7 @@ from dora_rl.core.visible_text import visible
 from dora_rl.envs.episodes import episode_messages as say
 from dora_rl.run.episodes.episode_record import EpisodeRecord
 from dora_rl.run.episodes.episode_turns import EpisodeDiffers, EpisodeTurns
-from dora_rl.run.episodes.opening import OpeningPrompt, PromptKey
+from dora_rl.run.episodes.opened_prompts import OpeningPrompt, PromptKey
 from dora_rl.run.episodes.pool import EpisodeLost, EpisodePool, EpisodeWord
 from dora_rl.run.prompt_table import RunPrompts
 from dora_rl.run.received import AnswerOperation, Received
