@@ -261,6 +261,16 @@ def test_the_close_up_ends_with_the_last_step_and_not_with_what_came_after(tmp_p
     assert ">seconds (height" in pictures["The last 8 steps"]
 
 
+def test_of_a_long_run_stretches_are_drawn_and_no_timeline_of_all(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
+        for event, decisions in rewarded_steps([], [0.0] * 1201):
+            log.watch(event, decisions)
+    pictures = {title: as_svg(figure) for title, figure in plots(read_run(tmp_path))}
+    assert "Who generated which version when" not in pictures
+    assert ">seconds of a step, mean of 5<" in pictures["Lengths, staleness and time"]
+    assert sum(map(len, pictures.values())) < 600_000, "each step by itself was megabytes"
+
+
 def test_the_report_of_a_run_on_cpus_does_not_ask_for_gpus(tmp_path: Path) -> None:
     with HistoryWriter(tmp_path / "events.jsonl", RECIPE) as log:
         for event, decisions in rewarded_steps([], [0.0] * 3):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -36,6 +37,8 @@ _CLOSE_UP = 8
 """Number of last steps whose timeline is also drawn by itself."""
 _FEW = 40
 """Number of steps up to which points of a curve are marked."""
+_MANY = 300
+"""Number of steps up to which each is drawn by itself; of more, stretches are, and no timeline of all."""
 
 Points = list[tuple[int, float]]
 """A curve: versions and values."""
@@ -52,7 +55,8 @@ def plots(run: RunFacts) -> Iterator[tuple[str, Figure]]:
     if columns:
         yield "Inside the trainer", _trainer(columns)
     if run.timeline.specs and run.timeline.end > 0:
-        yield "Who generated which version when", _timeline(run, 0.0, run.timeline.end)
+        if len(run.timeline.published) <= _MANY:
+            yield "Who generated which version when", _timeline(run, 0.0, run.timeline.end)
         if len(run.timeline.published) > 2 * _CLOSE_UP:
             begin, end = run.timeline.published[-_CLOSE_UP - 1], run.timeline.published[-1]
             yield f"The last {_CLOSE_UP} steps", _timeline(run, begin, end)
@@ -110,43 +114,52 @@ def _label(name: str) -> str:
 def _workings(run: RunFacts) -> Figure:
     fig = figure(12, 3.0)
     lengths, staleness, time = fig.subplots(1, 3)
-    at = [step.step for step in run.steps]
-    _lines(
-        lengths,
-        at,
-        {"mean": [s.mean_tokens for s in run.steps], "longest": [s.max_tokens for s in run.steps]},
+    size = -(-len(run.steps) // _MANY)
+    parts = [run.steps[first : first + size] for first in range(0, len(run.steps), size)]
+    at = [fmean(step.step for step in part) for part in parts]
+    mean_tokens, mean_staleness = (
+        [fmean(getattr(step, name) for step in part) for part in parts]
+        for name in ("mean_tokens", "staleness_mean")
     )
+    longest = [float(max(step.max_tokens for step in part)) for part in parts]
+    greatest = [float(max(step.staleness_max for step in part)) for part in parts]
+    _lines(lengths, at, {"mean": mean_tokens, "longest": longest})
     plain(lengths, title="tokens of a response", x="train step")
-    _lines(staleness, at, {"mean": [s.staleness_mean for s in run.steps],
-                           "greatest": [s.staleness_max for s in run.steps]})  # fmt: skip
+    _lines(staleness, at, {"mean": mean_staleness, "greatest": greatest})
     staleness.axhline(run.max_staleness, color=RED, linewidth=1, linestyle="--", label="bound")
     plain(staleness, title="staleness of trained groups", x="train step")
-    _stack(time, run.steps)
-    plain(time, title="seconds of a step", x="train step")
+    _stack(time, parts, at)
+    each = f", mean of {size}" if size > 1 else ""
+    plain(time, title=f"seconds of a step{each}", x="train step")
     for axes in (lengths, staleness, time):
         _finish(axes)
     return fig
 
 
-def _stack(axes: Axes, steps: Sequence[StepFacts]) -> None:
-    at = [step.step for step in steps]
-    parts = {
-        "trains": ([step.train_s for step in steps], GREY),
-        "starved": ([step.starved_s for step in steps], ORANGE),
-        "window": ([step.window_s for step in steps], PINK),
+def _stack(axes: Axes, parts: Sequence[Sequence[StepFacts]], at: Sequence[float]) -> None:
+    """What the seconds of a step went to, as a mean over the steps of each part of the run."""
+
+    def means(name: str) -> list[float]:
+        return [fmean(getattr(step, name) for step in part) for part in parts]
+
+    shown = {
+        "trains": (means("train_s"), GREY),
+        "starved": (means("starved_s"), ORANGE),
+        "window": (means("window_s"), PINK),
     }
-    floor = [0.0] * len(steps)
-    for name, (seconds, colour) in parts.items():
+    floor = [0.0] * len(parts)
+    for name, (seconds, colour) in shown.items():
         top = [low + s for low, s in zip(floor, seconds, strict=True)]
         # One shape for all steps: of a long run, a bar for each is megabytes.
         _block(axes, at, floor, top, color=colour, label=name)
         floor = top
-    axes.plot(at, [step.step_s for step in steps], color=BLUE, linewidth=1, label="whole step")
+    axes.plot(at, means("step_s"), color=BLUE, linewidth=1, label="whole step")
 
 
-def _block(axes: Axes, at: Sequence[int], low: Sequence[float], high: Sequence[float], **look: str) -> None:
-    """Bars without a gap, from half a step before each to half a step behind."""
-    edges = [at[0] - 0.5, *(step + 0.5 for step in at)]
+def _block(axes: Axes, at: Sequence[float], low: Sequence[float], high: Sequence[float], **look: str) -> None:
+    """Bars without a gap between them, as wide as they are apart."""
+    half = (at[1] - at[0]) / 2 if len(at) > 1 else 0.5
+    edges = [at[0] - half, *(step + half for step in at)]
     axes.fill_between(edges, [low[0], *low], [high[0], *high], step="pre", linewidth=0, **look)  # type: ignore[arg-type]
 
 
