@@ -208,7 +208,8 @@ def _marker(at: Sequence[float]) -> str | None:
 
 def _finish(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.legend(fontsize=8, frameon=False)
+    # On white: it may lie over what is drawn.
+    axes.legend(fontsize=8, framealpha=0.85, edgecolor="none")
 
 
 def as_svg(fig: Figure) -> str:
