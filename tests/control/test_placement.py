@@ -11,7 +11,7 @@ from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.placement import PlacementPlanner, Situation
 from dora_rl.core.instance_spec import InstanceSpec
 
-_FULL = 0.93
+_FULL, _PACKED = 0.93, 1.1
 
 
 def make_fleet(*instances: dict[int, list[int]], slots: int = 8, kv_tokens: int = 1000) -> Fleet:
@@ -39,13 +39,17 @@ def planner(fleet: Fleet, placement: str = "exclusive", *, load_s: float = 1.0) 
 
 
 def situation(
-    demands: dict[int, float], *, backlog: dict[int, int] | None = None, horizon_s: float = 100.0
+    demands: dict[int, float],
+    *,
+    backlog: dict[int, int] | None = None,
+    horizon_s: float = 100.0,
+    slack_s: float = 1e6,
 ) -> Situation:
     return Situation(
         demands=demands,
         backlog=backlog or {},
         horizon_s=horizon_s,
-        slack_s=dict.fromkeys(demands, 1e6),
+        slack_s=dict.fromkeys(demands, slack_s),
         longest_s=dict.fromkeys(demands, 1.0),
     )
 
@@ -93,9 +97,12 @@ def test_with_several_versions_an_instance_the_most_kv_that_could_stay_stays(see
     assert kept_kv(fleet, assignment) == best_kept_kv(fleet, bins, shares)
 
 
+@pytest.mark.parametrize(("slack_s", "most"), [(1.0, _FULL), (1e6, _PACKED)])
 @pytest.mark.parametrize("placement", ["auto", "exclusive", "shared"])
 @pytest.mark.parametrize("seed", range(40))
-def test_moves_go_where_their_version_stays_and_never_overfill(seed: int, placement: str) -> None:
+def test_moves_go_where_their_version_stays_and_never_overfill(
+    seed: int, placement: str, slack_s: float, most: float
+) -> None:
     rng = Random(seed)
     fleet = make_fleet(*(
         {version: [rng.randint(1, 250) for _ in range(rng.randint(0, 3))]
@@ -103,7 +110,7 @@ def test_moves_go_where_their_version_stays_and_never_overfill(seed: int, placem
         for _ in range(6)
     ))  # fmt: skip
     demands = {version: rng.uniform(1, 1e5) for version in range(4)}
-    changes = planner(fleet, placement).plan(situation(demands, backlog={3: 50}))
+    changes = planner(fleet, placement).plan(situation(demands, backlog={3: 50}, slack_s=slack_s))
     changed = {change.instance.id for change in changes}
     coming: dict[int, list[Trajectory]] = {}
     for change in changes:
@@ -115,7 +122,7 @@ def test_moves_go_where_their_version_stays_and_never_overfill(seed: int, placem
     for target, requests in coming.items():
         instance = fleet.instances[target]
         assert instance.num_running + len(requests) <= instance.spec.slots
-        assert instance.kv_tokens + sum(t.tokens for t in requests) <= _FULL * instance.kv_capacity
+        assert instance.kv_tokens + sum(t.tokens for t in requests) <= most * instance.kv_capacity
         leaving = [c for c in changes if c.instance is instance and target in changed]
         assert all(t.version in c.versions for c in leaving for t in requests), "it would have to move on"
 
@@ -140,6 +147,25 @@ def test_a_change_is_not_made_when_the_weights_would_load_longer_than_they_serve
 def test_an_instance_is_not_emptied_when_its_requests_have_nowhere_to_go() -> None:
     fleet = make_fleet({0: [450, 450]}, {0: [450]})
     assert planner(fleet).plan(situation({0: 1.0, 1: 1e6}, backlog={1: 100})) == []
+
+
+def test_requests_with_time_to_spare_are_packed_beyond_what_fits_so_that_others_can_start() -> None:
+    """1050 tokens of KV on two instances of 1000: one of them is freed, what does not fit waits a while."""
+    fleet = make_fleet({0: [350, 350]}, {0: [350]})
+    demands, backlog = {0: 1.0, 1: 1e6}, {1: 100}
+    (change,) = planner(fleet).plan(situation(demands, backlog=backlog))
+    assert (change.instance.id, [target for _, target in change.moves]) == (1, [0])
+    assert planner(fleet).plan(situation(demands, backlog=backlog, slack_s=1.2)) == []
+
+
+def test_free_slots_without_kv_are_no_room_for_those_who_wait() -> None:
+    """The one instance of the new version has five free slots and no KV: another is worth its moves."""
+    fleet = make_fleet({0: [50]}, {0: [60]}, {1: [300, 300, 300]})
+    demands, backlog = {0: 100.0, 1: 2000.0}, {1: 4}
+    (change,) = planner(fleet).plan(situation(demands, backlog=backlog))
+    assert change.versions == (1,)
+    fleet = make_fleet({0: [50]}, {0: [60]}, {1: [30, 30, 30]})
+    assert planner(fleet).plan(situation(demands, backlog=backlog)) == []
 
 
 def test_an_idle_instance_changes_at_once() -> None:

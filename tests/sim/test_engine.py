@@ -175,6 +175,16 @@ def test_a_parked_request_frees_its_kv_and_comes_back() -> None:
     assert engine.kv == pytest.approx(0.0, abs=1e-6)
 
 
+def test_a_request_that_is_moved_here_and_finds_no_kv_waits_in_host_memory() -> None:
+    engine = make_engine(kv_tokens=1000)
+    engine.submit(request(0, 900, tokens=700), prefill=False)
+    engine.submit(request(1, 900, tokens=600), prefill=False)
+    assert (engine.num_running, engine.kv, engine.claimed_kv) == (1, 710, 1320)
+    ends = run(engine)
+    assert list(ends) == [0, 1]
+    assert engine.kv == pytest.approx(0.0, abs=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_kv_never_overflows_by_more_than_a_step(seed: int) -> None:
     """Nobody helps: the engine parks the youngest by itself, and everything ends nevertheless."""

@@ -21,6 +21,10 @@ Placement = Literal["auto", "exclusive", "shared"]
 
 _FULL = 0.93
 """Share of an instance's KV up to which requests are moved onto it: they will still grow."""
+_PACKED = 1.1
+"""The same for versions with time to spare: what finds no room waits in host memory until others end."""
+_SPARE = 1.25
+"""How many times the time of its slowest request a version must have left to be packed."""
 
 _UNTOUCHABLE = 1e15
 """Tokens of KV counted for a version that an instance is loading, so that no plan reassigns it."""
@@ -51,6 +55,11 @@ class Situation(Record, frozen=True, gc=True):
     longest_s: Mapping[int, float]
     """Seconds that a version's slowest running request should need on an instance of its own."""
 
+    def full(self, version: int) -> float:
+        """Share of an instance's KV up to which requests of this version are moved onto it."""
+        needed_s = _SPARE * self.longest_s.get(version, 0.0)
+        return _PACKED if needed_s <= self.slack_s.get(version, 0.0) else _FULL
+
 
 class PlacementPlanner:
     """Plans which instances change versions, from the demand of each version."""
@@ -67,7 +76,7 @@ class PlacementPlanner:
             return []
         bins = self._bins(situation, present)
         demands = [_total(b, situation.demands) for b in bins]
-        shares = largest_remainder(demands, len(present), self._least(bins, present))
+        shares = largest_remainder(demands, len(present), self._least(bins, present, situation))
         assignment = self._assign(present, bins, shares)
         return _Execution(self._fleet, self._estimates, bins, assignment, situation).changes()
 
@@ -80,7 +89,7 @@ class PlacementPlanner:
         return merged_bins(demands, count, self._may_share(situation, present))
 
     @staticmethod
-    def _least(bins: list[Bin], present: list[Instance]) -> list[int]:
+    def _least(bins: list[Bin], present: list[Instance], situation: Situation) -> list[int]:
         """Number of instances that the KV of each bin's requests would fill."""
         capacity = sum(i.kv_capacity for i in present) / len(present)
         kv = dict.fromkeys((version for b in bins for version in b), 0.0)
@@ -88,7 +97,7 @@ class PlacementPlanner:
             for version, cohort in instance.cohorts.items():
                 if version in kv:
                     kv[version] += cohort.kv_tokens(instance.clock)
-        return [ceil(sum(kv[version] for version in b) / (_FULL * capacity)) for b in bins]
+        return [ceil(sum(kv[v] / situation.full(v) for v in b) / capacity) for b in bins]
 
     def _may_share(self, situation: Situation, present: list[Instance]) -> Callable[[Bin, float], bool]:
         """The test whether several versions may share an instance.
@@ -207,7 +216,7 @@ class _Execution:
         while heap:
             load, key = heap[0]
             instance = self._fleet.instances[key]
-            if key == source.id or not self._fits(instance, tokens):
+            if key == source.id or not self._fits(instance, tokens, self._situation.full(version)):
                 heapq.heappop(heap)
             elif load < self._load(instance):
                 heapq.heapreplace(heap, (self._load(instance), key))
@@ -225,10 +234,10 @@ class _Execution:
             heapq.heapify(self._keepers[version])
         return self._keepers[version]
 
-    def _fits(self, instance: Instance, tokens: float) -> bool:
+    def _fits(self, instance: Instance, tokens: float, full: float) -> bool:
         requests, kv = self._extra.get(instance.id, (0, 0.0))
         has_slot = instance.num_running + requests < instance.spec.slots
-        return has_slot and instance.kv_tokens + kv + tokens <= _FULL * instance.kv_capacity
+        return has_slot and instance.kv_tokens + kv + tokens <= full * instance.kv_capacity
 
     def _reserve(self, key: int, sign: int, tokens: float) -> None:
         requests, kv = self._extra.get(key, (0, 0.0))
@@ -245,8 +254,17 @@ class _Execution:
         for key, b in self._assignment.items():
             instance = self._fleet.instances[key]
             if b == versions and any(v in instance.cohorts for v in b):
-                wanted -= instance.spec.slots - instance.num_running
+                wanted -= _free_slots(instance)
         return wanted
+
+
+def _free_slots(instance: Instance) -> int:
+    """Number of an instance's free slots for which it has KV: as much as its requests hold on average."""
+    slots = instance.spec.slots - instance.num_running
+    if instance.is_idle:
+        return slots
+    each = instance.kv_tokens / (instance.num_running + instance.num_waiting)
+    return min(slots, max(0, int((_FULL * instance.kv_capacity - instance.kv_tokens) / max(1.0, each))))
 
 
 def _total(versions: Bin, demands: Mapping[int, float]) -> float:

@@ -206,6 +206,11 @@ class SimulatedEngine:
         `prefill`: its KV must be computed here.
         """
         self.requests[request.trajectory] = request
+        if not prefill and self._finds_no_kv(request):
+            # What is moved here waits in host memory then, as in the native engine.
+            self._parked.append(request.trajectory)
+            self._parked_tokens += request.tokens + request.prompt_tokens
+            return
         first = self._hold_prompt(request)
         self.kv += request.tokens
         if prefill:
@@ -262,7 +267,7 @@ class SimulatedEngine:
         """Let parked requests come back, then waiting ones join, while there is room."""
         while self._parked and self.num_running < self.spec.slots:
             request = self.requests[self._parked[0]]
-            if self.num_running and self.kv + request.tokens > _RESUME * self.kv_capacity:
+            if self._finds_no_kv(request):
                 break
             self._parked.popleft()
             self._parked_tokens -= request.tokens + request.prompt_tokens
@@ -277,6 +282,11 @@ class SimulatedEngine:
             self._queue.popleft()
             if request is not None and self._waits_for_slot(request):
                 self._join_batch(request)
+
+    def _finds_no_kv(self, request: SimulatedRequest) -> bool:
+        """Whether a request that is to decode has to wait until others free their KV."""
+        is_full = self.kv + request.tokens > _RESUME * self.kv_capacity
+        return is_full and self.num_running > 0 and request.tokens < request.until
 
     def _waits_for_slot(self, request: SimulatedRequest) -> bool:
         """Whether a queue entry is up to date: its request may have left and come back."""
