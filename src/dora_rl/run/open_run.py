@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct, field
 
 from dora_rl.control.estimates import Estimates, LearnedLengths
+from dora_rl.control.fingerprint import control_code
 from dora_rl.control.plane import ControlPlane
-from dora_rl.control.replay import Replay, replay
+from dora_rl.control.replay import Difference, Replay, replay
 from dora_rl.core.decisions import Admit, Close, Decision, Hand, Open, Retire, Start, Take
 from dora_rl.core.errors import DoraError
 from dora_rl.core.history import Event, History, HistoryWriter
@@ -17,8 +18,9 @@ from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, Ope
 from dora_rl.run.prompt_feed import Feed
 from dora_rl.run.prompt_table import PromptTable, RunPrompts
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.run_setup import RunSetup, read_setup
+from dora_rl.run.run_setup import RunSetup, encode_setup, read_setup
 from dora_rl.run.stream_feed import open_feed
+from dora_rl.store.durable import write_atomically
 from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
@@ -71,16 +73,35 @@ class OpenRun:
             self.past = ResumePoint(is_resumed=journal.num_inputs > 0)
             difference = replay(self.plane, _remembered(journal, self.past, self.feed)).difference
             if difference is not None:
-                raise DoraError(
-                    f"control decides otherwise than it did about event {difference.seq} of {journal.path}, "
-                    f"{type(difference.event).__name__}: {_decided(difference.recorded)} then, "
-                    f"{difference.refusal or _decided(difference.replayed)} now",
-                    hint="resume with the version of dora-rl that the run was started with",
-                )
+                raise _decides_otherwise(difference, setup, layout)
+            if setup.control_codes[-1:] != (control_code(),):
+                led = msgspec.structs.replace(setup, control_codes=(*setup.control_codes, control_code()))
+                write_atomically(layout.setup, encode_setup(led))
             self.closing = closing.pop_all()
 
     def close(self) -> None:
         self.closing.close()
+
+
+def _decides_otherwise(difference: Difference, setup: RunSetup, layout: LiveLayout) -> DoraError:
+    """The error about a run that control cannot go on with, and the way out."""
+    told = (
+        f"control decides otherwise than it did about event {difference.seq} of {layout.journal}, "
+        f"{type(difference.event).__name__}: {_decided(difference.recorded)} then, "
+        f"{difference.refusal or _decided(difference.replayed)} now"
+    )
+    begin_anew = "start another run from the last checkpoint: --set model=CHECKPOINT"
+    code, codes = control_code(), setup.control_codes
+    if codes[-1:] == (code,):
+        return DoraError(
+            f"{told}, though its code is the same ({code})",
+            hint=f"resume where the run was begun, with the same version of Python, or {begin_anew}",
+        )
+    led_by = f"dora-rl {codes[-1]}" if codes else "an earlier dora-rl, which kept no name of its code"
+    return DoraError(
+        f"{told}; the run was led by {led_by}, and this is {code}",
+        hint=f"resume with the version of dora-rl that led the run, or {begin_anew}",
+    )
 
 
 def _decided(decision: Decision | None) -> str:

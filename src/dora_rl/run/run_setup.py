@@ -75,6 +75,8 @@ class RunSetup(Record, frozen=True):
     """The Hugging Face directory with the initial weights and the tokenizer."""
     engine: EngineConfig
     devices: DeviceLayout
+    control_codes: tuple[str, ...] = ()
+    """The control code that the run was begun with, and each that went on with it, in order."""
 
     def __post_init__(self) -> None:
         # What they are made of is checked as they are made: before the run has a directory.
