@@ -1,4 +1,4 @@
-"""A run that other control code began: it goes on if that changes nothing, else it is said whose code it was."""
+"""A run that other control code began goes on if that changes nothing; else it is said whose code it was."""
 
 import json
 import shutil
@@ -68,7 +68,8 @@ def test_a_decision_that_comes_out_otherwise_names_both_codes_and_a_way_out(
     with pytest.raises(DoraError, match=said) as refused:
         OpenRun(begun)
     assert control_code() in refused.value.message
-    assert "event 0" in refused.value.message and "Finish then" in refused.value.message
+    assert "event 0" in refused.value.message
+    assert "Finish then" in refused.value.message
     assert "--set model=CHECKPOINT" in (refused.value.hint or "")
     assert codes(begun) == list(names), "who cannot lead a run does not sign for it"
 
