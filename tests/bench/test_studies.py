@@ -135,9 +135,11 @@ def test_every_peer_has_one_best_trial_and_only_redundancy_discards(tiny: str) -
     rows = peers.rows(trials, runs)
     assert [row.trial.rule for row in rows if row.is_best] == [rule.name for rule in peers.RULES]
     for row in rows:
-        is_redundant = bool(row.trial.recipe.control.redundant_groups)
+        is_redundant = row.trial.recipe.control.aborts
         assert (row.run.discarded_share > 0.0) == is_redundant
         assert (row.run.length_bias < 0.0) == is_redundant
+        recipe = row.trial.recipe
+        assert recipe.batch.group_size - recipe.control.redundant_members == trials[0].recipe.batch.group_size
     (axes,) = peers.draw(rows).axes
     assert len(axes.lines) == 2 * len(peers.RULES)
 

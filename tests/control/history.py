@@ -6,6 +6,7 @@ the run must come to its end by itself.
 """
 
 from collections import deque
+from itertools import islice
 from random import Random
 
 from dora_rl.control.estimates import Estimates, LearnedLengths
@@ -32,10 +33,11 @@ class Offering:
     A fate of its own: how prompts come changes nothing else that is drawn.
     """
 
-    def __init__(self, seed: int, tokens: list[int], plane: ControlPlane) -> None:
+    def __init__(self, seed: int, tokens: list[int], plane: ControlPlane, *, block: int) -> None:
         self._rng = Random(f"offers {seed}")
         self.tokens = tokens
         self._plane = plane
+        self._block = block
         self._offers = PromptOffers(tokens)
         self._low_water = self._rng.choice((1, 2, plane.prompts.most_at_once))
         self._is_asked = False
@@ -61,9 +63,11 @@ class Offering:
             self._offered.append(QueuedPrompt(epoch=event.epoch, row=event.row, tokens=event.tokens))
 
     def check(self, admit: Admit) -> None:
-        """Groups start in the order in which their prompts were offered, or opened, each once."""
-        prompt = self._offered.popleft()
-        assert (admit.epoch, admit.row) == (prompt.epoch, prompt.row), f"{admit} where {prompt} is due"
+        """Groups start in the order in which their prompts were offered, or opened, or nearly so, each once."""
+        due = list(islice(self._offered, self._block))
+        started = [prompt for prompt in due if (admit.epoch, admit.row) == (prompt.epoch, prompt.row)]
+        assert started, f"{admit} where {due} are due"
+        self._offered.remove(started[0])
 
 
 class History:
@@ -92,7 +96,8 @@ class History:
             ),
             episode=self._draw_episode() if is_episodic else None,
         )
-        self.prompts = Offering(seed, prompts, self.plane)
+        block = 2 * self.batch.groups if self.control.long_first else 1
+        self.prompts = Offering(seed, prompts, self.plane, block=block)
         schedule = make_schedule(self.control, self.batch)
         self.max_staleness = schedule.staleness_limit
         self.fixed_target = schedule.active_groups
@@ -132,9 +137,12 @@ class History:
             "filter_zero_variance": b.group_size > 1 and rng.random() < 0.4,
             "min_members": rng.randint(1, b.group_size),
             "environment_tries": rng.randint(1, 3),
+            "long_first": rng.random() < 0.3,
         }
         if self._is_episodic:
             knobs["environment_grace_s"] = rng.choice((4.0, 20.0))
+        if schedule == "async_ratio" and b.group_size > 1 and rng.random() < 0.4:
+            knobs["redundant_members"] = rng.randint(0, b.group_size - 1)
         knobs |= fixed
         if knobs["schedule"] == "async_ratio" and knobs["max_staleness"]:
             knobs["async_ratio"] = rng.choice((None, knobs["max_staleness"], knobs["max_staleness"] - 0.4))

@@ -51,6 +51,7 @@ def situation(
         horizon_s=horizon_s,
         slack_s=dict.fromkeys(demands, slack_s),
         longest_s=dict.fromkeys(demands, 1.0),
+        parked_s=0.5,
     )
 
 

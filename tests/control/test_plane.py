@@ -535,6 +535,37 @@ def test_redundant_groups_start_beyond_need_and_end_when_the_batch_is_complete()
     assert not bench.plane.ledger.groups
 
 
+def test_redundant_members_start_and_end_when_the_others_are_scored() -> None:
+    bench = Bench(schedule="async_ratio", groups=1, group_size=4, max_staleness=0, redundant_members=1)
+    bench.join(0)
+    starts = only(bench.tick(), do.Start)
+    for start in starts[:2]:
+        assert not only(bench.end(start), do.Take)
+    decisions = bench.end(starts[3])
+    assert one(decisions, do.Take).groups == (0,)
+    close = one(decisions, do.Close)
+    assert (close.members, close.outcome) == ((2,), "aborted: redundant member")
+    assert one(decisions, do.Abort).trajectory == 2
+    assert [decisions.index(close) < i for i, d in enumerate(decisions) if isinstance(d, do.Take)] == [True]
+    bench.publish()
+    assert bench.plane.ledger.num_committed == 3
+    assert not bench.end(starts[2]), "what it ends in is no longer asked for"
+
+
+def test_a_member_that_fails_is_one_of_the_redundant() -> None:
+    bench = Bench(
+        schedule="async_ratio", groups=1, group_size=4, max_staleness=0, redundant_members=1,
+        environment_tries=1,
+    )  # fmt: skip
+    bench.join(0)
+    starts = only(bench.tick(), do.Start)
+    bench.tell(told.EnvironmentFailed, trajectory=starts[0].trajectory, reason="broken")
+    for start in starts[1:3]:
+        assert not only(bench.end(start), do.Take)
+    assert one(bench.end(starts[3]), do.Take).groups == (0,)
+    assert {close.outcome for close in bench.made(do.Close)} == {"failed: environment, 1 tries"}
+
+
 def test_redundant_groups_do_not_start_where_no_batch_could_hold_them() -> None:
     """While the step trains, its version has no later batch to be in."""
     bench = Bench(schedule="async_ratio", groups=1, max_staleness=0, redundant_groups=3)

@@ -1,7 +1,11 @@
 """The queue of prompts: filled from outside, emptied in order, and a wait with a name where it is empty."""
 
+from math import log
+
 import pytest
 
+from dora_rl.control.prompt_queue import PromptQueue
+from dora_rl.control.row_lengths import RowLengths
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.inputs import QueuedPrompt
@@ -89,3 +93,65 @@ def test_a_run_that_is_done_is_not_stranded() -> None:
     bench.publish()
     assert bench.plane.is_done
     assert not bench.plane.is_stranded
+
+
+def queue_of(*rows: int) -> PromptQueue:
+    queue = PromptQueue(most_at_once=4)
+    queue.waiting.extend(prompts(*rows))
+    return queue
+
+
+def seen(**tokens: int) -> RowLengths:
+    """Rows r1, r2, ... whose responses had so many tokens."""
+    lengths = RowLengths()
+    for row, length in tokens.items():
+        lengths.observe(int(row[1:]), length)
+    return lengths
+
+
+def test_rows_whose_responses_were_long_start_first_within_their_block() -> None:
+    queue = queue_of(1, 2, 3, 4, 5)
+    queue.put_long_first(4, seen(r1=100, r2=900, r4=500, r5=5000))
+    rows = [prompt.row for prompt in queue.waiting]
+    assert rows[0] == 2
+    assert rows.index(4) < rows.index(1)
+    assert rows[1:4].count(3) == 1, "a row that was never answered is taken for one of mean length"
+    assert rows[4] == 5, "it is of the next block"
+
+
+def test_no_prompt_is_passed_over_twice() -> None:
+    queue, lengths = queue_of(1, 2, 3, 4, 5), seen(r1=1, r2=900, r3=800, r4=700, r5=5000)
+    queue.put_long_first(3, lengths)
+    assert [queue.take().row for _ in range(2)] == [2, 3]
+    queue.put_long_first(3, lengths)
+    assert [prompt.row for prompt in queue.waiting] == [1, 5, 4]
+
+
+def test_rows_that_were_never_answered_keep_their_order() -> None:
+    queue = queue_of(3, 1, 2)
+    queue.put_long_first(3, seen(r9=5))
+    assert [prompt.row for prompt in queue.waiting] == [3, 1, 2]
+
+
+def test_lengths_of_rows_fade_and_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = seen(r1=10)
+    for _ in range(400):
+        lengths.observe(1, 1000)
+    assert lengths.expected(1) == pytest.approx(log(1000), abs=0.05)
+    monkeypatch.setattr("dora_rl.control.row_lengths._REMEMBERED", 3)
+    for row in (2, 3, 4):
+        lengths.observe(row, 50)
+    assert not lengths.knows_any_of([1])
+    assert lengths.knows_any_of([2, 3, 4])
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_after_a_publish_control_starts_long_rows_first_where_it_is_asked_to(is_on: bool) -> None:
+    bench = hungry(groups=2, max_staleness=0, steps=9, long_first=is_on)
+    bench.tell(told.PromptsOffered, prompts=prompts(1, 2))
+    for start, tokens in zip(only(bench.tick(), do.Start), (10, 90), strict=True):
+        bench.end(start, tokens=tokens)
+    bench.tell(told.PromptsOffered, prompts=prompts(1, 2, 3))
+    bench.publish()
+    bench.tell(told.Loaded, instance=0, version=1)
+    assert [admit.row for admit in bench.made(do.Admit)][2:] == ([2, 1] if is_on else [1, 2])

@@ -46,6 +46,21 @@ def test_redundant_groups_go_with_the_schedule_that_aborts_them(schedule: str) -
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+def test_redundant_members_go_with_the_schedule_that_aborts_them(schedule: str) -> None:
+    asked = (f"control.schedule={schedule}", "redundant_members=2", "batch.group_size=8")
+    if schedule == "async_ratio":
+        assert made(*asked).control.aborts
+        with pytest.raises(ConfigError, match=r"redundant_members = 7 leaves fewer than") as too_many:
+            made(*asked, "redundant_members=7")
+        assert too_many.value.hint == "set control.redundant_members to at most 6"
+        made(*asked, "redundant_members=6")
+        return
+    with pytest.raises(ConfigError, match=r"redundant_members = 2 goes with .*async_ratio") as error:
+        made(*asked)
+    assert error.value.hint == "set control.redundant_members=0, or control.schedule=async_ratio"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_r_of_ones_own_is_heeded_or_refused(schedule: str) -> None:
     asked = (f"control.schedule={schedule}", "batch.groups=4", "active_groups=5")
     if schedule in ("dora", "dora_onset", "partial", "counted"):

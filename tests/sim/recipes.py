@@ -80,6 +80,8 @@ def random_recipe(seed: int) -> Recipe:
         queue_scheduling=rng.random() < 0.8,
         prompt_replication=rng.random() < 0.7,
         redundant_groups=rng.choice((0, 0, 2)),
+        redundant_members=rng.choice((0, 0, group_size // 3)),
+        long_first=rng.random() < 0.3,
         filter_zero_variance=group_size > 1 and rng.random() < 0.4,
         min_members=rng.randint(1, group_size),
         environment_tries=rng.randint(1, 3),

@@ -95,6 +95,17 @@ def test_redundant_groups_buy_time_with_work_that_is_thrown_away() -> None:
     assert spare.lost_trajectories == spare.duplicated_trajectories == 0
 
 
+def test_redundant_members_buy_time_with_the_longest_answers() -> None:
+    keys = {"schedule": "async_ratio", "max_staleness": 1, "steps": 12, "batch": {"group_size": 6}}
+    plain = simulate(small(**keys))
+    spare = simulate(small(**keys, redundant_members=2))
+    assert spare.trained_trajectories == 12 * 4 * small(**keys).batch.groups
+    assert spare.closed_trajectories >= spare.trained_trajectories / 2
+    assert spare.step_time_s < plain.step_time_s
+    assert spare.tokens_per_s * spare.step_time_s < plain.tokens_per_s * plain.step_time_s * 4 / 6
+    assert spare.lost_trajectories == spare.duplicated_trajectories == 0
+
+
 def test_sync_neither_overlaps_nor_ages() -> None:
     result = simulate(small(schedule="sync"))
     assert result.staleness_max == 0

@@ -17,6 +17,7 @@ CHOSEN = {
     "control.schedule": "dora",
     "control.active_groups": None,
     "control.redundant_groups": 0,
+    "control.redundant_members": 0,
     "cluster.rollout_gpus": None,
     "cluster.elastic_gpus": 0,
     "cluster.tensor_parallel": None,

@@ -13,6 +13,7 @@ _OPEN = (
     "control.schedule=dora",
     "active_groups=null",
     "redundant_groups=0",
+    "redundant_members=0",
     "rollout_gpus=null",
     "elastic_gpus=0",
     "tensor_parallel=null",

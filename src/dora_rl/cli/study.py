@@ -51,11 +51,19 @@ def ablation(out: Out = None, steps: Steps = 12, seed: Seed = 0, preset: Preset 
 
 
 @app.command()
-def peers(out: Out = None, steps: Steps = 20, seed: Seed = 0, preset: Preset = "h100-8") -> None:
+def peers(
+    out: Out = None,
+    steps: Steps = 20,
+    seed: Seed = 0,
+    preset: Preset = "h100-8",
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value for all rules.")
+    ] = None,
+) -> None:
     """The rules of other papers at the same GPUs and slots: time against staleness, each at its best."""
     from dora_rl.bench.studies.study_runs import study_peers
 
-    study_peers(out or Path("runs/study-peers"), preset, steps=steps, seed=seed)
+    study_peers(out or Path("runs/study-peers"), preset, steps=steps, seed=seed, assignments=sets or ())
 
 
 @app.command()

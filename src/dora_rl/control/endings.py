@@ -1,7 +1,7 @@
 """Endings: what happens to trajectories, and when their group is finished.
 
 A trajectory generates, waits for its environment, ends, is scored. A group is finished when every
-member is scored or given up; then it is filtered or becomes part of a batch.
+member is scored or given up, or redundant; then it is filtered or becomes part of a batch.
 """
 
 from dora_rl.control.admission import Admission
@@ -53,6 +53,8 @@ class Endings:
         p.meters.truncated += event.truncated
         p.estimates.lengths.observe(event.tokens)
         p.durations.member_ended(t.group, p.now)
+        if (group := p.ledger.groups.get(t.group)) is not None:
+            p.row_lengths.observe(group.prompt.row, event.tokens)
 
     def turn_ended(self, event: told.TurnEnded) -> None:
         """A trajectory waits for its environment: its slot is free, its KV stays."""
@@ -163,8 +165,8 @@ class Endings:
         self._outcomes.close(group, [t], outcome)
         if len(group.left()) < self._p.control.min_members:
             self._replace(group, "failed: too few members left")
-        elif not group.unscored:
-            self._finished(group)
+        else:
+            self._settle(group)
 
     # --- scores ---
 
@@ -175,6 +177,17 @@ class Endings:
             return
         t.reward, t.phase = event.reward, Phase.SCORED
         group.unscored -= 1
+        self._settle(group)
+
+    def _settle(self, group: Group) -> None:
+        """Finish a group whose members are all scored, or all that are not redundant: those are aborted."""
+        num_scored, control = len(group.left()) - group.unscored, self._p.control
+        enough = max(control.min_members, len(group.members) - control.redundant_members)
+        if group.unscored and num_scored >= enough:
+            late = [t for t in group.left() if t.phase < Phase.SCORED]
+            group.unscored = 0
+            self._outcomes.close(group, late, "aborted: redundant member")
+            self._admission.admit()
         if not group.unscored:
             self._finished(group)
 

@@ -20,6 +20,8 @@ from dora_rl.core.recipe import Control
 
 _MANY = 256
 """Number of trajectories whose longest one is taken for a version's slowest request."""
+_PARKED = 2.0
+"""Responses of mean length for whose time a request waits in host memory until others free their KV."""
 _RELIEF = 0.05
 """Share of an instance's KV that is freed when it reports pressure."""
 
@@ -109,6 +111,7 @@ class FleetChanges:
             horizon_s=max(self._control.rebalance_period_s, self._pace.time_left_s(now)),
             slack_s={version: self._pace.slack_s(version, now) for version in demands},
             longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
+            parked_s=_PARKED * lengths.mean() * self._estimates.step_s,
         )
 
     def _load(self, instance: Instance, version: int, drop: tuple[int, ...], now: float) -> None:

@@ -15,6 +15,7 @@ from dora_rl.control.live_versions import LiveVersions
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
 from dora_rl.control.prompt_queue import PromptQueue
+from dora_rl.control.row_lengths import RowLengths
 from dora_rl.control.schedules import Schedule, make_schedule
 from dora_rl.control.target import Target
 from dora_rl.control.window import Window
@@ -62,6 +63,7 @@ class ControlParts:
             freshness_cost=control.freshness_cost,
             fixed=self.schedule.active_groups,
         )
+        self.row_lengths = RowLengths()
         self.prompts = PromptQueue(
             most_at_once=_most_at_once(self.schedule, batch), has_environments=episode is not None
         )

@@ -23,8 +23,6 @@ _FULL = 0.93
 """Share of an instance's KV up to which requests are moved onto it: they will still grow."""
 _PACKED = 1.1
 """The same for versions with time to spare: what finds no room waits in host memory until others end."""
-_SPARE = 1.25
-"""How many times the time of its slowest request a version must have left to be packed."""
 
 _UNTOUCHABLE = 1e15
 """Tokens of KV counted for a version that an instance is loading, so that no plan reassigns it."""
@@ -54,10 +52,12 @@ class Situation(Record, frozen=True, gc=True):
     """Seconds until a version's deadline, by version."""
     longest_s: Mapping[int, float]
     """Seconds that a version's slowest running request should need on an instance of its own."""
+    parked_s: float
+    """Seconds for which a request that finds no KV where it is moved should wait."""
 
     def full(self, version: int) -> float:
         """Share of an instance's KV up to which requests of this version are moved onto it."""
-        needed_s = _SPARE * self.longest_s.get(version, 0.0)
+        needed_s = self.longest_s.get(version, 0.0) + self.parked_s
         return _PACKED if needed_s <= self.slack_s.get(version, 0.0) else _FULL
 
 

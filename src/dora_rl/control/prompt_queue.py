@@ -5,16 +5,19 @@
 
 In a run without environments what waits is ready. Which row comes next is chosen outside of control and told
 to it: a choice is an input like any other, so a replay needs neither the rows nor whoever chose. Queued
-prompts have no version: waiting does not age them.
+prompts have no version: waiting does not age them. Control may change the order of the next few that are
+ready, never which they are.
 """
 
 from collections import deque
+from itertools import islice
 
+from dora_rl.control.row_lengths import RowLengths
 from dora_rl.core.inputs import QueuedPrompt
 
 
 class PromptQueue:
-    """Prompts in the order they were offered; ready ones in the order their environments were reset."""
+    """Prompts in the order they were offered, or opened; where it is asked for, long ones first in a block."""
 
     def __init__(self, *, most_at_once: int, has_environments: bool = False) -> None:
         self.most_at_once = most_at_once
@@ -26,6 +29,8 @@ class PromptQueue:
         """Prompts that may start."""
         self.is_exhausted = False
         """Whether the source has no more prompts to offer."""
+        self._passed_over = 0
+        """Prompts at the head of those ready that others were put before."""
 
     def __len__(self) -> int:
         num_waiting = len(self.waiting)
@@ -42,7 +47,19 @@ class PromptQueue:
 
     def take(self) -> QueuedPrompt:
         """Remove and return the prompt that starts next."""
+        self._passed_over = max(0, self._passed_over - 1)
         return self.ready.popleft()
+
+    def put_long_first(self, count: int, lengths: RowLengths) -> None:
+        """Of the next `count` prompts let those start first whose responses were long; each waits once."""
+        block = list(islice(self.ready, self._passed_over, count))
+        if lengths.knows_any_of(prompt.row for prompt in block):
+            block.sort(key=lambda prompt: -lengths.expected(prompt.row))
+            for position, prompt in enumerate(block, start=self._passed_over):
+                self.ready[position] = prompt
+            self._passed_over += len(block)
+
+    # --- environments ---
 
     def open(self) -> QueuedPrompt:
         """The next prompt that waits, whose environments are reset from now on."""

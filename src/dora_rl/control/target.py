@@ -16,6 +16,8 @@ _LOOKS = 64
 """How often in a train step free slots are counted."""
 _MOST_LOST = 0.1
 """Share of one step's time beyond which a loss says no more."""
+_AIM = 0.75
+"""Share of `freshness_cost` that R is steered to: what is lost scatters, and the cost is a limit."""
 _LEAST_SEEN = 16
 """Groups that must have ended before their durations are believed."""
 
@@ -39,7 +41,7 @@ class Target:
         self._durations = durations
         self._estimates = estimates
         self._group_size = group_size
-        self._cost = freshness_cost
+        self._cost = _AIM * freshness_cost
         self._is_fixed = fixed is not None
         self.groups = fixed if fixed is not None else min(3 * window.batch_groups // 2, self._most)
         self._unused_s = 0.0

@@ -116,6 +116,8 @@ class TrainSteps:
         """Take the next batch after a publish if there is one, and let instances start what follows."""
         p = self._p
         self._adjust()
+        if p.control.long_first:
+            p.prompts.put_long_first(p.batch.groups, p.row_lengths)
         self.take()
         if p.schedule.interrupts:
             p.fleet_changes.interrupt(p.window.newest)

@@ -42,7 +42,7 @@ class Result(Record, frozen=True):
     step_time_s: float
     tokens_per_s: float
     limit_step_time_s: float | None
-    """The zero-bubble limit; None where redundant groups are aborted, for it counts every trajectory."""
+    """The zero-bubble limit; None where redundant work is aborted, for it counts every trajectory."""
     train_time_s: float
     rollout_only_fraction: float
     trainer_idle_fraction: float
@@ -174,7 +174,7 @@ def summarize(world: World, audit: Audit, *, freshness: Freshness | None) -> Res
         max_staleness=make_schedule(recipe.control, recipe.batch).max_staleness,
         step_time_s=elapsed / (last - first),
         tokens_per_s=sum(world.tokens_trained[first:last]) / elapsed,
-        limit_step_time_s=None if recipe.control.redundant_groups else limits.step_s,
+        limit_step_time_s=None if recipe.control.aborts else limits.step_s,
         train_time_s=trained_s / (last - first),
         rollout_only_fraction=idle,
         trainer_idle_fraction=idle,

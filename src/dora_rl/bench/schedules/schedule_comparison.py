@@ -189,6 +189,7 @@ def _planned(
     scope: ScheduleScope, schedule: ScheduleName, seed: int, prepared: ExitStack
 ) -> tuple[RunSetup, Path]:
     """The recipe under a schedule, placed as suits it; nothing beside training takes time from it."""
+    is_ratio = schedule == "async_ratio"
     fixed = (
         f"steps={scope.steps}",
         f"seed={seed}",
@@ -198,7 +199,7 @@ def _planned(
         f"simulation.warmup_steps={max(_LEAST_WARMUP, scope.steps // 4)}",
         # What a schedule has no use for, a recipe for all of them may say.
         *(["control.active_groups=null"] if Control(schedule=schedule).fixes_target else []),
-        *(["control.redundant_groups=0"] if schedule != "async_ratio" else []),
+        *([f"control.redundant_{what}=0" for what in ("groups", "members")] if not is_ratio else []),
     )
     recipe = resolve_recipe(scope.recipe, [*scope.assignments, *fixed])
     directory = str(Path(scope.directory) / f"{schedule}-{seed}")

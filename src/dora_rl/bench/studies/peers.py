@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from dora_rl.bench.studies.length_bias import LengthBias
+from dora_rl.bench.studies.peer_rules import RULES, PeerRule
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.core.struct_loader import to_dict
@@ -41,42 +42,6 @@ SHARES = (1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 5 / 8)
 """Shares of the GPUs that generate; beside them, all of them in turn with training."""
 _CLOSE = 1.01
 _TIE = 1.02
-
-
-class PeerRule(Record, frozen=True, gc=True):
-    """One rule: what it is called, whose it is, and the keys of `control` that make it."""
-
-    name: str
-    source: str
-    control: dict[str, Cell]
-    has_target: bool = True
-    """Whether R is free; otherwise the rule fixes it."""
-    finds_target: bool = False
-    """Whether a controller can find R."""
-    redundant_share: float = 0.0
-    """Redundant groups, as a share of B."""
-
-
-RULES = (
-    PeerRule(name="sync", source="", control={"schedule": "sync"}, has_target=False),
-    PeerRule(name="one step off", source="", control={"schedule": "one_step_off"}, has_target=False),
-    PeerRule(name="partial rollout", source="Kimi k1.5", control={"schedule": "partial"}),
-    PeerRule(name="counted admission", source="AReaL", control={"schedule": "counted"}),
-    PeerRule(name="async ratio", source="ROLL Flash, pinned", control={"schedule": "async_ratio"}),
-    PeerRule(
-        name="async ratio, suspending",
-        source="ROLL Flash",
-        control={"schedule": "async_ratio", "suspend": True},
-    ),
-    PeerRule(
-        name="async ratio, B / 8 redundant",
-        source="ROLL Flash, pinned",
-        control={"schedule": "async_ratio"},
-        redundant_share=1 / 8,
-    ),
-    PeerRule(name="admission at onset", source="DORA as published", control={"schedule": "dora_onset"}),
-    PeerRule(name="dora", source="this project", control={"schedule": "dora"}, finds_target=True),
-)
 
 
 class PeerTrial(Record, frozen=True, gc=True):
@@ -110,9 +75,9 @@ class PeerTrialRow(Record, frozen=True, gc=True):
 # --- the search ---------------------------------------------------------------------------------
 
 
-def first_trials(preset: str, *, steps: int, seed: int) -> list[PeerTrial]:
+def first_trials(preset: str, *, steps: int, seed: int, assignments: Sequence[str] = ()) -> list[PeerTrial]:
     """Every rule at every split, R as great as its bound has a use for."""
-    base = _base(preset, steps=steps, seed=seed)
+    base = _base(preset, steps=steps, seed=seed, assignments=assignments)
     return [
         _trial(base, rule, split, BOUND + 1.0 if rule.has_target else None)
         for rule in RULES
@@ -154,10 +119,11 @@ def rows(trials: Sequence[PeerTrial], runs: Sequence[MeasuredTrial]) -> list[Pee
     return made
 
 
-def _base(preset: str, *, steps: int, seed: int) -> Recipe:
+def _base(preset: str, *, steps: int, seed: int, assignments: Sequence[str]) -> Recipe:
     """What all trials have in common: slots and tensor parallelism are those of the preset for `dora`."""
     asked = {"control.schedule": "dora", "steps": steps, "seed": seed, "max_staleness": BOUND}
-    recipe = complete(resolve(preset=preset, assignments=[f"{key}={value}" for key, value in asked.items()]))
+    values = [*assignments, *(f"{key}={value}" for key, value in asked.items())]
+    recipe = complete(resolve(preset=preset, assignments=values))
     warmup = min(2 * (BOUND + 1), steps // 2)
     return replace(recipe, simulation=replace(recipe.simulation, warmup_steps=warmup))
 
@@ -171,8 +137,11 @@ def _splits(base: Recipe) -> list[int | None]:
 
 def _trial(base: Recipe, rule: PeerRule, split: int | None, ratio: float | None) -> PeerTrial:
     cluster = replace(base.cluster, rollout_gpus=split, elastic_gpus=0 if split else base.cluster.gpus)
-    control = replace(base.control, **_control(base.batch.groups, rule, ratio))
-    recipe = complete(replace(base, cluster=cluster, control=control))
+    trained = base.batch.group_size - base.control.redundant_members
+    spare = round(rule.redundant_members * trained)
+    batch = replace(base.batch, group_size=trained + spare)
+    control = replace(base.control, redundant_members=spare, **_control(batch.groups, rule, ratio))
+    recipe = complete(replace(base, cluster=cluster, batch=batch, control=control))
     return PeerTrial(rule=rule.name, rollout_gpus=split, ratio=ratio, recipe=recipe)
 
 
@@ -209,7 +178,7 @@ def show(rows: Sequence[PeerTrialRow]) -> Table:
         bounds_each = r.schedule != "counted"
         made.add_row(
             row.trial.rule,
-            _source(row),
+            _rule(row).source,
             "in turn" if row.trial.rollout_gpus is None else str(row.trial.rollout_gpus),
             f"{'found ' if _is_found(row) else ''}{r.active_groups / r.batch_groups:.2f}",
             str(r.max_staleness) if bounds_each else f"count {r.max_staleness}",
@@ -235,12 +204,12 @@ def flat(row: PeerTrialRow) -> dict[str, Cell]:
     }
 
 
-def _source(row: PeerTrialRow) -> str:
-    return next(rule.source for rule in RULES if rule.name == row.trial.rule)
+def _rule(row: PeerTrialRow) -> PeerRule:
+    return next(rule for rule in RULES if rule.name == row.trial.rule)
 
 
 def _is_found(row: PeerTrialRow) -> bool:
-    return row.trial.rule == "dora" and row.trial.ratio is None
+    return row.trial.ratio is None and _rule(row).finds_target
 
 
 def _seconds(step_s: float) -> str:
@@ -262,7 +231,9 @@ def _finding(best: Sequence[PeerTrialRow]) -> str:
 
 # --- the picture --------------------------------------------------------------------------------
 
-_COLOURS = (INK, GREY, ORANGE, RED, SKY, PINK, "#7F5FBF", GREEN, BLUE)
+_COLOURS = (
+    INK, GREY, ORANGE, RED, SKY, PINK, "#7F5FBF", "#B89BE0", GREEN, "#8C6D46", "#6FA8FF", BLUE
+)  # fmt: skip
 
 
 def draw(rows: Sequence[PeerTrialRow]) -> Figure:

@@ -74,9 +74,9 @@ def study_episodes(out: Path, *, steps: int, seed: int) -> None:
     _leave_behind(out, "episodes", episodes.show(rows), flat, {"episodes": episodes.draw(rows)})
 
 
-def study_peers(out: Path, preset: str, *, steps: int, seed: int) -> None:
+def study_peers(out: Path, preset: str, *, steps: int, seed: int, assignments: Sequence[str] = ()) -> None:
     """Run the study `peers` in two rounds: the second looks around the best splits of the first."""
-    trials = peers.first_trials(preset, steps=steps, seed=seed)
+    trials = peers.first_trials(preset, steps=steps, seed=seed, assignments=assignments)
     runs = _run(peers.measure, [trial.recipe for trial in trials], "study peers: splits")
     later = peers.later_trials(trials, runs)
     runs += _run(peers.measure, [trial.recipe for trial in later], "study peers: active groups")

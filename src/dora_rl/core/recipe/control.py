@@ -64,6 +64,8 @@ class Control(Section, frozen=True):
     """A moved request takes its KV along instead of being prefilled again."""
     queue_scheduling: bool = True
     """Start a request when and where there is room; otherwise deal requests out up front."""
+    long_first: bool = False
+    """After each publish start first, of the next B prompts, those whose responses were long before."""
     prompt_replication: bool = True
     """Members of a group may start on different instances. Without it a group starts where there is room for
     all of them; a move or a death may part them later."""
@@ -74,6 +76,8 @@ class Control(Section, frozen=True):
     """At each publish suspend what generates and resume it under the new version (`async_ratio` only)."""
     redundant_groups: Count = 0
     """Groups started beyond need and aborted when a batch is complete (`async_ratio` only)."""
+    redundant_members: Count = 0
+    """Members of each group that are aborted when all others are scored (`async_ratio` only)."""
     filter_zero_variance: bool = False
     """Replace groups whose rewards are all equal."""
     min_members: Positive = 2
@@ -106,6 +110,11 @@ class Control(Section, frozen=True):
     def fixes_versions(self) -> bool:
         """Whether the schedule says of each batch which version its groups are of."""
         return self.schedule in ("sync", "one_step_off", "steps_off")
+
+    @property
+    def aborts(self) -> bool:
+        """Whether groups or members are started that nothing is trained on."""
+        return bool(self.redundant_groups or self.redundant_members)
 
     @property
     def mixes_versions(self) -> bool:

@@ -36,11 +36,21 @@ ONLY_SIMULATED = {
 def check_schedule(recipe: Recipe) -> None:
     """Raise a ConfigError where the schedule has no use for a key that was set."""
     control, batch = recipe.control, recipe.batch
-    if control.redundant_groups and control.schedule != "async_ratio":
+    for key, value, what in (
+        ("redundant_groups", control.redundant_groups, "group"),
+        ("redundant_members", control.redundant_members, "member"),
+    ):
+        if value and control.schedule != "async_ratio":
+            raise ConfigError(
+                f"control.{key} = {value} goes with control.schedule = async_ratio "
+                f"alone: {control.schedule} aborts no {what}",
+                hint=f"set control.{key}=0, or control.schedule=async_ratio",
+            )
+    if control.redundant_members > batch.group_size - control.min_members:
         raise ConfigError(
-            f"control.redundant_groups = {control.redundant_groups} goes with control.schedule = async_ratio "
-            f"alone: {control.schedule} aborts no group",
-            hint="set control.redundant_groups=0, or control.schedule=async_ratio",
+            f"control.redundant_members = {control.redundant_members} leaves fewer than "
+            f"control.min_members = {control.min_members} of batch.group_size = {batch.group_size}",
+            hint=f"set control.redundant_members to at most {batch.group_size - control.min_members}",
         )
     if control.active_groups is not None and control.fixes_target:
         raise ConfigError(
