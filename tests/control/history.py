@@ -13,7 +13,7 @@ from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.plane import ControlPlane
 from dora_rl.control.schedules import make_schedule
 from dora_rl.core import inputs as told
-from dora_rl.core.decisions import Admit, Take
+from dora_rl.core.decisions import Admit, Close, Take
 from dora_rl.core.inputs import Input, PromptsOffered, QueuedPrompt
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Batch, Control
@@ -43,6 +43,8 @@ class Offering:
         self._is_asked = False
         self._offered: deque[QueuedPrompt] = deque()
         self._has_environments = plane.prompts.ready is not plane.prompts.waiting
+        self._prompt_of: dict[int, tuple[int, int]] = {}
+        self._put_off: list[tuple[int, int]] = []
 
     def look(self, executor: Executor) -> None:
         """Ask for more where few are queued; the answer takes its time."""
@@ -64,10 +66,19 @@ class Offering:
 
     def check(self, admit: Admit) -> None:
         """Groups start in the order in which their prompts were offered, or opened, or nearly so, each once."""
+        self._prompt_of[admit.group] = (admit.epoch, admit.row)
+        if (admit.epoch, admit.row) in self._put_off:
+            self._put_off.remove((admit.epoch, admit.row))
+            return
         due = list(islice(self._offered, self._block))
         started = [prompt for prompt in due if (admit.epoch, admit.row) == (prompt.epoch, prompt.row)]
         assert started, f"{admit} where {due} are due"
         self._offered.remove(started[0])
+
+    def closed(self, close: Close) -> None:
+        """What a group was put off for may come again, once."""
+        if close.outcome == "put off: long":
+            self._put_off.append(self._prompt_of[close.group])
 
 
 class History:
@@ -133,7 +144,7 @@ class History:
             "kv_reuse": rng.random() < 0.8,
             "queue_scheduling": rng.random() < 0.85,
             "prompt_replication": rng.random() < 0.7,
-            "redundant_groups": rng.randint(0, 2) if schedule == "async_ratio" else 0,
+            "redundant_groups": rng.randint(0, 2) if schedule in ("async_ratio", "sync") else 0,
             "filter_zero_variance": b.group_size > 1 and rng.random() < 0.4,
             "min_members": rng.randint(1, b.group_size),
             "environment_tries": rng.randint(1, 3),
@@ -141,6 +152,7 @@ class History:
         }
         if self._is_episodic:
             knobs["environment_grace_s"] = rng.choice((4.0, 20.0))
+            knobs["redundant_groups"] = 0 if schedule == "sync" else knobs["redundant_groups"]
         if schedule == "async_ratio" and b.group_size > 1 and rng.random() < 0.4:
             knobs["redundant_members"] = rng.randint(0, b.group_size - 1)
         knobs |= fixed
@@ -305,6 +317,8 @@ class History:
                 self._check_take(decision)
             elif isinstance(decision, Admit):
                 self.prompts.check(decision)
+            elif isinstance(decision, Close):
+                self.prompts.closed(decision)
         self.prompts.look(self.executor)
         if self.num_inputs % 4 == 0:
             self.plane.check_integrity()

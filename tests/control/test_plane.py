@@ -566,6 +566,40 @@ def test_a_member_that_fails_is_one_of_the_redundant() -> None:
     assert {close.outcome for close in bench.made(do.Close)} == {"failed: environment, 1 tries"}
 
 
+def test_sync_puts_long_prompts_off_to_a_round_of_their_own() -> None:
+    """Of three groups two are trained on, the third waits; two that waited make a round without a third."""
+    bench = Bench(schedule="sync", groups=2, redundant_groups=1, steps=9)
+    bench.join(0)
+    starts, rounds = only(bench.tick(), do.Start), []
+    for _ in range(3):
+        rounds.append([start.row for start in starts])
+        for start in starts[-2:]:
+            decisions = bench.end(start)
+        assert one(decisions, do.Take)
+        bench.publish()
+        loaded = bench.tell(told.Loaded, instance=0, version=bench.plane.window.newest)
+        starts = only(loaded, do.Start)
+    assert [len(rows) for rows in rounds] == [3, 3, 2]
+    assert rounds[2] == [rounds[0][0], rounds[1][0]], "the long ones come again, together"
+    assert [close.outcome for close in bench.made(do.Close)] == ["put off: long"] * 2
+    assert len(starts) == 3
+    assert {take.staleness for take in bench.made(do.Take)} == {(0, 0)}
+
+
+def test_prompts_that_were_put_off_are_not_left_over_when_the_source_ends() -> None:
+    bench = Bench(schedule="sync", groups=2, redundant_groups=1, steps=2)
+    bench.has_prompts = False
+    bench.join(0)
+    offered = tuple(QueuedPrompt(epoch=0, row=row, tokens=5) for row in range(4))
+    bench.tell(told.PromptsOffered, prompts=offered, is_last=True)
+    starts = only(bench.tick(), do.Start)
+    for start in starts[1:]:
+        bench.end(start)
+    bench.publish()
+    starts = only(bench.tell(told.Loaded, instance=0, version=1), do.Start)
+    assert [start.row for start in starts] == [0, 3]
+
+
 def test_redundant_groups_do_not_start_where_no_batch_could_hold_them() -> None:
     """While the step trains, its version has no later batch to be in."""
     bench = Bench(schedule="async_ratio", groups=1, max_staleness=0, redundant_groups=3)

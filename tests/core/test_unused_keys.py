@@ -35,14 +35,25 @@ def test_the_bound_of_a_schedule_is_told_once(schedule: str) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_redundant_groups_go_with_the_schedule_that_aborts_them(schedule: str) -> None:
     asked = (f"control.schedule={schedule}", "redundant_groups=2")
-    if schedule == "async_ratio":
-        assert make_schedule(made(*asked).control, made(*asked).batch).redundant_groups == 2
+    if schedule in ("async_ratio", "sync"):
+        decided = make_schedule(made(*asked).control, made(*asked).batch)
+        assert decided.redundant_groups == 2
+        assert decided.puts_off == (schedule == "sync")
         return
-    with pytest.raises(ConfigError, match=r"redundant_groups = 2 goes with .*async_ratio") as error:
+    with pytest.raises(ConfigError, match=r"redundant_groups = 2 goes with .*async_ratio or sync") as error:
         made(*asked)
     assert error.value.hint == "set control.redundant_groups=0, or control.schedule=async_ratio"
     made(*asked, "control.redundant_groups=0")
     made(*asked, "control.schedule=async_ratio")
+
+
+def test_rows_of_a_stream_are_not_put_off() -> None:
+    asked = ("control.schedule=sync", "redundant_groups=2", "data.train.stream=true", "steps=3")
+    with pytest.raises(ConfigError, match=r"rows of a stream .* are not kept") as error:
+        made(*asked)
+    assert error.value.hint == "set control.redundant_groups=0, or data.train.stream=false"
+    made(*asked, "control.redundant_groups=0")
+    made(*asked, "data.train.stream=false")
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -29,6 +29,8 @@ class PromptQueue:
         """Prompts that may start."""
         self.is_exhausted = False
         """Whether the source has no more prompts to offer."""
+        self.put_off: deque[QueuedPrompt] = deque()
+        """Prompts whose groups took too long, and which start together in a round of their own."""
         self._passed_over = 0
         """Prompts at the head of those ready that others were put before."""
 
@@ -49,6 +51,15 @@ class PromptQueue:
         """Remove and return the prompt that starts next."""
         self._passed_over = max(0, self._passed_over - 1)
         return self.ready.popleft()
+
+    def begin_long_round(self, batch_groups: int) -> bool:
+        """Let prompts that were put off start next if they fill a batch, or nothing else does any more."""
+        nothing_else = self.is_exhausted and len(self.waiting) < batch_groups
+        if not self.put_off or not (nothing_else or len(self.put_off) >= batch_groups):
+            return False
+        self.waiting.extendleft(reversed(list(islice(self.put_off, batch_groups))))
+        self.put_off = deque(islice(self.put_off, batch_groups, None))
+        return True
 
     def put_long_first(self, count: int, lengths: RowLengths) -> None:
         """Of the next `count` prompts let those start first whose responses were long; each waits once."""

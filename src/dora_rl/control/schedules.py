@@ -3,7 +3,7 @@
 A schedule fixes the bound, the target number of active groups, when new groups may start (its gate)
 and what happens to unfinished work when a version is published. Everything else is shared.
 
-    sync          S = 0: generate B groups, train, repeat
+    sync          S = 0: generate B groups, train, repeat; with redundant groups RollPacker's tail batching
     one_step_off  S = 1: train on batch i while batch i + 1 is generated, all of it under the version of i
     steps_off     the same at any S: batch i + S is of the version of i, so every staleness is exactly S
     partial       at each publish interrupt everything and go on with new weights (breaks law 1)
@@ -84,6 +84,9 @@ class Schedule(Record, frozen=True, gc=True):
     bounds_each: bool = True
     """Whether each group has a deadline; else only (n + S + 1) B groups may have started by version n."""
     redundant_groups: int = 0
+    """Groups that start beyond need, and end unfinished when a batch is complete."""
+    puts_off: bool = False
+    """Whether prompts of redundant groups are put off to a round of their own, in which none is redundant."""
     leaving_groups: int = 0
     """Groups that do not count against R while the trainer is idle: those its next batch takes."""
     waits_for_publish: bool = False
@@ -97,11 +100,22 @@ class Schedule(Record, frozen=True, gc=True):
         return self.max_staleness if self.bounds_each else None
 
 
+def _sync(control: Control, batch: Batch) -> Schedule:
+    redundant = control.redundant_groups
+    return Schedule(
+        max_staleness=0,
+        active_groups=batch.groups + redundant,
+        gate=AtOnset() if redundant else AlwaysOpen(),
+        redundant_groups=redundant,
+        puts_off=bool(redundant),
+    )
+
+
 def _steps_off(control: Control, batch: Batch) -> Schedule:
     """Exactly B groups of each version, trained on S versions later; the first S batches are of version 0."""
     bound = control.staleness_bound
     if bound == 0:
-        return Schedule(max_staleness=0, active_groups=batch.groups, gate=AlwaysOpen())
+        return _sync(control, batch)
     return Schedule(
         max_staleness=bound,
         active_groups=bound * batch.groups,
@@ -156,7 +170,7 @@ def _dora(control: Control, batch: Batch) -> Schedule:
 
 
 _SCHEDULES: dict[ScheduleName, Callable[[Control, Batch], Schedule]] = {
-    "sync": _steps_off,
+    "sync": _sync,
     "one_step_off": _steps_off,
     "steps_off": _steps_off,
     "partial": _partial,

@@ -59,7 +59,10 @@ class TrainSteps:
         p.emit(Take(batch=number, groups=tuple(group.id for group in batch), staleness=staleness))
 
         # The step begins: new groups may start in the place of those taken.
-        p.schedule.gate.onset(p.target.groups - p.window.num_active)
+        missing = p.target.groups - p.window.num_active
+        if p.schedule.puts_off and p.prompts.begin_long_round(p.batch.groups):
+            missing -= p.schedule.redundant_groups
+        p.schedule.gate.onset(missing)
         self._admission.admit()
         p.versions.retire()
         p.fleet_changes.lend(lent)
@@ -80,7 +83,9 @@ class TrainSteps:
         while p.window.spare and (version := p.window.overfull()) is not None:
             candidates = (group for group in p.ledger.groups.values() if group.version <= version)
             group = max(candidates, key=lambda g: (not g.is_finished, not p.batches.holds(g), g.id))
-            self._outcomes.close_group(group, "aborted: redundant")
+            if p.schedule.puts_off:
+                p.prompts.put_off.append(group.prompt)
+            self._outcomes.close_group(group, "put off: long" if p.schedule.puts_off else "aborted: redundant")
 
     # --- ending ---
 

@@ -22,6 +22,13 @@ class PeerRule(Record, frozen=True, gc=True):
 
 RULES = (
     PeerRule(name="sync", source="", control={"schedule": "sync"}, has_target=False),
+    PeerRule(
+        name="sync, tail batching",
+        source="RollPacker",
+        control={"schedule": "sync"},
+        has_target=False,
+        redundant_share=1 / 4,
+    ),
     PeerRule(name="one step off", source="", control={"schedule": "one_step_off"}, has_target=False),
     PeerRule(name="partial rollout", source="Kimi k1.5", control={"schedule": "partial"}),
     PeerRule(name="counted admission", source="AReaL", control={"schedule": "counted"}),

@@ -232,7 +232,7 @@ def _finding(best: Sequence[PeerTrialRow]) -> str:
 # --- the picture --------------------------------------------------------------------------------
 
 _COLOURS = (
-    INK, GREY, ORANGE, RED, SKY, PINK, "#7F5FBF", "#B89BE0", GREEN, "#8C6D46", "#6FA8FF", BLUE
+    INK, "#777700", GREY, ORANGE, RED, SKY, PINK, "#7F5FBF", "#B89BE0", GREEN, "#8C6D46", "#6FA8FF", BLUE
 )  # fmt: skip
 
 

@@ -75,7 +75,8 @@ class Control(Section, frozen=True):
     suspend: bool = False
     """At each publish suspend what generates and resume it under the new version (`async_ratio` only)."""
     redundant_groups: Count = 0
-    """Groups started beyond need and aborted when a batch is complete (`async_ratio` only)."""
+    """Groups started beyond need and aborted when a batch is complete: for good under `async_ratio`; under
+    `sync` their prompts are put off to a round of their own, once they fill one. For no other schedule."""
     redundant_members: Count = 0
     """Members of each group that are aborted when all others are scored (`async_ratio` only)."""
     filter_zero_variance: bool = False

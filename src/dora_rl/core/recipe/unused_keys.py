@@ -36,16 +36,22 @@ ONLY_SIMULATED = {
 def check_schedule(recipe: Recipe) -> None:
     """Raise a ConfigError where the schedule has no use for a key that was set."""
     control, batch = recipe.control, recipe.batch
-    for key, value, what in (
-        ("redundant_groups", control.redundant_groups, "group"),
-        ("redundant_members", control.redundant_members, "member"),
+    for key, value, what, schedules in (
+        ("redundant_groups", control.redundant_groups, "group", ("async_ratio", "sync")),
+        ("redundant_members", control.redundant_members, "member", ("async_ratio",)),
     ):
-        if value and control.schedule != "async_ratio":
+        if value and control.schedule not in schedules:
             raise ConfigError(
-                f"control.{key} = {value} goes with control.schedule = async_ratio "
+                f"control.{key} = {value} goes with control.schedule = {' or '.join(schedules)} "
                 f"alone: {control.schedule} aborts no {what}",
-                hint=f"set control.{key}=0, or control.schedule=async_ratio",
+                hint=f"set control.{key}=0, or control.schedule={schedules[0]}",
             )
+    if control.redundant_groups and control.schedule == "sync" and recipe.data and recipe.data.train.stream:
+        raise ConfigError(
+            f"control.redundant_groups = {control.redundant_groups} puts prompts off under "
+            "control.schedule = sync, and the rows of a stream (data.train.stream) are not kept",
+            hint="set control.redundant_groups=0, or data.train.stream=false",
+        )
     if control.redundant_members > batch.group_size - control.min_members:
         raise ConfigError(
             f"control.redundant_members = {control.redundant_members} leaves fewer than "
