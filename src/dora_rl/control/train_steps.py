@@ -83,9 +83,11 @@ class TrainSteps:
         while p.window.spare and (version := p.window.overfull()) is not None:
             candidates = (group for group in p.ledger.groups.values() if group.version <= version)
             group = max(candidates, key=lambda g: (not g.is_finished, not p.batches.holds(g), g.id))
+            outcome = "aborted: redundant"
             if p.schedule.puts_off:
+                outcome = "put off: long"
                 p.prompts.put_off.append(group.prompt)
-            self._outcomes.close_group(group, "put off: long" if p.schedule.puts_off else "aborted: redundant")
+            self._outcomes.close_group(group, outcome)
 
     # --- ending ---
 
