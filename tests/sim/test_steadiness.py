@@ -57,38 +57,38 @@ def assert_steady(levels: Sequence[float], steps: range) -> None:
     assert abs(fmean(means[-third:]) - fmean(means[:third])) <= 0.25, f"drifts: {means}"
 
 
-@pytest.mark.parametrize("trouble", [{}, FILTERED, DYING], ids=["calm", "30 % filtered", "instances die"])
+TROUBLES = pytest.mark.parametrize(
+    "trouble",
+    [{}, FILTERED, DYING, {**FILTERED, **DYING}],
+    ids=["calm", "30 % filtered", "instances die", "both"],
+)
+
+
+@TROUBLES
+def test_r_settles(trouble: dict[str, object]) -> None:
+    levels, _ = trace(small(steps=150, **CALM, **trouble))  # type: ignore[arg-type]
+    assert_steady(levels, range(SETTLED, 150))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@TROUBLES
 def test_r_neither_swings_nor_drifts(trouble: dict[str, object]) -> None:
-    levels, times = trace(small(steps=STEPS, **CALM, **trouble))  # type: ignore[arg-type]
+    levels, times = trace(small(steps=STEPS, **LARGER, **trouble))  # type: ignore[arg-type]
     assert_steady(levels, range(SETTLED, STEPS))
     early, late = fmean(times[SETTLED:250]), fmean(times[250:])
     assert late == pytest.approx(early, rel=0.1), "steps grow longer"
 
 
-def test_r_follows_lengths_that_double_and_halve_and_comes_back() -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@TROUBLES
+def test_r_follows_lengths_that_double_and_halve_and_comes_back(trouble: dict[str, object]) -> None:
     doubled = [range(100, 200), range(300, 400)]
-    levels, times = trace(small(steps=STEPS, **CALM), doubled=doubled)  # type: ignore[arg-type]
+    levels, times = trace(small(steps=STEPS, **LARGER, **trouble), doubled=doubled)  # type: ignore[arg-type]
     for first in range(0, STEPS, 100):
         assert_steady(levels, range(first + SETTLED, first + 100))
     # The second time is as the first, both ways.
-    for earlier, later in ((50, 250), (150, 350), (250, 450)):
-        before, after = slice(earlier, earlier + BLOCK), slice(later, later + BLOCK)
-        assert fmean(levels[after]) == pytest.approx(fmean(levels[before]), abs=0.3)
-        assert fmean(times[after]) == pytest.approx(fmean(times[before]), rel=0.12)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("trouble", [{}, FILTERED, DYING, {**FILTERED, **DYING}])
-def test_larger_runs_neither_swing_nor_drift_while_lengths_double(
-    trouble: dict[str, object], seed: int
-) -> None:
-    doubled = [range(100, 200), range(300, 400)]
-    recipe = small(steps=STEPS, seed=seed, **LARGER, **trouble)  # type: ignore[arg-type]
-    levels, times = trace(recipe, doubled=doubled)
-    for first in range(0, STEPS, 100):
-        assert_steady(levels, range(first + SETTLED, first + 100))
     for earlier, later in ((50, 250), (150, 350), (250, 450)):
         before, after = slice(earlier, earlier + BLOCK), slice(later, later + BLOCK)
         assert fmean(levels[after]) == pytest.approx(fmean(levels[before]), abs=0.35)
