@@ -46,7 +46,9 @@ TROUBLE: dict[str, dict[str, Any]] = {
 
 
 def check(recipe: Recipe, result: Result) -> None:
-    trajectories = recipe.steps * recipe.batch.trajectories
+    batch, control = recipe.batch, recipe.control
+    members = max(control.min_members, batch.group_size - control.redundant_members)
+    trajectories = recipe.steps * batch.groups * members
     assert result.lost_trajectories == 0
     assert result.duplicated_trajectories == 0
     limit = make_schedule(recipe.control, recipe.batch).staleness_limit
