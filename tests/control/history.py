@@ -65,7 +65,7 @@ class Offering:
             self._offered.append(QueuedPrompt(epoch=event.epoch, row=event.row, tokens=event.tokens))
 
     def check(self, admit: Admit) -> None:
-        """Groups start in the order in which their prompts were offered, or opened, or nearly so, each once."""
+        """Groups start in the order in which their prompts were offered, or opened, or nearly so."""
         self._prompt_of[admit.group] = (admit.epoch, admit.row)
         if (admit.epoch, admit.row) in self._put_off:
             self._put_off.remove((admit.epoch, admit.row))

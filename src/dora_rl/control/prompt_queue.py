@@ -17,7 +17,7 @@ from dora_rl.core.inputs import QueuedPrompt
 
 
 class PromptQueue:
-    """Prompts in the order they were offered, or opened; where it is asked for, long ones first in a block."""
+    """Prompts in the order they were offered, or opened; on demand those of long responses first."""
 
     def __init__(self, *, most_at_once: int, has_environments: bool = False) -> None:
         self.most_at_once = most_at_once

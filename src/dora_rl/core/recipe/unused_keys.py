@@ -46,11 +46,13 @@ def check_schedule(recipe: Recipe) -> None:
                 f"alone: {control.schedule} aborts no {what}",
                 hint=f"set control.{key}=0, or control.schedule={schedules[0]}",
             )
-    if control.redundant_groups and control.schedule == "sync" and recipe.data and recipe.data.train.stream:
+    streams = recipe.data is not None and recipe.data.train.stream
+    if control.redundant_groups and control.schedule == "sync" and (streams or recipe.episode is not None):
+        kept = "data.train.stream" if streams else "episode"
         raise ConfigError(
             f"control.redundant_groups = {control.redundant_groups} puts prompts off under "
-            "control.schedule = sync, and the rows of a stream (data.train.stream) are not kept",
-            hint="set control.redundant_groups=0, or data.train.stream=false",
+            f"control.schedule = sync, which cannot be done with {kept}: no row that has begun is kept",
+            hint=f"set control.redundant_groups=0, or leave {kept} out",
         )
     if control.redundant_members > batch.group_size - control.min_members:
         raise ConfigError(
