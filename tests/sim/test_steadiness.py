@@ -19,7 +19,7 @@ GROUPS = 16
 CALM = {"batch": {"groups": GROUPS, "group_size": 2}, "cluster": {"slots": 12}}
 LARGER = {"batch": {"groups": GROUPS, "group_size": 4}, "cluster": {"slots": 24}}
 FILTERED = {"filter_zero_variance": True, "task": {"zero_variance_rate": 0.3}}
-DYING = {"faults": {"instance_deaths_per_hour": 60.0, "restart_s": 20.0, "hang_share": 0.2}}
+DYING = {"faults": {"instance_deaths_per_hour": 20.0, "restart_s": 20.0, "hang_share": 0.1}}
 
 
 def trace(recipe: Recipe, *, doubled: Sequence[range] = ()) -> tuple[list[float], list[float]]:
