@@ -176,20 +176,31 @@ def test_another_branch_of_one_that_moves_takes_it_off_both_ends() -> None:
     assert one(decisions, do.Start).version == start.version
 
 
-def test_whoever_comes_back_starts_before_what_is_new() -> None:
-    bench = make_bench(groups=4, active_groups=4, max_staleness=0)
+def test_whoever_comes_back_starts_before_what_is_new_and_smaller() -> None:
+    bench = make_bench(groups=3, active_groups=3, max_staleness=0)
+    bench.join(0, kv_tokens=1000)
+    bench.tick()
+    asked = bench.made(do.Open)
+    first = one(opened(bench, asked[0], tokens=400), do.Start)
+    second = one(opened(bench, asked[1], tokens=300), do.Start)
+    bench.turn_ends(first, tokens=10, others_kv=310)
+    back = bench.tell(told.EnvironmentReplied, trajectory=first.trajectory, tokens=0, context=640)
+    assert not only(back, do.Start), "there is no room for it"
+    new = opened(bench, asked[2], tokens=50)
+    new += bench.tell(told.LoadReport, instance=0, clock=10.0, kv_tokens=310, step_s=0.01)
+    assert not only(new, do.Start), "there is room, and it would be taken from the one that came back"
+    again = bench.tell(told.EpisodeEnded, trajectory=second.trajectory, tokens=10)
+    assert [start.prompt_tokens + start.generated_tokens for start in only(again, do.Start)] == [640, 50]
+
+
+def test_whoever_comes_back_starts_before_siblings_that_have_not_begun() -> None:
+    bench = make_bench(group_size=3, max_staleness=0)
     bench.join(0, slots=1)
     bench.tick()
-    first_asked, second_asked, *later = bench.made(do.Open)
-    opened(bench, first_asked)
-    first = one(bench.all, do.Start)
-    opened(bench, second_asked)
+    first = one(opened(bench, one(bench.all, do.Open)), do.Start)
     second = one(bench.turn_ends(first), do.Start)
     bench.tell(told.EnvironmentReplied, trajectory=first.trajectory, tokens=0, context=12)
-    for asked in later:
-        assert not opened(bench, asked), "a new group must not overtake one that came back"
-    again = bench.turn_ends(second)
-    assert one(again, do.Start).trajectory == first.trajectory
+    assert one(bench.turn_ends(second), do.Start).trajectory == first.trajectory
 
 
 # --- failures ---
