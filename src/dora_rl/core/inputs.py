@@ -192,7 +192,7 @@ class Opened(Input, frozen=True, omit_defaults=True):
     epoch: int
     row: int
     tokens: int
-    """Tokens of the members' longest first context."""
+    """Tokens that the members' first contexts have in common: the group's prompt, as it is journalled."""
     is_evaluation: bool = False
 
 

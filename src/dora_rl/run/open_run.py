@@ -166,13 +166,15 @@ def _speaks_of_evaluation(told: Input, decisions: list[Decision], evaluated: set
 
 def make_plane(setup: RunSetup, steps: int | None = None) -> ControlPlane:
     """A control plane as it is before the first input; `steps` are those the run began with, if others."""
-    lengths = LearnedLengths(prior_tokens=setup.max_new_tokens / 8, max_tokens=setup.max_new_tokens)
+    episode = setup.recipe.episode
+    most_tokens = setup.max_new_tokens * (episode.max_turns if episode is not None else 1)
+    lengths = LearnedLengths(prior_tokens=setup.max_new_tokens / 8, max_tokens=most_tokens)
     return ControlPlane(
         setup.recipe.control,
         setup.recipe.batch,
         steps=steps or setup.recipe.steps,
         estimates=Estimates(lengths=lengths, load_s=_LOAD_S, move_s=_MOVE_S, step_s=_STEP_S),
-        episode=setup.recipe.episode,
+        episode=episode,
     )
 
 
