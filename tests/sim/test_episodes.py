@@ -87,6 +87,13 @@ def test_schedules_see_the_same_waits_and_nothing_starts_before_its_reset() -> N
     assert all(seen[0][key] == pytest.approx(seen[1][key]) for key in common)
 
 
+def test_the_end_of_an_episode_counts_what_the_policy_drew() -> None:
+    drawn: list[int] = []
+    recipe = episodic(small(schedule="sync", turns=TURNS | {"environment_tokens": 5000}))
+    simulate(recipe, [lambda e, _: drawn.append(e.tokens) if isinstance(e, told.EpisodeEnded) else None])
+    assert max(drawn) <= recipe.task.lengths.max_tokens
+
+
 def test_a_slow_reset_costs_neither_freshness_nor_much_time_where_it_is_done_ahead() -> None:
     turns = TURNS | {"latency_sigma": 0.3}  # Long tails would drown the difference in so short a run.
     quick, early, late = (

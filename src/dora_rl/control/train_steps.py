@@ -68,11 +68,11 @@ class TrainSteps:
         p.fleet_changes.lend(lent)
 
     def _awaits_older(self) -> bool:
-        """Whether the next batch is to be of one version, and groups of that version have still to start."""
+        """Whether the next batch is to be of one version, and too few groups of that version are finished."""
         p, version = self._p, max(0, self._p.window.oldest_allowed)
         return (
             p.schedule.pins_at_onset
-            and p.window.active_up_to(version) < p.batch.groups
+            and p.window.finished_up_to(version) < p.batch.groups
             and p.versions.are_live(version)
             and not p.prompts.is_exhausted
         )

@@ -102,6 +102,11 @@ class Window:
         """Number of active groups of version <= `version`: A(w)."""
         return sum(count for w, count in self._active.items() if w <= version)
 
+    def finished_up_to(self, version: int) -> int:
+        """Number of finished groups of version <= `version`."""
+        unfinished = sum(count for w, count in self._unfinished.items() if w <= version)
+        return self.active_up_to(version) - unfinished
+
     def active(self, version: int) -> int:
         """Number of active groups of exactly `version`."""
         return self._active.get(version, 0)

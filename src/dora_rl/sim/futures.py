@@ -25,6 +25,8 @@ class Future(Struct, gc=False):
     """Number of tokens that survive the death of an instance."""
     total_tokens: int = 0
     """Tokens there are to train on, once the trajectory ended."""
+    appended: int = 0
+    """Number of journalled tokens that are the environment's."""
     is_over: bool = False
     """Whether its episode ended: its environment has nothing more to say."""
 

@@ -125,6 +125,7 @@ class SimulatedEnvironments:
         key, future = argument
         if self._is_current(key, future):
             future.journalled += self._appended
+            future.appended += self._appended
             self._clock.tell(
                 told.EnvironmentReplied(at=self._clock.now, trajectory=key, tokens=self._appended)
             )
@@ -144,7 +145,7 @@ class SimulatedEnvironments:
     def _return(self, argument: tuple[int, Future]) -> None:
         key, future = argument
         if self._is_current(key, future):
-            self._end(key, future, truncated=self._truth.is_truncated(future.journalled))
+            self._end(key, future, truncated=self._truth.is_truncated(future.journalled - future.appended))
 
     def cut(self, d: do.Cut) -> None:
         """End an episode that control does not wait for any longer, with the tokens it has."""
@@ -157,7 +158,10 @@ class SimulatedEnvironments:
             self._futures.forget([key])  # Nobody will train on it.
         self._clock.tell(
             told.EpisodeEnded(
-                at=self._clock.now, trajectory=key, tokens=future.journalled, truncated=truncated
+                at=self._clock.now,
+                trajectory=key,
+                tokens=future.journalled - future.appended,
+                truncated=truncated,
             )
         )
         self._score(key)

@@ -194,8 +194,9 @@ def draw(rows: Sequence[EpisodeRow]) -> Figure:
         axes.barh(range(len(of_kind)), times, height=0.6, color=(GREY, SKY, ORANGE, BLUE))
         for place, row in enumerate(of_kind):
             said = f"{row.speed_up:.2f} x, staleness {row.result.staleness_mean:.2f}"
-            axes.annotate(said, (0, place), (4, 0), textcoords="offset points", fontsize=8, va="center",
-                          color=INK)  # fmt: skip
+            axes.annotate(said, (times[place], place), (4, 0), textcoords="offset points", fontsize=8,
+                          va="center", color=INK)  # fmt: skip
+        axes.set_xlim(right=1.5 * max(times))
         axes.set_yticks(range(len(of_kind)), [row.rule.name for row in of_kind])
         axes.invert_yaxis()
         axes.set_title(kind.name, fontsize=9)
