@@ -6,7 +6,7 @@
 
 train, start, resume   run, run beside the program, go on        plan, simulate   predict, without running
 dry_run                what a run would be and need              Run, Recipe      what they return and take
-evaluate, generate     a model answers rows or prompts
+evaluate, generate     a model answers rows or prompts           Chat, Turn       what an episode is given
 """
 
 from importlib import import_module
@@ -27,12 +27,20 @@ if TYPE_CHECKING:
     from dora_rl.api import train as train
     from dora_rl.core.errors import DoraError as DoraError
     from dora_rl.core.recipe import Recipe as Recipe
+    from dora_rl.envs.episodes.blocking_chat import BlockingChat as BlockingChat
+    from dora_rl.envs.episodes.chat import Chat as Chat
+    from dora_rl.envs.episodes.turn import EpisodeTruncated as EpisodeTruncated
+    from dora_rl.envs.episodes.turn import Turn as Turn
 
 __version__ = VERSION
 
 _HOMES = {
     "DoraError": "dora_rl.core.errors",
     "Recipe": "dora_rl.core.recipe",
+    "BlockingChat": "dora_rl.envs.episodes.blocking_chat",
+    "Chat": "dora_rl.envs.episodes.chat",
+    "EpisodeTruncated": "dora_rl.envs.episodes.turn",
+    "Turn": "dora_rl.envs.episodes.turn",
     **dict.fromkeys(
         (
             "Interrupted",

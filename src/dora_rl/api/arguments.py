@@ -42,6 +42,7 @@ _OBJECTS = (
     "reward_weights",
     "loss",
     "advantage",
+    "episode",
     "peft_config",
 )
 """Arguments that may be objects instead of names."""
@@ -103,6 +104,8 @@ class Asked:
                     values["rewards"] = self._rewards(value, weights)
                 case "loss" | "advantage":
                     values[f"algorithm.{name}"] = self._algorithm_part(name, value)
+                case "episode":
+                    values["episode"] = self._episode(value)
                 case "peft_config":
                     values["trainer.lora"] = lora_section(value)
                 case _:
@@ -216,6 +219,13 @@ class Asked:
         name = self.objects.add(entry, kind="reward")
         return {"function": name, "name": name.removeprefix(OBJECT)}
 
+    def _episode(self, given: Any) -> Any:
+        """The recipe's section about episodes, or the function alone, by name or itself."""
+        section = dict(given) if isinstance(given, Mapping) else {"function": given}
+        if callable(section.get("function")):
+            section["function"] = self.objects.add(section["function"], kind="episode")
+        return _plain(section)
+
     def _algorithm_part(self, kind: str, given: Any) -> Any:
         if callable(given) and not isinstance(given, msgspec.Struct):
             return {"kind": "custom", "function": self.objects.add(given, kind=kind)}
@@ -286,7 +296,7 @@ def _unknown(value: Any) -> Any:
         return str(value)
     if isinstance(value, Callable):  # type: ignore[arg-type]
         raise ConfigError(
-            f"{value!r:.80} cannot stand here", hint="functions may be rewards, loss, advantage"
+            f"{value!r:.80} cannot stand here", hint="functions may be rewards, episode, loss, advantage"
         )
     raise ConfigError(f"{value!r:.80} is no plain value", hint="use numbers, strings, lists and mappings")
 

@@ -55,7 +55,7 @@ def train(
     names (`num_generations=8`). `data` is a name, a path, an iterable of rows, a `datasets.Dataset`, several
     of them with weights, or, for rows that are read as they are needed, a function that yields them or a
     `datasets.IterableDataset`; `model` a name, a path or a loaded `transformers` model, with its `tokenizer`;
-    `rewards`, `loss` and `advantage` are names or functions; `peft_config` is a peft LoraConfig.
+    `rewards`, `episode`, `loss` and `advantage` are names or functions; `peft_config` is a peft LoraConfig.
 
     The run leaves everything in `runs/NAME-1`, `-2` and so on, where `run={"directory": ...}` does not say
     otherwise; `name` is the recipe's where it has one.
@@ -108,6 +108,7 @@ def resume(
     rewards: Any = None,
     loss: Any = None,
     advantage: Any = None,
+    episode: Any = None,
     data: Any = None,
     on_step: Callback | None = None,
     on_evaluation: Callback | None = None,
@@ -125,7 +126,7 @@ def resume(
     name. Functions that it was given as objects are not in its directory: give them again, those of one name
     in the same order, and `data` where its rows are a stream that was one; a run that names all needs none.
     """
-    given = {"rewards": rewards, "loss": loss, "advantage": advantage, "data": data}
+    given = {"rewards": rewards, "loss": loss, "advantage": advantage, "episode": episode, "data": data}
     callbacks = Callbacks(on_step, on_evaluation)
     return resumed(run, plain_values(settings), given, callbacks, progress, launch)
 

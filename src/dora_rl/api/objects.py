@@ -59,7 +59,9 @@ class UserObjects:
         """Refuse an object that cannot be sent where the caller's process cannot call it."""
         for label, reason in kept.items():
             if self._kinds[label] != "reward":
-                what, where = f"the {self._kinds[label]} '{label}'", "the trainer's process"
+                of_episodes = self._kinds[label] == "episode"
+                what = f"the {self._kinds[label]} '{label}'"
+                where = "the processes that episodes run in" if of_episodes else "the trainer's process"
                 hint = "have it refer to plain data only, or put it in a file and name it file.py:name"
                 if self._kinds[label] == STREAM:
                     what, where = "the stream of rows", "the process that reads it"
@@ -78,12 +80,12 @@ class UserObjects:
         if missing:
             raise UserError(
                 f"the run was started from Python with objects that are not here: {', '.join(missing)}",
-                hint="go on from Python and give them again: dora_rl.resume(RUN, rewards=[...], data=...)",
+                hint="go on from Python and give them again: dora_rl.resume(RUN, rewards=[...], episode=play)",
             )
 
 
 def objects_named(given: Mapping[str, Any]) -> UserObjects:
-    """The functions among rewards, loss and advantage, labelled as they are when a run starts with them."""
+    """The functions among rewards, loss, advantage and episode, labelled as when a run starts with them."""
     objects = UserObjects()
     rewards = given.get("rewards")
     for entry in rewards if isinstance(rewards, list | tuple) else [rewards]:
@@ -91,9 +93,11 @@ def objects_named(given: Mapping[str, Any]) -> UserObjects:
         function = function[0] if isinstance(function, tuple) else function
         if callable(function):
             objects.add(function, kind="reward")
-    for kind in ("loss", "advantage"):
-        if callable(given.get(kind)):
-            objects.add(given[kind], kind=kind)
+    for kind in ("loss", "advantage", "episode"):
+        function = given.get(kind)
+        function = function.get("function") if isinstance(function, Mapping) else function
+        if callable(function):
+            objects.add(function, kind=kind)
     if given.get("data") is not None:
         objects.add(given["data"], kind=STREAM)
     return objects
@@ -104,6 +108,8 @@ def _named_in(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.data is not None and recipe.data.train.stream:
         yield recipe.data.train.name, "data"
     yield from ((reward.function, "rewards") for reward in recipe.rewards)
+    if recipe.episode is not None:
+        yield recipe.episode.function, "episode"
     for kind in ("loss", "advantage"):
         function = getattr(getattr(recipe.algorithm, kind), "function", None)
         if function is not None:

@@ -7,13 +7,14 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.envs.data.rows import Row
+from dora_rl.envs.episodes.episode_function import load_episode
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.reward_messages import Needs
 from dora_rl.prepare.messages import Doing, Report
 
 
 def check_functions(recipe: Recipe, rows: list[Row], report: Report, objects: Objects) -> None:
-    """Try out rewards, and a loss and an advantage of the user's own, as far as that needs no batch."""
+    """Try out rewards, an episode, a loss and an advantage of the user's, as far as that needs no batch."""
     functions, limit_s = [], recipe.scoring.start_limit_s
     for reward in recipe.rewards:
         if reward.function.startswith(OBJECT) and reward.function.removeprefix(OBJECT) not in objects:
@@ -23,6 +24,10 @@ def check_functions(recipe: Recipe, rows: list[Row], report: Report, objects: Ob
         functions.append(load_function(reward, objects))
     columns = dict.fromkeys(name for row in rows for name in row.columns)
     check_columns([Needs(function=each.label, columns=each.required) for each in functions], columns)
+
+    if recipe.episode is not None:
+        report(_importing(recipe.episode.function, limit_s))
+        load_episode(recipe.episode.function, recipe.episode.options, objects)
 
     loss, advantage = recipe.algorithm.loss, recipe.algorithm.advantage
     if isinstance(loss, CustomLossConfig):

@@ -29,6 +29,7 @@ from dora_rl.prepare.completion import completed, judged_recipe, placed
 from dora_rl.prepare.demonstrations import demonstrated_turns
 from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.disk import disk_entries
+from dora_rl.prepare.episode_checks import check_codec
 from dora_rl.prepare.function_checks import check_functions
 from dora_rl.prepare.machine import (
     Gpu,
@@ -121,6 +122,8 @@ class RunPlanner:
                 f"{self._model.vocab_size}",
                 hint="copy tokenizer.json from the model that the weights belong to",
             )
+        if judged.episode is not None:
+            check_codec(judged, self._directory, self._prompts.stop_tokens)
         report(Doing(what="working out who runs where"))
         self._recipe = completed(judged, data.task, self._prompts, self._model.max_positions)
 

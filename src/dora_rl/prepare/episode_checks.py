@@ -1,0 +1,26 @@
+"""What episodes need of a model, looked at before anything starts: a chat that can be gone on with."""
+
+from pathlib import Path
+
+from dora_rl.core.errors import ModelError
+from dora_rl.core.recipe import Recipe
+from dora_rl.envs.chat.open_codec import open_codec
+
+
+def check_codec(recipe: Recipe, directory: Path, stop_tokens: tuple[int, ...]) -> None:
+    """Refuse a model whose chat cannot be extended turn by turn, or whose turns the engine would not end."""
+    episode, data = recipe.episode, recipe.data
+    assert episode is not None, "only episodes have turns"
+    assert data is not None, "a run without rows is refused"
+    codec = open_codec(
+        directory,
+        thinking=episode.thinking,
+        tool_calls=episode.tool_calls,
+        template_options=data.template_options,
+    )
+    if codec.stop_ids and not set(codec.stop_ids) & set(stop_tokens):
+        raise ModelError(
+            f"turns of {directory} end with one of the tokens {sorted(codec.stop_ids)} by its chat template, "
+            f"and with one of {sorted(stop_tokens)} by its configuration",
+            hint="add the template's token to eos_token_id in generation_config.json",
+        )
