@@ -80,7 +80,7 @@ class UserObjects:
         if missing:
             raise UserError(
                 f"the run was started from Python with objects that are not here: {', '.join(missing)}",
-                hint="go on from Python and give them again: dora_rl.resume(RUN, rewards=[...], episode=play)",
+                hint="go on from Python and give them again: dora_rl.resume(RUN, rewards=[...], data=...)",
             )
 
 
