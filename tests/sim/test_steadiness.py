@@ -92,4 +92,5 @@ def test_r_follows_lengths_that_double_and_halve_and_comes_back(trouble: dict[st
     for earlier, later in ((50, 250), (150, 350), (250, 450)):
         before, after = slice(earlier, earlier + BLOCK), slice(later, later + BLOCK)
         assert fmean(levels[after]) == pytest.approx(fmean(levels[before]), abs=0.35)
-        assert fmean(times[after]) == pytest.approx(fmean(times[before]), rel=0.15)
+        # Four minutes hold five deaths, or three: that alone is a seventh of the time.
+        assert fmean(times[after]) == pytest.approx(fmean(times[before]), rel=0.2)
