@@ -154,7 +154,9 @@ class History:
             knobs["environment_grace_s"] = rng.choice((4.0, 20.0))
             knobs["redundant_groups"] = 0 if schedule == "sync" else knobs["redundant_groups"]
         if schedule == "async_ratio" and b.group_size > 1 and rng.random() < 0.4:
-            knobs["redundant_members"] = rng.randint(0, b.group_size - 1)
+            # Of one member alone the rewards never differ.
+            least = 2 if knobs["filter_zero_variance"] else 1
+            knobs["redundant_members"] = rng.randint(0, b.group_size - least)
         knobs |= fixed
         if knobs["schedule"] == "async_ratio" and knobs["max_staleness"]:
             knobs["async_ratio"] = rng.choice((None, knobs["max_staleness"], knobs["max_staleness"] - 0.4))

@@ -65,6 +65,12 @@ def test_redundant_members_go_with_the_schedule_that_aborts_them(schedule: str) 
             made(*asked, "redundant_members=7")
         assert too_many.value.hint == "set control.redundant_members to at most 6"
         made(*asked, "redundant_members=6")
+        alone = (*asked, "redundant_members=7", "min_members=1")
+        made(*alone)
+        with pytest.raises(ConfigError, match="would replace every group of one") as all_filtered:
+            made(*alone, "filter_zero_variance=true")
+        assert all_filtered.value.hint is not None
+        made(*alone, "filter_zero_variance=true", "control.redundant_members=6")
         return
     with pytest.raises(ConfigError, match=r"redundant_members = 2 goes with .*async_ratio") as error:
         made(*asked)

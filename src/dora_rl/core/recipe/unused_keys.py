@@ -60,6 +60,13 @@ def check_schedule(recipe: Recipe) -> None:
             f"control.min_members = {control.min_members} of batch.group_size = {batch.group_size}",
             hint=f"set control.redundant_members to at most {batch.group_size - control.min_members}",
         )
+    if control.filter_zero_variance and 0 < control.redundant_members >= batch.group_size - 1:
+        raise ConfigError(
+            f"control.redundant_members = {control.redundant_members} leaves one of batch.group_size = "
+            f"{batch.group_size}, and control.filter_zero_variance would replace every group of one",
+            hint=f"set control.redundant_members={max(0, batch.group_size - 2)}, "
+            "or control.filter_zero_variance=false",
+        )
     if control.active_groups is not None and control.fixes_target:
         raise ConfigError(
             f"control.active_groups = {control.active_groups} is not for control.schedule = "
