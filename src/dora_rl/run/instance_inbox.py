@@ -211,7 +211,8 @@ class InstanceInbox:
                 at=at,
                 instance=process.number,
                 trajectory=key,
-                tokens=len(partial.tokens),
+                # Counted behind what control takes for the prompt, whatever the branch.
+                tokens=partial.num_tokens - partial.start.prompt_tokens,
                 clock=message.clock,
                 kv_tokens=message.kv_tokens,
             )

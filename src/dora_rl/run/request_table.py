@@ -38,6 +38,14 @@ class PartialTrajectory(Struct, kw_only=True):
     def attempt(self) -> int:
         return self.start.attempt
 
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of prompt and response; of an episode, of the branch whose turn it is."""
+        turn = self.episode_turn
+        if turn is None:
+            return self.start.prompt_tokens + len(self.tokens)
+        return len(turn.prompt) - turn.in_prompt + len(self.tokens)
+
 
 class EpisodeTurn(Struct, kw_only=True):
     """A turn of an episode as requests need it."""
