@@ -313,3 +313,27 @@ def test_a_request_that_started_before_its_first_turn_was_known_goes_on_when_it_
     received = running.says(asked(2, tokens=(1, 2, 9), is_new=True))
     assert received.effects == [ContinueRequest(trajectory=7, request=placed.number)]
     assert received.payloads[-1] == Progress(trajectory=7, attempt=1, start=0, tokens=(9,), version=None)
+
+
+def test_a_start_of_a_later_attempt_begins_the_episode_anew(running: Play) -> None:
+    running.draws(6, 8, 9)
+    running.workers.news()
+    start = do.Start(
+        instance=1,
+        version=7,
+        trajectory=6,
+        group=GROUP,
+        epoch=0,
+        row=0,
+        member=0,
+        attempt=1,
+        prompt_tokens=2,
+    )
+    assert not running.host.started(start)
+    (begun,) = running.workers.news()
+    assert isinstance(begun, say.BeginEpisode)
+    assert begun.attempt == 1
+    placed = running.requests.begin(start)
+    received = running.says(asked(begun.episode, tokens=(1, 2, 3), is_new=True))
+    assert received.effects == [ContinueRequest(trajectory=6, request=placed.number)]
+    assert running.requests.partial[6].tokens == [3]

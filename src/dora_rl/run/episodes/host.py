@@ -97,6 +97,9 @@ class EpisodeHost:
 
     def started(self, start: do.Start) -> bool:
         """Note that a trajectory starts or goes on; returns whether its turn is known already."""
+        if start.attempt != self._of_trajectory[start.trajectory].attempt:
+            # Its engine cannot go on behind tokens, and its instance was lost.
+            self.reopen(do.Reopen(trajectory=start.trajectory, attempt=start.attempt))
         return self._turns.start(self._of_trajectory[start.trajectory], start)
 
     def reopen(self, decision: do.Reopen) -> None:
