@@ -551,6 +551,7 @@ def test_the_shipped_recipes_are_listed(dora: Dora) -> None:
         "demo",
         "gsm8k",
         "smollm2-chain-sum",
+        "tools",
     ]
 
 
