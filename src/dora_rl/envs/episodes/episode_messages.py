@@ -20,12 +20,11 @@ from typing import Any, Literal
 from msgspec import field
 
 from dora_rl.core.record import Record
+from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.envs.data.rows import Row
 
 Truncation = Literal["context", "turns", "deadline"]
 """Why the run gives an episode no further turn: its branch, its turns or its time are full."""
-Finish = Literal["stop", "length"]
-"""How a turn ended: by itself, or at the limit of its tokens."""
 EpisodeFault = Literal["raised", "start limit", "call limit", "wrong result", "process died"]
 """What an environment did that ended its episode without a result."""
 
@@ -76,7 +75,7 @@ class TurnTaken(EpisodeTold, frozen=True):
     number: int
     tokens: tuple[int, ...]
     """The ids as they were drawn, the stop token included where there was one; none where it is truncated."""
-    finish: Finish | Truncation
+    finish: TurnFinish | Truncation
 
 
 class OnceRun(EpisodeTold, frozen=True):

@@ -5,9 +5,10 @@ from typing import Literal
 from msgspec import Struct
 
 from dora_rl.core.errors import DoraError
+from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.envs.chat.messages import Message
 from dora_rl.envs.chat.tool_calls import ToolCall
-from dora_rl.envs.episodes.episode_messages import Finish, Truncation
+from dora_rl.envs.episodes.episode_messages import Truncation
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -21,7 +22,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     """The tools it called, in order; of one that cannot be read, the problem."""
     message: Message
     """The answer as a message in OpenAI's form."""
-    finish: Finish
+    finish: TurnFinish
     """Whether it stopped by itself, or was cut at the limit of its tokens."""
     tokens: tuple[int, ...]
     """The ids as they were drawn."""

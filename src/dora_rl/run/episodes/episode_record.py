@@ -7,7 +7,7 @@ with what it asked before. Knows no process and no clock.
 
 from msgspec import Struct, field
 
-from dora_rl.envs.episodes.episode_messages import Finish
+from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.store.journal_records import JournalledBranch, JournalledTrajectory, OnceValue
 
 
@@ -22,7 +22,7 @@ class TurnRecord(Struct, kw_only=True):
     """Most tokens the policy may draw; None in a run that goes on, until the coroutine has asked again."""
     end: int | None = None
     """Where the policy's tokens end; None while they are drawn."""
-    finish: Finish | None = None
+    finish: TurnFinish | None = None
     reward: float | None = None
 
 

@@ -7,6 +7,7 @@ compared with what is recorded and answered from there. What an answer rests on 
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
+from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.envs.episodes import episode_messages as say
 from dora_rl.run.episodes.episode_record import BranchRecord, EpisodeRecord, OnceRecord, TurnRecord
 from dora_rl.run.episodes.pool import EpisodePool
@@ -228,7 +229,7 @@ class EpisodeTurns:
 
     # --- ended and answered ---------------------------------------------------------------------
 
-    def ended(self, record: EpisodeRecord, finish: say.Finish) -> Received:
+    def ended(self, record: EpisodeRecord, finish: TurnFinish) -> Received:
         """Take note of the end of a turn, whose tokens are all known; it is answered once that is durable."""
         key, turn = record.trajectory, record.current
         assert key is not None, "a turn is of a trajectory"

@@ -16,6 +16,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
+from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.core.visible_text import visible
 from dora_rl.envs.episodes import episode_messages as say
 from dora_rl.run.episodes.episode_record import EpisodeRecord
@@ -164,7 +165,7 @@ class EpisodeHost:
 
     # --- the loop -------------------------------------------------------------------------------
 
-    def turn_ended(self, trajectory: int, finish: say.Finish) -> Received:
+    def turn_ended(self, trajectory: int, finish: TurnFinish) -> Received:
         """Take note of the end of a turn, whose tokens are all known."""
         return self._turns.ended(self._of_trajectory[trajectory], finish)
 
