@@ -4,11 +4,10 @@ from typing import Literal
 
 from msgspec import field
 
+from dora_rl.core.failure_line import failure_line
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.record import PlainValue, Record
 from dora_rl.envs.data.rows import Row
-
-_SUMMARY_CHARACTERS = 200
 
 Per = Literal["trajectory", "group"]
 Reason = Literal["raised", "not finite", "too large", "wrong result", "time limit", "process died"]
@@ -39,10 +38,7 @@ class RewardFailure(Record, frozen=True):
     @property
     def summary(self) -> str:
         """The failure in one line: of a traceback, the exception and the first line of its message."""
-        lines = self.detail.strip().splitlines() or [""]
-        frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
-        said = [line for line in lines[frames[-1] :] if not line.startswith(" ")] if frames else lines
-        return (said or lines[-1:])[0].strip()[:_SUMMARY_CHARACTERS]
+        return failure_line(self.detail)
 
 
 class FunctionScores(Record, frozen=True):

@@ -16,6 +16,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
+from dora_rl.core.failure_line import failure_line
 from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.core.visible_text import visible
 from dora_rl.envs.episodes import episode_messages as say
@@ -274,7 +275,7 @@ class EpisodeHost:
         """An environment failed: another attempt, or before the group's admission another start."""
         self.failures[f"failed: environment, {reason}"] += 1
         self._failed_in_a_row += 1
-        self._last_failure = f"{reason}: {_summary(detail)}"
+        self._last_failure = f"{reason}: {failure_line(detail)}"
         if self.failures.total() <= _WRITTEN:
             with self._log.open("a", encoding="utf-8") as log:
                 # What a model wrote stands in tracebacks; whoever looks at the file is shown it only.
@@ -367,9 +368,3 @@ class EpisodeHost:
             self._openings[opening.key] = left
         else:
             del self._openings[opening.key]
-
-
-def _summary(detail: str) -> str:
-    """A failure in one line: of a traceback, the exception and its message."""
-    lines = [line for line in detail.strip().splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else ""
