@@ -9,14 +9,24 @@ from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.recipe import Batch
 from dora_rl.core.recipe.episodes import EpisodeSettings
+from dora_rl.core.stream_key import StreamKey
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes import episode_messages as say
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
+from dora_rl.run.episodes.episode_record import EpisodeRecord
+from dora_rl.run.episodes.episode_turns import EpisodeTurns
 from dora_rl.run.episodes.host import EpisodeHost, EpisodesFailed
 from dora_rl.run.episodes.pool import EpisodeLost
 from dora_rl.run.received import AnswerOperation, ContinueRequest
 from dora_rl.run.request_table import RequestTable
-from dora_rl.store.journal_records import OnceValue, Progress, Rewarded, TurnFinished
+from dora_rl.store.journal_records import (
+    JournalledTrajectory,
+    OnceValue,
+    Progress,
+    Response,
+    Rewarded,
+    TurnFinished,
+)
 
 from .conftest import MakeSetup
 
@@ -54,6 +64,7 @@ class Play:
 
     def __init__(self, setup: Any, log: Path) -> None:
         row = Row(row=0, prompt="?", columns={})
+        self.setup = setup
         self.workers = Workers()
         self.requests = RequestTable()
         workers: Any = self.workers
@@ -73,17 +84,7 @@ class Play:
         assert [type(each) for each in received.inputs] == [told.Opened]
 
     def start(self, member: int = 0, attempt: int = 0) -> do.Start:
-        start = do.Start(
-            instance=0,
-            version=7,
-            trajectory=GROUP * 2 + member,
-            group=GROUP,
-            epoch=0,
-            row=0,
-            member=member,
-            attempt=attempt,
-            prompt_tokens=2,
-        )
+        start = start_of(member, attempt)
         assert self.host.started(start)
         self.requests.begin(start)
         return start
@@ -93,6 +94,21 @@ class Play:
         partial = self.requests.partial[trajectory]
         partial.tokens += tokens
         return self.host.turn_ended(trajectory, "stop")
+
+
+def start_of(member: int, attempt: int = 0) -> do.Start:
+    """A Start of a member of the group, whose trajectories are 6 and 7."""
+    return do.Start(
+        instance=0,
+        version=7,
+        trajectory=GROUP * 2 + member,
+        group=GROUP,
+        epoch=0,
+        row=0,
+        member=member,
+        attempt=attempt,
+        prompt_tokens=2,
+    )
 
 
 def asked(episode: int, **fields: Any) -> say.TurnAsked:
@@ -296,17 +312,7 @@ def test_a_run_in_which_every_episode_fails_ends(play: Play) -> None:
 
 
 def test_a_request_that_started_before_its_first_turn_was_known_goes_on_when_it_is(running: Play) -> None:
-    start = do.Start(
-        instance=0,
-        version=7,
-        trajectory=7,
-        group=GROUP,
-        epoch=0,
-        row=0,
-        member=1,
-        attempt=1,
-        prompt_tokens=2,
-    )
+    start = start_of(member=1, attempt=1)
     running.host.reopen(do.Reopen(trajectory=7, attempt=1))
     assert not running.host.started(start)
     placed = running.requests.begin(start)
@@ -318,17 +324,7 @@ def test_a_request_that_started_before_its_first_turn_was_known_goes_on_when_it_
 def test_a_start_of_a_later_attempt_begins_the_episode_anew(running: Play) -> None:
     running.draws(6, 8, 9)
     running.workers.news()
-    start = do.Start(
-        instance=1,
-        version=7,
-        trajectory=6,
-        group=GROUP,
-        epoch=0,
-        row=0,
-        member=0,
-        attempt=1,
-        prompt_tokens=2,
-    )
+    start = start_of(member=0, attempt=1)
     assert not running.host.started(start)
     (begun,) = running.workers.news()
     assert isinstance(begun, say.BeginEpisode)
@@ -337,3 +333,27 @@ def test_a_start_of_a_later_attempt_begins_the_episode_anew(running: Play) -> No
     received = running.says(asked(begun.episode, tokens=(1, 2, 3), is_new=True))
     assert received.effects == [ContinueRequest(trajectory=6, request=placed.number)]
     assert running.requests.partial[6].tokens == [3]
+
+
+def test_a_side_effect_before_the_first_turn_is_journalled_once_also_in_a_resumed_run(play: Play) -> None:
+    value = OnceValue(trajectory=6, attempt=0, branch=0, number=0, key="seat", value=b"4")
+    before = JournalledTrajectory(
+        trajectory=6,
+        group=GROUP,
+        version=7,
+        key=StreamKey(seed=0),
+        prompt=(1, 2),
+        response=Response(),
+        is_truncated=False,
+        is_evaluation=False,
+        onces=(value,),
+    )
+    record = EpisodeRecord(epoch=0, row=0, member=0, is_evaluation=False, trajectory=6, prompt=(1, 2))
+    record.recall(before)
+    turns = EpisodeTurns(play.setup, play.requests, play.host._pool)
+    record.number = 0
+    turns.once_asked(record, say.OnceAsked(episode=0, branch=0, number=0, key="seat"))
+    assert play.workers.news() == [say.OnceRecorded(episode=0, branch=0, number=0, value=b"4")]
+    record.first_context = (1, 2, 3)
+    assert turns.start(record, start_of(member=0))
+    assert turns.late_payloads() == [Progress(trajectory=6, attempt=0, start=0, tokens=(3,), version=None)]

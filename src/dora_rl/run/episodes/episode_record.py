@@ -31,6 +31,8 @@ class OnceRecord(Struct, kw_only=True):
 
     key: str
     value: bytes
+    is_journalled: bool = True
+    """Whether the journal has it: before a member's first turn it has not."""
 
 
 class BranchRecord(Struct, kw_only=True):
@@ -60,7 +62,7 @@ class BranchRecord(Struct, kw_only=True):
         )
         ends = [*(each.start for each in response.stretches[1:]), len(response.tokens)]
         turns: list[TurnRecord] = []
-        for stretch, end in zip(response.stretches, ends, strict=True):
+        for stretch, end in zip(response.stretches, ends, strict=False):
             if stretch.version is None:
                 turns.append(TurnRecord(asked_at=stretch.start, begin=end, limit=None))
             elif not turns:
@@ -68,7 +70,7 @@ class BranchRecord(Struct, kw_only=True):
                 turns.append(TurnRecord(asked_at=0, begin=0, limit=None))
         for turn, over in zip(turns, journalled.turns, strict=False):
             turn.finish = over.finish
-        for turn, following in zip(turns, [*turns[1:], None], strict=True):
+        for turn, following in zip(turns, [*turns[1:], None], strict=False):
             if turn.finish is not None:
                 turn.end = following.asked_at if following is not None else len(branch.tokens)
         values = {each.number: each for each in onces if each.branch == journalled.number}
@@ -154,7 +156,7 @@ class EpisodeRecord(Struct, kw_only=True):
         branches = [
             BranchRecord.recalled(each, self.prompt, journalled.onces)
             for each in journalled.every_branch
-            if each.response.tokens
+            if each.response.tokens or any(once.branch == each.number for once in journalled.onces)
         ]
         self.branches = {each.number: each for each in branches}
         self.held = _last_branch(journalled, branches)

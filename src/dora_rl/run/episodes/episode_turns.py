@@ -144,7 +144,7 @@ class EpisodeTurns:
         self._late += [
             _once_value(record, 0, number, operation)
             for number, operation in enumerate(root.operations)
-            if isinstance(operation, OnceRecord)
+            if isinstance(operation, OnceRecord) and not operation.is_journalled
         ]
         rest = record.first_context[len(record.prompt) :]
         if rest:
@@ -281,9 +281,10 @@ class EpisodeTurns:
         """Record the value of an effect; before the first turn it is journalled when the member starts."""
         prompt = record.prompt if word.branch == 0 else ()
         branch = record.branches.setdefault(word.branch, BranchRecord(number=word.branch, prompt=prompt))
-        operation = OnceRecord(key=word.key, value=word.value)
+        is_journalled = record.trajectory is not None and record.num_turns > 0
+        operation = OnceRecord(key=word.key, value=word.value, is_journalled=is_journalled)
         branch.operations.append(operation)
-        if record.trajectory is None or record.num_turns == 0:
+        if record.trajectory is None or not is_journalled:
             # Until then it may run again, as it may after a crash.
             self.answer(record, word.branch, word.number)
             return
