@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 Dora = Callable[..., Any]
-DORA = (sys.executable, "-c", "from dora_rl.cli.main import main; main()", "train", "recipe.yaml")
+DORA = (sys.executable, "-c", "from dora_rl.cli.entry import main; main()", "train", "recipe.yaml")
 
 
 def spoil(project: Path, first_lines: str) -> None:

@@ -31,7 +31,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def dora(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run("-c", "from dora_rl.cli.main import main; main()", *arguments)
+    return run("-c", "from dora_rl.cli.entry import main; main()", *arguments)
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -95,3 +95,15 @@ def test_a_module_missing_through_our_own_fault_keeps_its_traceback(monkeypatch:
     monkeypatch.setattr(cli, "app", fail)
     with pytest.raises(ModuleNotFoundError):
         cli.main()
+
+
+def test_an_interrupt_while_the_command_is_imported_is_no_traceback() -> None:
+    code = (
+        "import sys; from dora_rl.cli.entry import main\n"
+        "class Struck:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Struck()); main()"
+    )
+    done = run("-c", code, "--help")
+    assert (done.returncode, done.stderr) == (130, "")

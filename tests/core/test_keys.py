@@ -56,7 +56,7 @@ def test_the_command_needs_no_torch() -> None:
 
 
 def test_an_unknown_section_is_answered_with_the_nearest() -> None:
-    code = "from dora_rl.cli.main import main; main()"
+    code = "from dora_rl.cli.entry import main; main()"
     called = subprocess.run(
         [sys.executable, "-c", code, "keys", "optimiser"], capture_output=True, text=True, check=False
     )

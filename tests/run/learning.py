@@ -61,7 +61,7 @@ class Command:
         # Not beside the run, whose disk may be full, and no pipe, which may be.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it has ended
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from dora_rl.cli.main import main; main()", "train", *arguments],
+            [sys.executable, "-c", "from dora_rl.cli.entry import main; main()", "train", *arguments],
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,

@@ -37,7 +37,7 @@ def test_a_run_outlives_its_terminal_and_a_hangup_ends_it_in_order(tmp_path: Pat
     assert (layout.checkpoints / f"step_{steps:05}/trainer/checkpoint.json").exists()
     assert "<stdout> cannot be written (Broken pipe)" in layout.orchestrator_log.read_text()
 
-    program = "from dora_rl.cli.main import main; main()"
+    program = "from dora_rl.cli.entry import main; main()"
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-c", program, "train", "--resume", str(root)],
