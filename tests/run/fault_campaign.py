@@ -220,8 +220,9 @@ class StruckRun:
     def _await_end(self, workers: dict[int, str]) -> None:
         """Wait for the struck command and all it had started."""
         _, _, said = self._command.ended(within_s=120)
-        # Before `dora` has its first line, an interrupt is answered by Python alone.
-        if "Traceback" in said and "dora_rl" in said:
+        # Before the first line of `dora`, which is `main`, an interrupt is answered by Python alone.
+        is_too_early = said.rstrip().endswith("KeyboardInterrupt") and "in main" not in said
+        if "Traceback" in said and not is_too_early:
             self._accuse(said[-1500:])
         until = time.monotonic() + _END_S
         while left := {pid: at for pid, at in workers.items() if _started([pid]).get(pid) == at}:
