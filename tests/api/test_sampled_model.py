@@ -74,3 +74,29 @@ def test_samples_are_compared_counted_and_written_down(model: Path, tmp_path: Pa
         str(model), "a", samples=3, max_new_tokens=12, seed=3, trainer=trainer, wrap_in_chat=False
     )
     assert [each.text for each in row.samples] == [each.text for each in found.rows[0].samples]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_episodes_are_played_as_in_training(model: Path) -> None:
+    async def thrice(chat, row):
+        if row.prompt == "b":
+            raise KeyError("no such game")
+        turns = [await chat.turn(word, max_tokens=4) for word in (row.prompt, "more")]
+        turns.append(await chat.fork().turn("and a fork", max_tokens=4))
+        chat.log_metric("words", sum(len(turn.text) for turn in turns))
+        return float(len(turns))
+
+    found = evaluate(
+        str(model), data=[{"prompt": letter} for letter in "abc"], episode=thrice, samples=2, max_new_tokens=8
+    )
+    assert (found.figures.reward, found.figures.num_failed) == (3.0, 2)
+    assert found.figures.mean_turns == 2.0, "three of each that was played, none of those that failed"
+    assert "words" in found.figures.rewards
+    first, failed = found.rows[0].samples, found.rows[1].samples
+    assert [each.num_turns for each in first] == [3, 3]
+    assert first[0].text != first[1].text, "samples are drawn apart"
+    assert "more" in first[0].text
+    assert "and a fork" in first[0].text
+    assert failed[0].failures[0].summary == "raised: KeyError: 'no such game'"
+    assert len(generate(str(model), "a", max_new_tokens=4)[0].samples) == 1

@@ -4,7 +4,7 @@ import pytest
 
 from dora_rl.api.sampled_model import Evaluated
 from dora_rl.cli.evaluate import _show
-from dora_rl.run.sampled_rows import SampleFigures
+from dora_rl.run.sampling.samples import SampleFigures
 
 
 @pytest.mark.parametrize("is_held_out", [True, False])

@@ -29,7 +29,8 @@ from dora_rl.launch.temporary import temporary_directory
 from dora_rl.launch.waiting import Interrupts, terminations_interrupt
 from dora_rl.prepare.preparation import Preparation
 from dora_rl.run.run_layout import LiveLayout
-from dora_rl.run.sampled_rows import SampledRow, SampleFigures, SamplingSession, figures
+from dora_rl.run.sampling.samples import SampledRow, SampleFigures, figures
+from dora_rl.run.sampling.session import SamplingSession
 
 
 class Evaluated(Record, frozen=True):
@@ -53,7 +54,7 @@ def evaluate(
     launch: Launch = LOCAL,
     **settings: Any,
 ) -> Evaluated:
-    """Let a model answer held-out rows, and judge the answers by rewards.
+    """Let a model answer held-out rows, and judge the answers by rewards; or play episodes, as in training.
 
     >>> evaluate("runs/demo-1").figures.reward
     0.91
@@ -157,6 +158,7 @@ def _sampled(
             base = _without_rows(LiveLayout(root=run).read_recipe(), settings)
     asked = Asked(base, {**settings, **({} if model is None else {"model": model})})
     sent, kept = asked.objects.packed()
+    asked.objects.check_sent(kept)
     launch = CallersRewards(launch, asked.objects.of) if kept else launch
     with ExitStack() as ending:
         ending.enter_context(terminations_interrupt())

@@ -1,4 +1,4 @@
-"""`dora eval`: a model answers held-out rows, and rewards judge the answers."""
+"""`dora eval`: a model answers held-out rows, and rewards judge the answers; or it plays their episodes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +27,9 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
 ) -> None:
-    """Evaluate a model on the rows that a recipe holds out, else on those it trains on, by its rewards.
+    """Evaluate a model on the rows that a recipe holds out, else on those it trains on.
+
+    Its answers are judged by the recipe's rewards; episodes are played as in training.
 
     dora eval runs/demo-1 --samples 8 --out completions.jsonl
     """
@@ -62,7 +64,10 @@ def _show(found: "Evaluated", out: Path | None) -> None:
     if not figures.is_held_out:
         typer.echo("  none are held out: these are rows of data.train; a model trained on them has seen them")
     typer.echo(f"reward: {figures.reward:.3f}")
-    if len(figures.rewards) > 1:
+    plays = figures.mean_turns != 1
+    if plays:
+        typer.echo(f"turns: {figures.mean_turns:.1f} on average")
+    if len(figures.rewards) > (0 if plays else 1):
         for name, mean in figures.rewards.items():
             typer.echo(f"  {name}: {mean:.3f}")
     if figures.num_samples > 1:

@@ -4,7 +4,6 @@ Prompts, tokenizer and the model as version 0 of a store lie in one directory, a
 the memory there is. Prompts are of held-out rows or, where there are none, of those to train on. Needs torch.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,19 +13,21 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Batch, Control, Recipe
 from dora_rl.core.recipe.data import DataConfig
 from dora_rl.core.recipe.live import WarmStart
-from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import Data, Tables, load_data, load_rows
-from dora_rl.envs.tokenized_prompts import tokenize_rows
+from dora_rl.envs.tasks.task import Task
+from dora_rl.envs.tokenized_prompts import tokenize_rows, untokenized_rows
 from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
+from dora_rl.prepare.completion import judged_recipe
+from dora_rl.prepare.episode_checks import check_codec
 from dora_rl.prepare.function_checks import check_functions
 from dora_rl.prepare.machine import gpus, num_cores
 from dora_rl.prepare.messages import Doing, Given, Report
 from dora_rl.prepare.model_directory import model_directory
 from dora_rl.prepare.planner import memory_limits, with_base
 from dora_rl.prepare.run_memory import RunMemory
-from dora_rl.run.prompt_table import PromptTable, check_lengths
+from dora_rl.run.prompt_table import PromptTable, check_lengths, longest_prompt
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.trainer.adapter import load_factors, merge_adapter
@@ -51,23 +52,28 @@ def prepare_sampling(
     config = recipe.data
     data = answered_data(config, given.tables)
     rows = (data.held_out or data.train)[: recipe.evaluation.max_rows]
-    recipe = _settled(recipe, data)
+    # Whoever wants answers to prompts wants one to each, whatever plays in training.
+    judged = judged_recipe if is_judged else _unjudged
+    recipe = _settled(judged(recipe, data.task, config.train.name), data)
     if is_judged:
-        _check_rewards(recipe, rows, report, given)
+        check_functions(recipe, rows, report, given.objects)
 
     report(Doing(what="tokenizing the rows"))
     tokenizer, layout = load_tokenizer(directory), LiveLayout(root=target)
-    answered = tokenize_rows(rows, tokenizer, config).prompts
+    tokenized = tokenize_rows if recipe.episode is None else untokenized_rows
+    answered = tokenized(rows, tokenizer, config).prompts
     prompts = PromptTable(
         train=() if data.held_out else answered,
         held_out=answered if data.held_out else (),
         stop_tokens=tuple(sorted(load_eos_ids(directory))),
     )
     prompts.write(layout.prompts)
+    if recipe.episode is not None:
+        check_codec(recipe, directory, prompts.stop_tokens)
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
 
     devices = _devices(recipe)
-    longest = max(len(prompt.token_ids) for prompt in answered)
+    longest = longest_prompt(prompts, recipe)
     sized = RunMemory(recipe, model, devices, tuple(memory_limits(recipe, devices)), longest).add_engines()
     setup = RunSetup(
         recipe=recipe,
@@ -95,7 +101,7 @@ def answered_data(config: DataConfig, tables: Tables) -> Data:
 
 
 def _settled(recipe: Recipe, data: Data) -> Recipe:
-    """The recipe with the task's rewards and length where it was silent, and nothing of training."""
+    """The recipe with the task's length where it was silent, and nothing of training."""
     task = data.task
     max_new_tokens = recipe.response.max_new_tokens or (task.max_new_tokens if task is not None else None)
     if max_new_tokens is None:
@@ -104,20 +110,20 @@ def _settled(recipe: Recipe, data: Data) -> Recipe:
         )
     return replace(
         recipe,
-        rewards=recipe.rewards or (task.rewards if task is not None else ()),
         response=replace(recipe.response, max_new_tokens=max_new_tokens),
         batch=Batch(groups=1, group_size=2),
-        control=Control(schedule="sync", max_staleness=0),
+        control=Control(
+            schedule="sync",
+            max_staleness=0,
+            silence_s=recipe.control.silence_s,
+            environment_tries=recipe.control.environment_tries,
+        ),
     )
 
 
-def _check_rewards(recipe: Recipe, rows: Sequence[Row], report: Report, given: Given) -> None:
-    if not recipe.rewards:
-        raise ConfigError(
-            "nothing judges the rows",
-            hint="name a reward function: rewards: [{function: rewards.py:my_reward}]",
-        )
-    check_functions(recipe, list(rows), report, given.objects)
+def _unjudged(recipe: Recipe, task: Task | None, source: str) -> Recipe:
+    """The recipe without what judges: rewards and episodes."""
+    return replace(recipe, rewards=(), episode=None)
 
 
 def _devices(recipe: Recipe) -> DeviceLayout:

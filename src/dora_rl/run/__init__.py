@@ -5,5 +5,6 @@ live_run      run_live and resume_live
 orchestrator  the loop: messages to inputs, decisions to commands; never reaches torch
 rewards       the pool of reward workers, and what it says of a trajectory
 episodes      the pool of processes that episodes run in
+sampling      rows answered, or episodes played, without a trainer
 workers       the processes: an instance, the trainer and its ranks, rewards, episodes, a source of prompts
 """

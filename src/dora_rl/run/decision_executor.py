@@ -7,19 +7,18 @@ sent: control hears of the death and decides again.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dora_rl.control.schedules import make_schedule
 from dora_rl.core import decisions as do
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import DoraError
-from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.run import messages as say
 from dora_rl.run import received as follow
 from dora_rl.run.episodes.host import EpisodeHost
+from dora_rl.run.generation import Generation
 from dora_rl.run.instance_inbox import InstanceInbox
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.prompt_table import RunPrompts
 from dora_rl.run.received import AnyEffect
-from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
+from dora_rl.run.request_table import RequestMoves, RequestTable
 from dora_rl.run.rewards.queue import RewardQueue
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.trainer_process import TrainerProcess
@@ -52,24 +51,22 @@ class DecisionExecutor:
         episodes: EpisodeHost | None,
     ) -> None:
         """Members are judged by `rewards`, or are `episodes`, which judge themselves."""
-        self._setup = setup
-        self._prompts = prompts
         self._journal = journal
         self._instances = instances
         self._requests = requests
         self._moves = moves
         self._rewards = rewards
         self._episodes = episodes
-        self._max_staleness = make_schedule(setup.recipe.control, setup.recipe.batch).max_staleness
+        generation = Generation(setup, prompts, requests, instances.send, episodes)
         self._effects: dict[type[follow.Effect], Callable[[Any], None]] = {
-            follow.ContinueRequest: lambda e: self._generate(e.trajectory, e.request),
+            follow.ContinueRequest: lambda e: generation.generate(e.trajectory, e.request),
             follow.DeliverKv: self._deliver,
             follow.ServeStore: lambda e: inbox.serve_store(),
             follow.RecordStep: trainer.step_recorded,
             follow.CoverBatches: self._cover,
         }
         self._decisions: dict[type[Decision], Callable[[Any], None]] = {
-            do.Start: self._start,
+            do.Start: generation.start,
             do.Move: moves.begin,
             do.Abort: self._take_off,
             do.Interrupt: lambda d: instances.send(d.instance, say.InterruptAll(version=d.version)),
@@ -91,7 +88,7 @@ class DecisionExecutor:
                 do.Open: episodes.open,
                 do.Reopen: episodes.reopen,
                 do.Cut: episodes.cut,
-                do.Resume: self._resume,
+                do.Resume: generation.resume,
                 do.Evict: self._take_off,
             }
 
@@ -107,68 +104,6 @@ class DecisionExecutor:
                 raise UnknownDecision(f"a live run cannot carry out {decision}", hint="this is a defect")
 
     # --- requests -------------------------------------------------------------------------------
-
-    def _start(self, start: do.Start) -> None:
-        """Have a trajectory generated; of an episode whose turn is not known yet, once it is."""
-        is_known = self._episodes is None or self._episodes.started(start)
-        placed = self._requests.begin(start)
-        if is_known:
-            self._generate(start.trajectory, placed.number)
-
-    def _resume(self, resume: do.Resume) -> None:
-        """Let an episode take its next turn; while its request is leaving, it does so where it arrives."""
-        placed = self._requests.of(resume.trajectory)
-        if placed is None:
-            # Its engine holds nothing between turns.
-            placed = self._requests.place(resume.trajectory, resume.instance)
-        if placed.instance == resume.instance:
-            self._generate(resume.trajectory, placed.number)
-
-    def _generate(self, trajectory: int, number: int) -> None:
-        """Have a trajectory generated behind what exists of it, unless it has another request by now."""
-        placed = self._requests.of(trajectory)
-        if placed is None or placed.number != number:
-            return
-        partial = self._requests.partial[trajectory]
-        turn = partial.episode_turn
-        if turn is not None and turn.is_over:
-            return  # Its environment has the word.
-        if turn is not None and placed.is_held:
-            placed.is_held = False
-            tokens = tuple(partial.tokens[turn.asked_at : turn.begin])
-            command = say.ResumeRequest(request=number, tokens=tokens, max_new_tokens=turn.limit)
-            self._instances.send(placed.instance, command)
-            return
-        self._instances.send(placed.instance, say.StartRequest(request=self._request(partial, number)))
-
-    def _request(self, partial: PartialTrajectory, number: int) -> Request:
-        """The request of a trajectory, or of the turn of an episode, behind what exists of it."""
-        setup, start, turn = self._setup, partial.start, partial.episode_turn
-        num_drawn = len(partial.tokens) - (turn.begin if turn is not None else 0)
-        limit = turn.limit if turn is not None else setup.max_new_tokens
-        return Request(
-            id=number,
-            version=start.version,
-            prompt=turn.prompt if turn is not None else self._prompts[start.row].token_ids,
-            key=StreamKey(
-                seed=setup.recipe.seed,
-                epoch=start.epoch,
-                row=start.row,
-                member=start.member,
-                attempt=start.attempt,
-                branch=turn.branch if turn is not None else 0,
-            ),
-            sampling=setup.evaluation_sampling if start.evaluation else setup.recipe.sampling,
-            stopping=Stopping(
-                max_new_tokens=limit - num_drawn,
-                stop_strings=setup.recipe.response.stop_strings,
-            ),
-            continued=tuple(partial.tokens[turn.in_prompt if turn is not None else 0 :]),
-            # A branch that does not begin with its group's prompt shares none.
-            group=start.group if turn is None or not turn.in_prompt else None,
-            deadline=start.version + self._max_staleness,
-            holds_turn=turn is not None,
-        )
 
     def _take_off(self, decision: do.Abort | do.Evict) -> None:
         """Abort a trajectory's request, at both ends of its move if it is on one: either may hold it."""

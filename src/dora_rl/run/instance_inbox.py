@@ -199,13 +199,8 @@ class InstanceInbox:
         placed = self._grow(process, message.drawn, received)
         if placed is None:
             return
-        key, placed.is_held = placed.trajectory, message.is_held
-        partial = self._requests.partial[key]
+        key, partial = placed.trajectory, self._requests.turn_ended(placed, is_held=message.is_held)
         assert self._episodes is not None, "only episodes have turns"
-        assert partial.episode_turn is not None, f"trajectory {key} has no turn"
-        partial.episode_turn.is_over = True
-        if not message.is_held:
-            self._requests.forget(key)
         received.inputs.append(
             told.TurnEnded(
                 at=at,

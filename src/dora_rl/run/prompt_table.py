@@ -7,7 +7,7 @@ request speaks of one.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -22,6 +22,12 @@ from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import StreamedRow
 
 _Table = TypeVar("_Table")
+
+
+class NumberedPrompts(Protocol):
+    """Prompts by the numbers of their rows."""
+
+    def __getitem__(self, row: int) -> TokenizedPrompt: ...
 
 
 class PromptTable(Record, frozen=True):

@@ -112,6 +112,16 @@ class RequestTable:
         if placed is not None:
             del self._placed[placed.number]
 
+    def turn_ended(self, placed: PlacedRequest, *, is_held: bool) -> PartialTrajectory:
+        """Note that a turn of an episode is over; its request stays if its KV is held."""
+        partial = self.partial[placed.trajectory]
+        assert partial.episode_turn is not None, f"trajectory {placed.trajectory} has no turn"
+        partial.episode_turn.is_over = True
+        placed.is_held = is_held
+        if not is_held:
+            self.forget(placed.trajectory)
+        return partial
+
     def begin(self, start: Start) -> PlacedRequest:
         """Note that a trajectory starts, and give it a request; of an earlier attempt nothing is kept."""
         partial = self.partial.get(start.trajectory)

@@ -24,7 +24,7 @@ from dora_rl.run.episodes.episode_record import EpisodeRecord
 from dora_rl.run.episodes.episode_turns import EpisodeDiffers, EpisodeTurns
 from dora_rl.run.episodes.opened_prompts import OpeningPrompt, PromptKey
 from dora_rl.run.episodes.pool import EpisodeLost, EpisodePool, EpisodeWord
-from dora_rl.run.prompt_table import RunPrompts
+from dora_rl.run.prompt_table import NumberedPrompts
 from dora_rl.run.received import AnswerOperation, Received
 from dora_rl.run.request_table import RequestTable
 from dora_rl.run.run_setup import RunSetup
@@ -45,7 +45,12 @@ class EpisodeHost:
     """All open episodes of a run."""
 
     def __init__(
-        self, setup: RunSetup, prompts: RunPrompts, requests: RequestTable, pool: EpisodePool, log: Path
+        self,
+        setup: RunSetup,
+        prompts: NumberedPrompts,
+        requests: RequestTable,
+        pool: EpisodePool,
+        log: Path,
     ) -> None:
         """Failures are written to `log` with their tracebacks."""
         self._recipe = setup.recipe
