@@ -189,6 +189,9 @@ class StruckRun:
                 workers = _started(command.workers())
                 for pid in draw.sample(list(workers), draw.randint(0, len(workers))):
                     self._send(pid, signal.SIGSTOP)
+                    # The system wakes what is stopped when its owner dies, not what is about to stop: a
+                    # worker that starts, and has not asked yet to be woken, would stay.
+                    _await_stopped(pid)
                 self._send(command.pid, signal.SIGKILL)
             case "fell":
                 workers = _started(command.workers())
@@ -262,6 +265,12 @@ def _role(pid: int) -> str:
 def _started(pids: list[int]) -> dict[int, str]:
     """When those that are there, and no zombies, were started: a number alone may be another's by now."""
     return {pid: fields[19] for pid in pids if (fields := _status(pid)) and fields[0] != "Z"}
+
+
+def _await_stopped(pid: int) -> None:
+    until = time.monotonic() + 5.0
+    while _state(pid) not in ("T", "Z", "gone") and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 def _state(pid: int) -> str:
