@@ -154,14 +154,17 @@ class Asked:
     def _task(self, task: Task) -> Tree:
         tables = {"rows": task.train, "held_out": task.held_out}
         for label, rows in tables.items():
-            self.tables[f"{OBJECT}{label}"] = [{"prompt": row.prompt, **row.columns} for row in rows]
+            self.tables[f"{OBJECT}{label}"] = [
+                ({} if row.prompt is None else {"prompt": row.prompt}) | row.columns for row in rows
+            ]
         values: Tree = {"data.train": {"name": f"{OBJECT}rows"}}
         if task.held_out:
             values["data.held_out"] = {"name": f"{OBJECT}held_out"}
-        return values | {
-            "rewards": [to_dict(reward) for reward in task.rewards],
-            "response.max_new_tokens": task.max_new_tokens,
-        }
+        if task.episode is not None:
+            values["episode"] = to_dict(task.episode)
+        if task.max_new_tokens is not None:
+            values["response.max_new_tokens"] = task.max_new_tokens
+        return values | {"rewards": [to_dict(reward) for reward in task.rewards]}
 
     def _table(self, given: Any, label: str) -> Tree:
         """The section of one table of rows, whose `name` may be the rows themselves."""

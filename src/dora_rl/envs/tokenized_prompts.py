@@ -73,6 +73,11 @@ def untokenized_rows(rows: Iterable[Row], tokenizer: Tokenizer, config: DataConf
 def tokenize_row(row: Row, tokenizer: Tokenizer, config: DataConfig) -> TokenizedPrompt:
     """One row's prompt as token ids, however long."""
     prompt = row.prompt
+    if prompt is None:
+        raise UserError(
+            f"row {row.row} has no prompt, and there is no episode that says something else",
+            hint="name one: episode: {function: file.py:play}",
+        )
     if isinstance(prompt, str) and config.wrap_in_chat:
         prompt = [{"role": "user", "content": prompt}]
     if isinstance(prompt, str):

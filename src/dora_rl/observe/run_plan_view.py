@@ -157,7 +157,7 @@ def _resolved(plan: RunPlan) -> str:
 
 def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
     setup = plan.setup
-    rewards = ", ".join(f"{reward.weight:g} x {reward.label}" for reward in setup.scoring.rewards)
+    rewards = ", ".join(f"{reward.weight:g} x {reward.label}" for reward in setup.recipe.rewards)
     held_out = f", {plan.num_held_out:,} held out" if plan.num_held_out else ""
     prompts = f"prompts up to {plan.longest_prompt_tokens} tokens, responses up to {setup.max_new_tokens}"
     yield "run", setup.run_directory
@@ -167,7 +167,10 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "rows", f"{rows}{held_out}; {prompts}"
     for text in overlong_lines(plan):
         yield "left out", text
-    yield "rewards", rewards
+    if setup.recipe.episode is not None:
+        yield "episodes", setup.recipe.episode.function
+    if rewards:
+        yield "rewards", rewards
     yield "devices", _devices(setup.devices)
     yield "processes", ", ".join(count(number, what) for what, number in _processes(plan).items())
     yield "disk", _disk(plan)

@@ -24,12 +24,7 @@ def judged_recipe(recipe: Recipe, task: Task | None, source: str) -> Recipe:
     if recipe.episode is None and task is not None and task.episode is not None:
         recipe = replace(recipe, episode=task.episode)
     if recipe.episode is not None:
-        if recipe.rewards:
-            raise ConfigError(
-                f"rewards judge a response, and the rows of '{source}' are episodes, which give their reward "
-                "themselves",
-                hint="leave rewards out, and return the reward from the episode",
-            )
+        # It gives its reward itself; functions that are named beside it judge what it was.
         return recipe
     rewards = recipe.rewards or (task.rewards if task is not None else ())
     if not rewards:

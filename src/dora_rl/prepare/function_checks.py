@@ -8,6 +8,7 @@ from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes.episode_function import load_episode
+from dora_rl.envs.episodes.judge import load_judging
 from dora_rl.envs.scoring.functions import check_columns, load_function
 from dora_rl.envs.scoring.reward_messages import Needs
 from dora_rl.prepare.messages import Doing, Report
@@ -18,10 +19,16 @@ def check_functions(recipe: Recipe, rows: list[Row], report: Report, objects: Ob
     functions, limit_s = [], recipe.scoring.start_limit_s
     for reward in recipe.rewards:
         if reward.function.startswith(OBJECT) and reward.function.removeprefix(OBJECT) not in objects:
+            if recipe.episode is not None:
+                raise ConfigError(
+                    f"the reward '{reward.label}' cannot be sent to the processes that episodes run in",
+                    hint="have it refer to plain data only, or put it in a file and name it file.py:name",
+                )
             # It stays in the process of the caller, which looks at it when the run begins.
             continue
         report(_importing(reward.function, limit_s))
-        functions.append(load_function(reward, objects))
+        load = load_function if recipe.episode is None else load_judging
+        functions.append(load(reward, objects))
     columns = dict.fromkeys(name for row in rows for name in row.columns)
     check_columns([Needs(function=each.label, columns=each.required) for each in functions], columns)
 

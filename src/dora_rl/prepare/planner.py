@@ -92,7 +92,7 @@ class RunPlanner:
         data = (
             load_stream_start(rows, recipe.batch.groups, tables=given.tables, objects=given.objects)
             if is_stream
-            else load_data(rows, given.tables)
+            else load_data(rows, given.tables, needs_prompt=recipe.episode is None)
         )
         judged = judged_recipe(recipe, data.task, rows.train.name)
         check_functions(judged, data.train, report, given.objects)

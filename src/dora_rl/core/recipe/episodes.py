@@ -12,9 +12,11 @@ class EpisodeSettings(Section, frozen=True):
 
     function: str
     """The episode: `module:function` or `file.py:function`. It is called with a chat and a row for every
-    member of a group, awaits turns, and returns the reward."""
+    member of a group, awaits turns, and returns the reward. Built in are `environment` (TRL's environment
+    classes), `gym` (reset and step) and `mcp` (tool servers), whose options name what is played."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments the episode always gets. `env:NAME` is the value of that environment variable."""
+    """Keyword arguments the episode always gets; of a class, those it is made with. `env:NAME` is the value of
+    that environment variable."""
     processes: Positive = 2
     """Number of processes that episodes run in."""
     max_open: Positive | None = None

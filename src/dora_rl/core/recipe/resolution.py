@@ -21,6 +21,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import is_place
 from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.data import MIXTURE, RewardConfig, TableConfig
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.peer_names import suggestion
 from dora_rl.core.recipe.presets import preset
@@ -246,10 +247,27 @@ def anchored(recipe: Recipe, directory: Path) -> Recipe:
             )
             for reward in recipe.rewards
         ),
+        episode=None if recipe.episode is None else _anchored_episode(recipe.episode, directory),
         algorithm=replace(algorithm, loss=loss, advantage=advantage),
         trainer=_with_full_adapter(recipe.trainer, directory),
         run=replace(recipe.run, trackers=tuple(_object(name, directory) for name in recipe.run.trackers)),
     )
+
+
+def _anchored_episode(episode: EpisodeSettings, directory: Path) -> EpisodeSettings:
+    """An episode with its file, and every Python file that its options name, made absolute."""
+
+    def full(value: Any) -> Any:
+        match value:
+            case str() if value.partition(":")[0].endswith(".py"):
+                return _object(value, directory)
+            case list():
+                return [full(each) for each in value]
+            case dict():
+                return {key: full(each) for key, each in value.items()}
+        return value
+
+    return replace(episode, function=_object(episode.function, directory), options=full(episode.options))
 
 
 def _reward_options(reward: RewardConfig, directory: Path) -> dict[str, Any]:

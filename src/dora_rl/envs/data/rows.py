@@ -34,26 +34,38 @@ class Row(Record, frozen=True):
     """One row of a data set: its number, its prompt and its other columns."""
 
     row: int
-    prompt: Prompt
+    prompt: Prompt | None
+    """What the policy is asked; None in rows of episodes that say it themselves."""
     columns: dict[str, Any]
     """All columns but the prompt, by the name a reward function gets them under."""
 
     @property
     def is_conversational(self) -> bool:
         """Whether the prompt is a chat."""
-        return not isinstance(self.prompt, str)
+        return isinstance(self.prompt, list)
 
 
-def read_rows(table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str) -> list[Row]:
+def read_rows(
+    table: Iterable[Mapping[str, Any]], columns: Mapping[str, str], source: str, *, needs_prompt: bool = True
+) -> list[Row]:
     """Every row of a table, checked, its columns renamed by `{new: old}`."""
     raws = list(table)
     if not raws:
         raise UserError(f"{source} has no rows", hint="a row has a 'prompt', and columns for the rewards")
     check_renaming(raws, columns, source)
-    return [read_row(raw, columns, number, source) for number, raw in enumerate(raws)]
+    return [
+        read_row(raw, columns, number, source, needs_prompt=needs_prompt) for number, raw in enumerate(raws)
+    ]
 
 
-def read_row(raw: Mapping[str, Any], columns: Mapping[str, str], number: int, source: str) -> Row:
+def read_row(
+    raw: Mapping[str, Any],
+    columns: Mapping[str, str],
+    number: int,
+    source: str,
+    *,
+    needs_prompt: bool = True,
+) -> Row:
     """The row with this number in its source, checked, its columns renamed by `{new: old}`."""
     where = f"{source}, row {number}"
     if not isinstance(raw, Mapping):
@@ -61,9 +73,11 @@ def read_row(raw: Mapping[str, Any], columns: Mapping[str, str], number: int, so
     taken = {*columns, *columns.values()}
     values = {str(name): value for name, value in raw.items() if name not in taken}
     values |= {new: raw[old] for new, old in columns.items() if old in raw}
-    _check_names(values, raw, where)
+    _check_names(values, raw, where, needs_prompt)
     plain = {name: plain_value(value, f"{where}, column '{name}'") for name, value in values.items()}
-    return Row(row=number, prompt=_prompt(plain.pop("prompt"), where), columns=plain)
+    prompt = plain.pop("prompt", None)
+    is_absent = prompt is None and not needs_prompt
+    return Row(row=number, prompt=None if is_absent else _prompt(prompt, where), columns=plain)
 
 
 def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
@@ -78,8 +92,10 @@ def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
         ]
 
 
-def _check_names(values: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> None:
-    if "prompt" not in values:
+def _check_names(
+    values: Mapping[str, Any], raw: Mapping[str, Any], where: str, needs_prompt: bool
+) -> None:
+    if needs_prompt and "prompt" not in values:
         known = [str(name) for name in raw]
         raise UserError(
             f"{where} has no column 'prompt' (its columns: {', '.join(known)})",

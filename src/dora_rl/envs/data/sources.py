@@ -58,23 +58,26 @@ class Data(Record, frozen=True):
         return found
 
 
-def load_data(config: DataConfig, tables: Tables | None = None) -> Data:
-    """Read the rows of a run and split them; `tables` are files that stand for names of a caller's rows."""
+def load_data(config: DataConfig, tables: Tables | None = None, *, needs_prompt: bool = True) -> Data:
+    """Read the rows of a run and split them; `tables` are files that stand for names of a caller's rows.
+
+    Rows of episodes may have no prompt.
+    """
     tables = tables or {}
     task, ends = None, list[int]()
     if config.train.parts:
         rows = list[Row]()
         for part in config.train.parts:
-            read = load_rows(part, config.seed, tables)
+            read = load_rows(part, config.seed, tables, needs_prompt=needs_prompt)
             rows += [_labelled(row, len(rows), part.source_label) for row in read]
             ends.append(len(rows))
     else:
         found = _found(config.train, config.seed, tables)
         task = found if isinstance(found, Task) else None
-        rows = _rows(found, config.train)
+        rows = _rows(found, config.train, needs_prompt)
     train, evaluation = held_out(rows, share=config.held_out_share, seed=config.seed)
     if config.held_out is not None:
-        evaluation = load_rows(config.held_out, config.seed, tables)
+        evaluation = load_rows(config.held_out, config.seed, tables, needs_prompt=needs_prompt)
     elif task is not None and not config.held_out_share:
         evaluation = task.held_out
     # A reward gets every column by name, whichever row it judges.
@@ -82,9 +85,11 @@ def load_data(config: DataConfig, tables: Tables | None = None) -> Data:
     return Data(train=train, held_out=evaluation, task=task, part_ends=tuple(ends))
 
 
-def load_rows(config: TableConfig, seed: int, tables: Tables | None = None) -> list[Row]:
+def load_rows(
+    config: TableConfig, seed: int, tables: Tables | None = None, *, needs_prompt: bool = True
+) -> list[Row]:
     """All rows of one source; of a task, those to train on."""
-    return _rows(_found(config, seed, tables or {}), config)
+    return _rows(_found(config, seed, tables or {}), config, needs_prompt)
 
 
 def open_stream(config: TableConfig, seed: int, objects: Objects | None = None) -> RawRows:
@@ -110,9 +115,9 @@ def _labelled(row: Row, before: int, label: str) -> Row:
     return replace(row, row=before + row.row, columns={SOURCE_COLUMN: label} | row.columns)
 
 
-def _rows(found: Task | RawRows, config: TableConfig) -> list[Row]:
+def _rows(found: Task | RawRows, config: TableConfig, needs_prompt: bool) -> list[Row]:
     if not isinstance(found, Task):
-        return read_rows(found, config.columns, config.name)
+        return read_rows(found, config.columns, config.name, needs_prompt=needs_prompt)
     if config.columns:
         raise UserError(f"the task '{config.name}' names its own columns", hint="leave 'columns' out")
     return found.train

@@ -27,6 +27,20 @@ class BlockingChat:
         self.rng = chat.rng
         """Random numbers of this member's own."""
 
+    @property
+    def environment(self) -> Any:
+        """What the policy acts on, if the episode says so: reward functions get it as `environments`."""
+        return self._chat.environment
+
+    @environment.setter
+    def environment(self, environment: Any) -> None:
+        self._chat.environment = environment
+
+    @property
+    def messages(self) -> list[Message]:
+        """All that was said in this chat so far, in OpenAI's form."""
+        return self._chat.messages
+
     def turn(
         self,
         *messages: Said,

@@ -31,6 +31,8 @@ class Chat:
         self._branch = branch
         self._tools = ToolBox(())
         self._is_asking = False
+        self.environment: Any = None
+        """What the policy acts on, if the episode says so: reward functions get it as `environments`."""
         self.task_rng = episode.task_rng(branch.number)
         """Random numbers that are the same for all members of a group: for drawing the task."""
         self.rng = episode.rng(branch.number)
@@ -90,7 +92,7 @@ class Chat:
         """
         asked, recorded = await self.once_asked(key)
         if recorded is None:
-            recorded = await self.once_done(asked, await self._called(effect, self.once_key(asked)))
+            recorded = await self.once_done(asked, await self.call(effect, self.once_key(asked)))
         return msgspec.msgpack.decode(recorded.value)
 
     async def use_tools(self, turn: Turn) -> list[Message]:
@@ -98,7 +100,26 @@ class Chat:
 
         Whatever goes wrong, an unknown tool, bad arguments or an exception, is text for the policy.
         """
-        return [await self._tools.answer(call, self._called) for call in turn.tool_calls]
+        return [await self._tools.answer(call, self.call) for call in turn.tool_calls]
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """The value of a function that may block: an `async` one is awaited, another called in a thread."""
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            return await function(*arguments, **named)
+        value = await self._episode.call_in_thread(lambda: function(*arguments, **named))
+        return await value if isinstance(value, Awaitable) else value
+
+    def at_end(self, told: Callable[[bool], None]) -> None:
+        """Have a function called in a thread once the episode is over and judged, and none of its code runs.
+
+        It is told whether the episode ended in order: otherwise what the episode used is not to be used again.
+        """
+        self._episode.endings.append(told)
+
+    @property
+    def messages(self) -> list[Message]:
+        """All that was said in this chat so far, in OpenAI's form."""
+        return list(self._branch.messages)
 
     # --- parts that a blocking chat shares ------------------------------------------------------
 
@@ -136,13 +157,6 @@ class Chat:
         """The idempotency key of a side effect."""
         return self._episode.idempotency_key(asked.branch, asked.number, asked.key)
 
-    async def _called(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """The value of a user's function: an `async` one is awaited, another called in a thread."""
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-            return await function(*arguments, **named)
-        value = await self._episode.call_in_thread(lambda: function(*arguments, **named))
-        return await value if isinstance(value, Awaitable) else value
-
     # --- a turn ---------------------------------------------------------------------------------
 
     async def _turn(self, said: list[Message], max_tokens: int | None) -> Turn:
@@ -179,7 +193,12 @@ class Chat:
         """What is said in a first turn to which the episode says nothing: the row's prompt."""
         if self._branch.ids:
             raise ValueError("nothing is said to the policy: only a first turn may go without a message")
-        return [] if self._branch.messages else as_messages([self._episode.begin.row.prompt])
+        if self._branch.messages:
+            return []
+        prompt = self._episode.begin.row.prompt
+        if prompt is None:
+            raise ValueError("nothing is said to the policy, and the row has no prompt: say what to do")
+        return as_messages([prompt])
 
     def _extended(self, said: list[Message]) -> tuple[Branch, list[int]]:
         """The branch of the next turn, a new one where this one cannot be extended, and the ids to append."""

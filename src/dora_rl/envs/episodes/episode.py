@@ -65,6 +65,8 @@ class Episode:
         self.last_rewards: dict[int, float] = {}
         """By branch, what was given for its last turn."""
         self.values: dict[str, float] = {}
+        self.endings: list[Callable[[bool], None]] = []
+        """Who is told of the end, and whether it was in order."""
 
     # --- asking the run -------------------------------------------------------------------------
 

@@ -9,7 +9,14 @@ from msgspec import Struct
 from dora_rl.core.environment_values import hidden, with_environment
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
-from dora_rl.core.named import Objects, load_named
+from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
+
+EPISODES = {
+    "environment": "dora_rl.envs.adapters.trl_environment:EnvironmentEpisode",
+    "gym": "dora_rl.envs.adapters.gym_environment:GymEpisode",
+    "mcp": "dora_rl.envs.adapters.mcp_tools:McpEpisode",
+}
+"""Episodes that are built in, by name: they play environments of others, which their options name."""
 
 _OFFERED = ("chat", "row")
 
@@ -42,7 +49,11 @@ def load_episode(name: str, options: Mapping[str, Any], objects: Objects | None 
 
     A class is made once, with the options; its object is called for every episode of the process.
     """
-    return episode_function(name, load_named(name, objects), options)
+    if name not in EPISODES and not is_place(name):
+        raise UserError(
+            f"there is no built-in episode '{name}'", hint=did_you_mean(name, list(EPISODES), "built in")
+        )
+    return episode_function(name, load_named(EPISODES.get(name, name), objects), options)
 
 
 def episode_function(name: str, call: Any, options: Mapping[str, Any]) -> EpisodeFunction:

@@ -33,6 +33,7 @@ from dora_rl.envs.episodes.episode_messages import (
     OnceRun,
     TurnTaken,
 )
+from dora_rl.envs.episodes.judge import EpisodeJudge
 from dora_rl.envs.episodes.limits import EpisodeLimits, LimitFault
 from dora_rl.envs.episodes.threads import EpisodeThreads, running_in
 from dora_rl.envs.episodes.turn import EpisodeTruncated
@@ -52,14 +53,19 @@ class EpisodeRunner:
         say: Callable[[EpisodeReply], None],
         *,
         run: str,
+        judge: EpisodeJudge | None = None,
     ) -> None:
-        """Be called in the loop; `say` sends a message to the run, `run` is the run's own name."""
+        """Be called in the loop; `say` sends a message to the run, `run` is the run's own name.
+
+        `judge` adds to the reward of every episode.
+        """
         asyncio.get_running_loop().set_default_executor(EpisodeThreads())
         self._function = function
         self._codec = codec
         self._limits = limits
         self._say = say
         self._run_name = run
+        self._judge = judge or EpisodeJudge()
         self._open: dict[int, Episode] = {}
         self._tasks: dict[asyncio.Task[None], Episode] = {}
         """Episodes by the task that runs their code, also of those that were ended and go on."""
@@ -108,16 +114,29 @@ class EpisodeRunner:
     async def _run(self, episode: Episode) -> None:
         """Run an episode's code to its end and say how it ended."""
         running_in.set(episode.threads)
+        chat = Chat(episode, Branch())
+        word: EpisodeDone | EpisodeBroken
         try:
-            result = await self._called(episode, Chat(episode, Branch()))
-            word = self._done(episode, result, is_truncated=episode.is_truncated)
-        except EpisodeTruncated:
-            word = self._done(episode, None, is_truncated=True)
+            word = await self._played(episode, chat)
         except RAISED as error:
             word = self._broken(episode, "raised", "".join(traceback.format_exception(error)))
+        is_in_order = isinstance(word, EpisodeDone) and not episode.is_over
+        if not episode.threads:
+            for told in episode.endings:
+                episode.loop.run_in_executor(None, told, is_in_order)
         if not episode.is_over:
             self._say(word)
-            self._close(episode, is_running=bool(episode.threads))
+            self._close(episode, is_running=bool(episode.threads or episode.endings))
+
+    async def _played(self, episode: Episode, chat: Chat) -> EpisodeDone | EpisodeBroken:
+        try:
+            result = await self._called(episode, chat)
+        except EpisodeTruncated:
+            result = None
+            # It ended with this, whatever its other branches did since.
+            episode.is_truncated = True
+        judged = await self._judge.judged(chat, episode.begin.row)
+        return self._done(episode, result, judged)
 
     async def _called(self, episode: Episode, chat: Chat) -> Any:
         function, row = self._function, episode.begin.row
@@ -126,8 +145,8 @@ class EpisodeRunner:
         arguments = function.arguments(BlockingChat(chat, episode.loop), row)
         return await episode.call_in_thread(partial(function.call, **arguments))
 
-    def _done(self, episode: Episode, result: Any, *, is_truncated: bool) -> EpisodeDone | EpisodeBroken:
-        reward = episode.total
+    def _done(self, episode: Episode, result: Any, judged: float | None) -> EpisodeDone | EpisodeBroken:
+        reward = episode.total if judged is None else judged + (episode.total or 0.0)
         if result is not None:
             try:
                 reward = checked_reward(result) + (reward or 0.0)
@@ -138,7 +157,7 @@ class EpisodeRunner:
             reward=reward,
             last_rewards=episode.last_rewards,
             values=episode.values,
-            is_truncated=is_truncated,
+            is_truncated=episode.is_truncated,
         )
 
     def _expired(self, episode: Episode, fault: LimitFault, limit_s: float) -> None:

@@ -6,7 +6,7 @@ start and not at the first score.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -69,13 +69,21 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
         return self.keywords.required
 
 
-def load_function(config: RewardConfig, objects: Objects | None = None) -> RewardFunction:
-    """Import a reward function, or take it from the objects sent along, and check its signature."""
+def load_function(
+    config: RewardConfig, objects: Objects | None = None, offered: Collection[str] = RESERVED
+) -> RewardFunction:
+    """Import a reward function, or take it from the objects sent along, and check its signature.
+
+    `offered` are the keywords that it can be called with beside the columns of the rows.
+    """
     _check_name(config)
-    return reward_function(config, load_named(BUILT_IN.get(config.function, config.function), objects))
+    call = load_named(BUILT_IN.get(config.function, config.function), objects)
+    return reward_function(config, call, offered)
 
 
-def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
+def reward_function(
+    config: RewardConfig, call: Any, offered: Collection[str] = RESERVED
+) -> RewardFunction:
     """Check a function as the reward of a recipe's section: callable, its keywords, its options."""
     if not callable(call):
         raise UserError(
@@ -83,17 +91,19 @@ def reward_function(config: RewardConfig, call: Any) -> RewardFunction:
         )
     what = f"the reward '{config.label}'"
     if isinstance(call, type):
-        return _of_class(config, call, what)
+        return _of_class(config, call, what, offered)
     return RewardFunction(
         config=config,
         call=call,
         is_async=inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__),
-        keywords=keywords_of(call, what, offered=RESERVED, options=config.options),
+        keywords=keywords_of(call, what, offered=offered, options=config.options),
         options=with_environment(config.options, what),
     )
 
 
-def _of_class(config: RewardConfig, kind: type, what: str) -> RewardFunction:
+def _of_class(
+    config: RewardConfig, kind: type, what: str, offered: Collection[str]
+) -> RewardFunction:
     """Check a class as a reward: made with the options, then called as a function would be."""
     call = getattr(kind, "__call__", None)  # noqa: B004, it is the method that is looked at
     if not inspect.isfunction(call):
@@ -108,7 +118,7 @@ def _of_class(config: RewardConfig, kind: type, what: str) -> RewardFunction:
         config=config,
         call=kind,
         is_async=inspect.iscoroutinefunction(call),
-        keywords=keywords_of(partial(call, None), what, offered=RESERVED, options={}),
+        keywords=keywords_of(partial(call, None), what, offered=offered, options={}),
         options=with_environment(config.options, what),
     )
 

@@ -1,7 +1,7 @@
 """Built-in tasks: seeded rows, held-out rows, the reward that goes with them and a length that suffices.
 
-A name is chosen from this table; `family:NAME` passes NAME on. Every row has a column `solution`, a
-completion that earns the full reward, and may have a `demonstration` for a warm start.
+A name is chosen from this table; `family:NAME` passes NAME on. Every row of a task with one response has a
+column `solution`, a completion that earns the full reward, and may have a `demonstration` for a warm start.
 """
 
 import inspect
@@ -18,6 +18,7 @@ TASKS = {
     "count": "dora_rl.envs.tasks.count:count",
     "letters": "dora_rl.envs.tasks.letters:letters",
     "arithmetic": "dora_rl.envs.tasks.arithmetic:arithmetic",
+    "seeds": "dora_rl.envs.tasks.seeds:seeds",
     "tools": "dora_rl.envs.tasks.tools:tools",
     "gsm8k": "dora_rl.envs.tasks.gsm8k:gsm8k",
     "reasoning_gym": "dora_rl.envs.tasks.reasoning_gym_tasks:reasoning_gym",

@@ -14,7 +14,8 @@ class Task(Record, frozen=True):
     held_out: list[Row]
     rewards: tuple[RewardConfig, ...]
     """Default reward functions of the task; alone they give 1 at best."""
-    max_new_tokens: int
-    """Most tokens that a solution needs; characters, where the task is made for character models."""
+    max_new_tokens: int | None
+    """Most tokens that a solution needs; characters, where the task is made for character models. None where
+    that depends on what is played."""
     episode: EpisodeSettings | None = None
     """The episode that its rows are played in, where they take several turns; it gives the reward."""

@@ -68,6 +68,7 @@ def open_pool(
         start_limit_s=episode.start_limit_s,
         call_limit_s=episode.call_limit_s,
         limit_s=episode.limit_s,
+        rewards=recipe.rewards,
         objects=dict(objects),
     )
     return EpisodePool(

@@ -22,6 +22,7 @@ from typing import NoReturn
 from dora_rl.envs.chat.open_codec import open_codec
 from dora_rl.envs.episodes.episode_function import load_episode
 from dora_rl.envs.episodes.episode_messages import EpisodeCommand, OpenWorker, WorkerReady
+from dora_rl.envs.episodes.judge import EpisodeJudge, load_judging
 from dora_rl.envs.episodes.limits import EpisodeLimits
 from dora_rl.envs.episodes.runner import EpisodeRunner
 from dora_rl.launch.breaking import telling_why
@@ -91,6 +92,7 @@ async def serve(channel: Channel, opened: OpenWorker, signs: SignsOfLife) -> Non
         limits,
         channel.send,
         run=opened.run,
+        judge=EpisodeJudge([load_judging(reward, opened.objects) for reward in opened.rewards]),
     )
     loop, is_stopped = asyncio.get_running_loop(), asyncio.Event()
 
