@@ -7,6 +7,7 @@
 train, start, resume   run, run beside the program, go on        plan, simulate   predict, without running
 dry_run                what a run would be and need              Run, Recipe      what they return and take
 evaluate, generate     a model answers rows or prompts           Chat, Turn       what an episode is given
+from_environment, from_gym, from_mcp   episodes that play environments of others, unchanged
 """
 
 from importlib import import_module
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from dora_rl.api import train as train
     from dora_rl.core.errors import DoraError as DoraError
     from dora_rl.core.recipe import Recipe as Recipe
+    from dora_rl.envs.adapters.gym_environment import from_gym as from_gym
+    from dora_rl.envs.adapters.mcp_tools import from_mcp as from_mcp
+    from dora_rl.envs.adapters.trl_environment import from_environment as from_environment
     from dora_rl.envs.episodes.blocking_chat import BlockingChat as BlockingChat
     from dora_rl.envs.episodes.chat import Chat as Chat
     from dora_rl.envs.episodes.turn import EpisodeTruncated as EpisodeTruncated
@@ -37,6 +41,9 @@ __version__ = VERSION
 _HOMES = {
     "DoraError": "dora_rl.core.errors",
     "Recipe": "dora_rl.core.recipe",
+    "from_environment": "dora_rl.envs.adapters.trl_environment",
+    "from_gym": "dora_rl.envs.adapters.gym_environment",
+    "from_mcp": "dora_rl.envs.adapters.mcp_tools",
     "BlockingChat": "dora_rl.envs.episodes.blocking_chat",
     "Chat": "dora_rl.envs.episodes.chat",
     "EpisodeTruncated": "dora_rl.envs.episodes.turn",

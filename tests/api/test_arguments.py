@@ -1,5 +1,6 @@
 """Keywords of a call: everything a recipe can say, TRL's names, and objects in the place of names."""
 
+import pickle
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ from dora_rl.api.given import write_table
 from dora_rl.api.objects import objects_named
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.recipe import Recipe
+from dora_rl.envs.tasks import load_task
 
 ROWS = [{"prompt": "one", "solution": "1"}, {"prompt": "two", "solution": "2"}]
 
@@ -297,3 +299,34 @@ def test_what_newcomers_give_by_mistake_is_answered_with_what_to_give(given, mes
         asked(**given)
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_an_environment_factory_is_an_episode_and_needs_no_rows():
+    class Game:
+        def reset(self, **columns):
+            return "go"
+
+    def double(n: int) -> int:
+        """Twice n."""
+        return 2 * n
+
+    asked = Asked(
+        None, {"model": "tiny", "environment_factory": Game, "reward_funcs": [lambda completions: [0.0]]}
+    )
+    assert (asked.recipe.data.train.name, asked.recipe.episode.function) == (
+        "seeds",
+        "object:EnvironmentEpisode",
+    )
+    assert len(asked.recipe.rewards) == 1
+    sent, kept = asked.objects.packed()
+    assert (set(sent), kept) == ({"EnvironmentEpisode", "reward"}, {})
+    assert callable(pickle.loads(sent["EnvironmentEpisode"]))
+    asked = Asked(None, {"model": "tiny", "tools": [double], "data": [{"prompt": "2?"}]})
+    assert asked.recipe.data.train.name == "object:rows"
+    with pytest.raises(ConfigError, match="all say what is played"):
+        Asked(None, {"model": "tiny", "tools": [double], "episode": "x.py:play"})
+
+
+def test_a_task_that_is_given_brings_its_episode():
+    asked = Asked(None, {"model": "tiny", "data": load_task("tools", seed=0, options={"rows": 2})})
+    assert asked.recipe.episode.function.endswith("tools:calculator")

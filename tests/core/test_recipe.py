@@ -199,3 +199,17 @@ def test_a_name_or_a_list_may_stand_for_rows(tmp_path: Path) -> None:
     first, second = found.train.parts
     assert (first.name, first.label, second.label) == ("rows.jsonl", "rows", "more")
     assert second.name == str(tmp_path / "dir/more.jsonl")
+
+
+def test_files_that_an_episode_names_are_those_beside_its_recipe(tmp_path: Path) -> None:
+    for name in ("play.py", "server.py"):
+        (tmp_path / name).write_text("")
+    options = "{environment: play.py:Game, server: [python, server.py], n: 3}"
+    episode = resolved(tmp_path, f"episode: {{function: play.py:game, options: {options}}}").episode
+    assert episode is not None
+    assert episode.function == f"{tmp_path}/play.py:game"
+    assert episode.options == {
+        "environment": f"{tmp_path}/play.py:Game",
+        "server": ["python", f"{tmp_path}/server.py"],
+        "n": 3,
+    }

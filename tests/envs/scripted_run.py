@@ -23,6 +23,7 @@ from dora_rl.envs.episodes.episode_messages import (
     TurnAsked,
     TurnTaken,
 )
+from dora_rl.envs.episodes.judge import EpisodeJudge
 from dora_rl.envs.episodes.limits import EpisodeLimits
 from dora_rl.envs.episodes.runner import EpisodeRunner
 
@@ -157,9 +158,21 @@ class ScriptedRun:
             episode=asked.episode, branch=asked.branch, number=asked.number, tokens=tokens, finish=finish
         )
 
-    def runner(self, function: Any, *, limits: EpisodeLimits = LIMITS, strips: bool = False) -> EpisodeRunner:
+    def runner(
+        self,
+        function: Any,
+        *,
+        limits: EpisodeLimits = LIMITS,
+        strips: bool = False,
+        judge: EpisodeJudge | None = None,
+    ) -> EpisodeRunner:
         made = EpisodeRunner(
-            episode_function("test", function, {}), LetterCodec(strips=strips), limits, self.say, run="run"
+            episode_function("test", function, {}),
+            LetterCodec(strips=strips),
+            limits,
+            self.say,
+            run="run",
+            judge=judge,
         )
         self.tell = made.tell
         return made
@@ -179,7 +192,15 @@ def begin(episode: int = 0, **choices: Any) -> BeginEpisode:
     )
 
 
-def play(function: Any, policy: Policy = counting, *, run: ScriptedRun | None = None, **choices: Any) -> Any:
+def play(
+    function: Any,
+    policy: Policy = counting,
+    *,
+    run: ScriptedRun | None = None,
+    row: Row = ROW,
+    member: int = 0,
+    **choices: Any,
+) -> Any:
     """The end of one episode, and the run that answered it."""
     run = run or ScriptedRun(policy)
     run.contexts.clear()
@@ -187,7 +208,7 @@ def play(function: Any, policy: Policy = counting, *, run: ScriptedRun | None = 
 
     async def played() -> Any:
         runner = run.runner(function, **choices)
-        runner.tell(begin())
+        runner.tell(begin(row=row, member=member))
         end = await run.end_of(0)
         assert runner.num_open == 0
         return end

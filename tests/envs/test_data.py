@@ -135,6 +135,14 @@ def test_a_wrong_table_is_a_sentence(table: Any, columns: Any, words: str, hint:
     assert (hint or "") in (error.value.hint or "")
 
 
+def test_rows_of_episodes_may_have_no_prompt() -> None:
+    rows = read_rows([{"level": 3}, {"prompt": "go", "level": 4}], {}, "here", needs_prompt=False)
+    assert [(row.prompt, row.is_conversational, row.columns) for row in rows] == [
+        (None, False, {"level": 3}),
+        ("go", False, {"level": 4}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "words", "hint"),
     [

@@ -32,7 +32,7 @@ GSM8K = [
 ]
 
 
-PLAYED = ("tools",)
+PLAYED = ("seeds", "tools")
 """Tasks whose rows are episodes, which give their reward themselves."""
 
 
@@ -247,3 +247,14 @@ def test_arithmetic_is_right(chat: bool) -> None:
         assert found is not None
         a, sign, b = found.groups()
         assert int(row.columns["solution"]) == (int(a) + int(b) if sign == "+" else int(a) * int(b))
+
+
+def test_seeds_are_rows_without_a_prompt_and_the_held_out_ones_are_others() -> None:
+    options = {"rows": 5, "held_out_rows": 3}
+    task, other = (load_task("seeds", seed=seed, options=options) for seed in (0, 1))
+    drawn = [row.columns["seed"] for row in (*task.train, *task.held_out, *other.train, *other.held_out)]
+    assert len(set(drawn)) == 16
+    assert {row.prompt for row in task.train} == {None}
+    with pytest.raises(UserError, match="there is no episode") as error:
+        tokenize_rows(task.train, character_tokenizer(), DataConfig(train=SourceConfig(name="seeds")))
+    assert "episode:" in (error.value.hint or "")

@@ -23,6 +23,7 @@ from dora_rl.core.recipe.aliases import translated
 from dora_rl.core.recipe.data import MIXTURE, PartConfig
 from dora_rl.core.recipe.resolution import Base, anchored, resolve_recipe
 from dora_rl.core.struct_loader import Tree, to_dict
+from dora_rl.envs.adapters.trl_environment import EnvironmentEpisode
 from dora_rl.envs.tasks.task import Task
 
 _RENAMED = {
@@ -43,6 +44,8 @@ _OBJECTS = (
     "loss",
     "advantage",
     "episode",
+    "environment_factory",
+    "tools",
     "peft_config",
 )
 """Arguments that may be objects instead of names."""
@@ -75,6 +78,7 @@ class Asked:
             # Whole already: there is nothing to lay over it.
             self.recipe = anchored(base, Path())
             return
+        settings = with_environment_factory(settings)
         tokenizer, weights = settings.pop("tokenizer", None), settings.pop("reward_weights", None)
         values = self._objects_named(settings, weights)
         if isinstance(model := settings.get("model"), str | Path) or model is None:
@@ -233,6 +237,24 @@ class Asked:
         if callable(given) and not isinstance(given, msgspec.Struct):
             return {"kind": "custom", "function": self.objects.add(given, kind=kind)}
         return _plain(given)
+
+
+def with_environment_factory(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with an episode in the place of TRL's `environment_factory` and `tools`."""
+    settings = dict(given)
+    factory, tools = settings.pop("environment_factory", None), settings.pop("tools", ())
+    if factory is None and not tools:
+        return settings
+    if settings.get("episode") is not None:
+        raise ConfigError(
+            "environment_factory, tools and episode all say what is played",
+            hint="give one of them: episode=from_environment(CLASS, tools=[...])",
+        )
+    settings["episode"] = EnvironmentEpisode(factory, tools=tools)
+    if factory is not None:
+        # As in TRL: an environment may make its tasks itself.
+        settings.setdefault("data", "seeds")
+    return settings
 
 
 def _refuse_contradictions(settings: Mapping[str, Any]) -> None:

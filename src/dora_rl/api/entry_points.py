@@ -18,6 +18,7 @@ from dora_rl.api.progress import Progress, Teller
 from dora_rl.api.run_handle import Interrupted, Run
 from dora_rl.api.work import Callbacks, NewRun, ResumedRun, Work
 from dora_rl.core.recipe.resolution import Base
+from dora_rl.envs.adapters.trl_environment import EnvironmentEpisode
 from dora_rl.launch.local import LOCAL
 from dora_rl.launch.protocol import Launch
 from dora_rl.launch.waiting import terminations_interrupt
@@ -55,7 +56,8 @@ def train(
     names (`num_generations=8`). `data` is a name, a path, an iterable of rows, a `datasets.Dataset`, several
     of them with weights, or, for rows that are read as they are needed, a function that yields them or a
     `datasets.IterableDataset`; `model` a name, a path or a loaded `transformers` model, with its `tokenizer`;
-    `rewards`, `episode`, `loss` and `advantage` are names or functions; `peft_config` is a peft LoraConfig.
+    `rewards`, `episode`, `loss` and `advantage` are names or functions; `environment_factory` is an
+    environment class of TRL's form; `peft_config` is a peft LoraConfig.
 
     The run leaves everything in `runs/NAME-1`, `-2` and so on, where `run={"directory": ...}` does not say
     otherwise; `name` is the recipe's where it has one.
@@ -109,6 +111,8 @@ def resume(
     loss: Any = None,
     advantage: Any = None,
     episode: Any = None,
+    environment_factory: Any = None,
+    tools: Any = (),
     data: Any = None,
     on_step: Callback | None = None,
     on_evaluation: Callback | None = None,
@@ -127,6 +131,8 @@ def resume(
     in the same order, and `data` where its rows are a stream that was one; a run that names all needs none.
     """
     given = {"rewards": rewards, "loss": loss, "advantage": advantage, "episode": episode, "data": data}
+    if environment_factory is not None or tools:
+        given["episode"] = EnvironmentEpisode(environment_factory, tools=tools)
     callbacks = Callbacks(on_step, on_evaluation)
     return resumed(run, plain_values(settings), given, callbacks, progress, launch)
 

@@ -15,8 +15,8 @@ class EpisodeSettings(Section, frozen=True):
     member of a group, awaits turns, and returns the reward. Built in are `environment` (TRL's environment
     classes), `gym` (reset and step) and `mcp` (tool servers), whose options name what is played."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments the episode always gets; of a class, those it is made with. `env:NAME` is the value of
-    that environment variable."""
+    """Keyword arguments the episode always gets; of a class, those it is made with. `env:NAME` is the value
+    of that environment variable."""
     processes: Positive = 2
     """Number of processes that episodes run in."""
     max_open: Positive | None = None

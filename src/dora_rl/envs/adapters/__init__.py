@@ -5,5 +5,5 @@ gym_environment   `reset` and `step` in gymnasium's form, or in that of the gym 
 mcp_tools         tools of MCP servers
 lent              environments that are made, lent to an episode, and used again
 global_random     for environments that draw from the random numbers of the whole process
-opening           what an episode begins with: the row's prompt, and what the environment shows
+first_messages    what an episode begins with: the row's prompt, and what the environment shows
 """

@@ -1,8 +1,8 @@
 """Environments that draw from the random numbers of the whole process: each episode has them for itself.
 
-Python's `random` has one state for all, and so has numpy's. Where an environment uses it, episodes that share a
-process would change each other's draws, and none could be played again. While one of its functions is called
-the state is the episode's own; so such calls of a process come one after the other.
+Python's `random` has one state for all, and so has numpy's. Where an environment uses it, episodes that share
+a process would change each other's draws, and none could be played again. While one of its functions is
+called the state is the episode's own; so such calls of a process come one after the other.
 """
 
 import random

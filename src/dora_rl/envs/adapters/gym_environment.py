@@ -3,8 +3,8 @@
     observation, info = env.reset(seed=..., options=...)                           or the observation alone
     observation, reward, terminated, truncated, info = env.step(action)            or one `done` for both
 
-What the environment shows is said to the policy, its answer is the action, and the reward of a step is the reward
-of the turn. An answer from which no action can be read is told so, and takes a turn but no step.
+What the environment shows is said to the policy, its answer is the action, and the reward of a step is the
+reward of the turn. An answer from which no action can be read is told so, and takes a turn but no step.
 """
 
 import inspect
@@ -16,9 +16,9 @@ from typing import Any
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import keywords_of
 from dora_rl.core.named import load_named
+from dora_rl.envs.adapters.first_messages import first_messages
 from dora_rl.envs.adapters.global_random import OwnRandom
 from dora_rl.envs.adapters.lent import LentEnvironments, close
-from dora_rl.envs.adapters.opening import opening_messages
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes.chat import Chat
 
@@ -53,19 +53,22 @@ class GymEpisode:
         `prompt` is said before the first observation of rows without a prompt.
 
         `action` is how an answer becomes an action: `text` (what stands in `<action>` tags, or all of it),
-        `number` (the last one), a list of names, of which the place in the list is the action, or a function of
-        the text; `auto` is `number` where the environment's action space has a number of actions, else `text`.
+        `number` (the last one), a list of names, of which the place in the list is the action, or a function
+        of the text, whose ValueError is told to the policy; `auto` is `number` where the environment's action
+        space has a number of actions, else `text`.
 
         `observation` is a function that words an observation and its info; left out, it is written as it is.
-        `max_steps` ends an episode after so many answers. `is_score` says that `step` returns the score so far
-        and not what the step added. `swaps_random` is for environments that draw from `random` or
+        `max_steps` ends an episode after so many answers. `is_score` says that `step` returns the score so
+        far and not what the step added. `swaps_random` is for environments that draw from `random` or
         `numpy.random`: their calls then come one at a time in a process.
         """
         self._make = _function(make, "an environment")
         self._takes = keywords_of(self._make, "the environment", offered=("row", "seed"), options={})
-        self._lent = LentEnvironments(self._make)
+        self._lent = LentEnvironments(self._make, close)
         self._prompt = prompt
-        self._action = action if not isinstance(action, str) or action in _WAYS else _function(action, "an action")
+        self._action = (
+            action if not isinstance(action, str) or action in _WAYS else _function(action, "an action")
+        )
         self._observation = None if observation is None else _function(observation, "an observation")
         self._max_steps = max_steps
         self._is_score = is_score
@@ -79,7 +82,7 @@ class GymEpisode:
         chat.environment = environment = await self._environment(chat, call, row, seed)
         first = await call(environment.reset, **await _reset_arguments(environment, row, seed, call))
         observation, info = first if _is_pair(first) else (first, {})
-        said: Any = opening_messages(row.prompt or self._prompt or None, self._worded(observation, info))
+        said: Any = first_messages(row.prompt or self._prompt or None, self._worded(observation, info))
         score = 0.0
         for _ in range(self._max_steps) if self._max_steps is not None else count():
             turn = await chat.turn(said)
@@ -114,7 +117,10 @@ class GymEpisode:
     def _read(self, text: str, environment: Any) -> Any:
         """The action that an answer means; raises BadAction where it is none."""
         if callable(self._action):
-            return self._action(text)
+            try:
+                return self._action(text)
+            except ValueError as error:
+                raise BadAction(str(error)) from error
         if not isinstance(self._action, str):
             return _named(text, self._action)
         num_actions = getattr(getattr(environment, "action_space", None), "n", None)
@@ -126,8 +132,8 @@ class GymEpisode:
 def from_gym(make: str | Callable[..., Any], **options: Any) -> GymEpisode:
     """An episode that plays an environment with `reset` and `step`: `train(episode=from_gym(make))`.
 
-    `make` is called with those columns of a row that it takes. The options are those of `episode.function: gym`:
-    prompt, action, observation, max_steps, is_score, bad_action_reward, swaps_random.
+    `make` is called with those columns of a row that it takes. The options are those of `episode.function:
+    gym`: prompt, action, observation, max_steps, is_score, bad_action_reward, swaps_random.
     """
     return GymEpisode(make, **options)
 

@@ -1,7 +1,7 @@
 """Environments that are made once and reset often: lent to one episode at a time.
 
 An episode that ended in order gives its environment back. One that failed, or was ended by the run, does not:
-nobody knows what state it left, so the environment is closed, and another is made when one is needed.
+nobody knows what state it left, so the environment is dropped, and another is made when one is needed.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,11 @@ from dora_rl.envs.episodes.chat import Chat
 class LentEnvironments:
     """The environments of one kind in a process; as many as there are episodes at a time."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        """`make` makes one more; it may be `async`, and may block."""
+    def __init__(self, make: Callable[[], Any], drop: Callable[[Any], None] | None = None) -> None:
+        """`make` makes one more; it may be `async`, and may block. `drop` is told of one that is not lent
+        again."""
         self._make = make
+        self._drop = drop
         self._idle: list[Any] = []
 
     async def lent(self, chat: Chat) -> Any:
@@ -26,8 +28,8 @@ class LentEnvironments:
         def over(is_in_order: bool) -> None:
             if is_in_order:
                 self._idle.append(environment)
-            else:
-                close(environment)
+            elif self._drop is not None:
+                self._drop(environment)
 
         chat.at_end(over)
         return environment

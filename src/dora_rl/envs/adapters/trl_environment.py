@@ -6,9 +6,9 @@
             "Guess a number. ..."
         def get_reward(self) -> float: ...     # or reward functions that take `environments`
 
-The policy is asked again as long as it calls tools. Instances are made once and reset often. A method that blocks
-runs in a thread, another one is awaited. `reset` gets a seed, the same for all members of a group, where it takes
-one and the rows have none.
+The policy is asked again as long as it calls tools. Instances are made once and reset often. A method that
+blocks runs in a thread, another one is awaited. `reset` gets a seed, the same for all members of a group,
+where it takes one and the rows have none.
 """
 
 import inspect
@@ -17,9 +17,9 @@ from typing import Any
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.named import load_named
+from dora_rl.envs.adapters.first_messages import first_messages
 from dora_rl.envs.adapters.global_random import OwnRandom
 from dora_rl.envs.adapters.lent import LentEnvironments
-from dora_rl.envs.adapters.opening import opening_messages
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.episodes.tools import Tool
@@ -28,7 +28,7 @@ from dora_rl.envs.episodes.turn import EpisodeTruncated
 Factory = str | Callable[[], Any]
 """A class or function that makes an environment, or its name."""
 
-_NO_TOOLS = ("reset", "get_reward", "close")
+_NO_TOOLS = ("reset", "get_reward")
 _COLUMN = "environment"
 """The column that says which of several environments a row is for."""
 
@@ -38,17 +38,24 @@ class EnvironmentEpisode:
 
     def __init__(
         self,
-        environment: Factory | Mapping[str, Factory],
+        environment: Factory | Mapping[str, Factory] | None = None,
         *,
         tools: Iterable[str | Tool] = (),
         swaps_random: bool = False,
     ) -> None:
-        """`environment` is a class or function, its name, or several of them by the rows' column `environment`.
+        """`environment` is a class or function, its name, or several of them by the rows' column
+        `environment`.
 
-        `tools` are functions beside the environment's methods. `swaps_random` gives every episode the random
-        numbers of the process for itself, for environments that draw from `random` or `numpy.random`.
+        `tools` are functions beside the environment's methods, or alone. `swaps_random` gives every episode
+        the random numbers of the process for itself, for environments that draw from `random` or
+        `numpy.random`.
         """
-        given = environment if isinstance(environment, Mapping) else {"": environment}
+        tools = tuple(tools)
+        if environment is None and not tools:
+            raise UserError(
+                "there is neither an environment nor a tool", hint="name one: environment: file.py:Class"
+            )
+        given = environment if isinstance(environment, Mapping) else {"": environment or _Nothing}
         self._has_several = isinstance(environment, Mapping)
         self._environments = {
             name: LentEnvironments(_loaded(factory, "an environment")) for name, factory in given.items()
@@ -64,9 +71,7 @@ class EnvironmentEpisode:
         shown = await chat.call(_prepared(own, _reset(environment)), **self._columns(chat, row, environment))
         methods = [_prepared(own, method) for method in _methods(environment)]
         try:
-            turn = await chat.turn(
-                opening_messages(row.prompt, shown), tools=(*self._tools, *methods)
-            )
+            turn = await chat.turn(first_messages(row.prompt, shown), tools=(*self._tools, *methods))
             while turn.tool_calls:
                 turn = await chat.turn(await chat.use_tools(turn))
         except EpisodeTruncated:
@@ -96,8 +101,15 @@ class EnvironmentEpisode:
         return {name: value for name, value in (seeds | offered).items() if name in named}
 
 
+class _Nothing:
+    """The environment of tools that have none."""
+
+    def reset(self) -> None:
+        """Begin; there is nothing to be seen."""
+
+
 def from_environment(
-    environment: Factory | Mapping[str, Factory],
+    environment: Factory | Mapping[str, Factory] | None = None,
     *,
     tools: Iterable[str | Tool] = (),
     swaps_random: bool = False,
@@ -105,8 +117,8 @@ def from_environment(
     """An episode that plays an environment class of TRL's form: `train(episode=from_environment(Game))`.
 
     `environment` makes an instance when it is called without arguments; several are told apart by the rows'
-    column `environment`. `tools` are functions beside its methods. `swaps_random` is for environments that draw
-    from `random` or `numpy.random`, so that all members of a group get the same draws.
+    column `environment`. `tools` are functions beside its methods. `swaps_random` is for environments that
+    draw from `random` or `numpy.random`, so that all members of a group get the same draws.
     """
     return EnvironmentEpisode(environment, tools=tools, swaps_random=swaps_random)
 

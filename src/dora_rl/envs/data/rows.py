@@ -92,9 +92,7 @@ def with_all_columns(*parts: list[Row]) -> Iterator[list[Row]]:
         ]
 
 
-def _check_names(
-    values: Mapping[str, Any], raw: Mapping[str, Any], where: str, needs_prompt: bool
-) -> None:
+def _check_names(values: Mapping[str, Any], raw: Mapping[str, Any], where: str, needs_prompt: bool) -> None:
     if needs_prompt and "prompt" not in values:
         known = [str(name) for name in raw]
         raise UserError(

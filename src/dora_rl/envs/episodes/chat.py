@@ -112,7 +112,8 @@ class Chat:
     def at_end(self, told: Callable[[bool], None]) -> None:
         """Have a function called in a thread once the episode is over and judged, and none of its code runs.
 
-        It is told whether the episode ended in order: otherwise what the episode used is not to be used again.
+        It is told whether the episode ended in order: otherwise what the episode used is not to be used
+        again.
         """
         self._episode.endings.append(told)
 

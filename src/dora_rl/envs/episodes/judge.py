@@ -67,5 +67,7 @@ def _only(values: Any, label: str) -> float | None:
     """The value for the one episode that a function was asked about."""
     plain = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(plain, list | tuple) or len(plain) != 1:
-        raise ValueError(f"the reward '{label}' gave {values!r:.200} for one episode, not a list of one number")
+        raise ValueError(
+            f"the reward '{label}' gave {values!r:.200} for one episode, not a list of one number"
+        )
     return None if plain[0] is None else checked_reward(plain[0])

@@ -81,9 +81,7 @@ def load_function(
     return reward_function(config, call, offered)
 
 
-def reward_function(
-    config: RewardConfig, call: Any, offered: Collection[str] = RESERVED
-) -> RewardFunction:
+def reward_function(config: RewardConfig, call: Any, offered: Collection[str] = RESERVED) -> RewardFunction:
     """Check a function as the reward of a recipe's section: callable, its keywords, its options."""
     if not callable(call):
         raise UserError(
@@ -101,9 +99,7 @@ def reward_function(
     )
 
 
-def _of_class(
-    config: RewardConfig, kind: type, what: str, offered: Collection[str]
-) -> RewardFunction:
+def _of_class(config: RewardConfig, kind: type, what: str, offered: Collection[str]) -> RewardFunction:
     """Check a class as a reward: made with the options, then called as a function would be."""
     call = getattr(kind, "__call__", None)  # noqa: B004, it is the method that is looked at
     if not inspect.isfunction(call):

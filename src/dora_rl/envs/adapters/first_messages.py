@@ -7,7 +7,7 @@ from dora_rl.envs.chat.messages import Message
 from dora_rl.envs.data.rows import Prompt
 
 
-def opening_messages(prompt: Prompt | None, shown: Any) -> list[Message]:
+def first_messages(prompt: Prompt | None, shown: Any) -> list[Message]:
     """The first messages of an episode: what is shown is put behind the last message of the prompt.
 
     `shown` is a text, parts of one, whole messages, or None. Messages are said after the prompt.
@@ -18,7 +18,9 @@ def opening_messages(prompt: Prompt | None, shown: Any) -> list[Message]:
         return [*messages, *shown]
     if shown is None or shown == "":
         if not messages:
-            raise ValueError("the environment showed nothing, and the row has no prompt: nothing can be asked")
+            raise ValueError(
+                "the environment showed nothing, and the row has no prompt: nothing can be asked"
+            )
         return messages
     if not messages:
         return [{"role": "user", "content": shown}]
@@ -27,7 +29,9 @@ def opening_messages(prompt: Prompt | None, shown: Any) -> list[Message]:
 
 
 def _are_messages(shown: Any) -> bool:
-    return isinstance(shown, Sequence) and not isinstance(shown, str) and any("role" in each for each in shown)
+    return (
+        isinstance(shown, Sequence) and not isinstance(shown, str) and any("role" in each for each in shown)
+    )
 
 
 def _joined(content: Any, shown: Any) -> Any:
