@@ -50,7 +50,7 @@ def prepare_sampling(
         )
     report(Doing(what="reading rows", limit=("patience.step_s", recipe.patience.step_s)))
     config = recipe.data
-    data = answered_data(config, given.tables)
+    data = answered_data(config, given.tables, needs_prompt=recipe.episode is None or not is_judged)
     rows = (data.held_out or data.train)[: recipe.evaluation.max_rows]
     # Whoever wants answers to prompts wants one to each, whatever plays in training.
     judged = judged_recipe if is_judged else _unjudged
@@ -88,16 +88,17 @@ def prepare_sampling(
     return setup
 
 
-def answered_data(config: DataConfig, tables: Tables) -> Data:
+def answered_data(config: DataConfig, tables: Tables, *, needs_prompt: bool = True) -> Data:
     """The rows that may be answered; of a stream nothing is read, as it may have no end."""
     if not config.train.stream:
-        return load_data(config, tables)
+        return load_data(config, tables, needs_prompt=needs_prompt)
     if config.held_out is None:
         raise ConfigError(
             f"the rows of '{config.train.name}' are a stream, and none are held out to be answered",
             hint="set data.held_out.name=test.jsonl, say",
         )
-    return Data(train=[], held_out=load_rows(config.held_out, config.seed, tables), task=None)
+    held_out = load_rows(config.held_out, config.seed, tables, needs_prompt=needs_prompt)
+    return Data(train=[], held_out=held_out, task=None)
 
 
 def _settled(recipe: Recipe, data: Data) -> Recipe:

@@ -50,7 +50,8 @@ class SampledRow(Record, frozen=True):
     """A row, and all the samples of it."""
 
     row: int
-    prompt: Prompt
+    prompt: Prompt | None
+    """The row's prompt; None where it has none, and an episode said what to do."""
     samples: tuple[SampledText, ...]
 
 
