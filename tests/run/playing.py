@@ -1,9 +1,11 @@
 """Episodes that tests run: a few turns with all that a chat can do."""
 
+import asyncio
 from pathlib import Path
 
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes.chat import Chat
+from dora_rl.envs.episodes.turn import EpisodeTruncated
 
 
 async def play(chat: Chat, row: Row, effects: str = "") -> float:
@@ -25,6 +27,23 @@ def _noted(effects: str, key: str) -> str:
     with Path(effects).open("a") as file:
         file.write(f"{key}\n")
     return "noted"
+
+
+async def straggles(chat: Chat, row: Row, closed: str) -> float:
+    """One member of each group, and one group as a whole, would play on for ever; its end is noted."""
+    turn = await chat.turn("say")
+    begin = chat._episode.begin
+    if begin.member == 2 or (begin.epoch, begin.row.row) == (0, 1):
+        try:
+            while True:
+                await chat.turn("again", max_tokens=2)
+                await asyncio.sleep(0.05)
+        except EpisodeTruncated:
+            await asyncio.Event().wait()
+        finally:
+            with Path(closed).open("a") as file:
+                file.write(f"{begin.epoch} {begin.row.row} {begin.member}\n")
+    return float(len(turn.tokens))
 
 
 async def fails(chat: Chat, row: Row) -> float:

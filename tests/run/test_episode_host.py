@@ -145,6 +145,17 @@ def test_a_prompt_is_opened_once_all_members_are_reset_and_is_what_they_have_in_
     assert play.host.prompt_of(do.Admit(group=GROUP, version=7, epoch=0, row=0)) == (1, 2)
 
 
+def test_a_member_that_is_one_too_many_ends_with_its_environment_and_nothing_more_is_heard(
+    running: Play,
+) -> None:
+    running.host.cut(do.Cut(trajectory=6, reason="deadline"))
+    running.host.forget(6)
+    assert running.workers.ended == [0], "its process is told to close the environment"
+    received = running.says(asked(0, number=1, tokens=(9,)), say.EpisodeDone(episode=0, reward=1.0))
+    assert not received.inputs
+    assert not [each for each in received.payloads if isinstance(each, Rewarded)]
+
+
 def test_what_a_member_begins_with_behind_the_prompt_is_its_environments(running: Play) -> None:
     partial = running.requests.partial[6]
     assert partial.tokens == [3]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dora_rl.core.decisions import Close
 from dora_rl.core.history import History
 from dora_rl.core.inputs import EnvironmentReplied, EpisodeEnded, Scored, TurnEnded
 from dora_rl.core.recipe import Control, Evaluation
@@ -129,6 +130,35 @@ def test_a_run_of_episodes_that_is_killed_goes_on_with_the_turns_it_had(
     keys = Counter(effects.read_text().split())
     # At least once, and again only where a kill came before its value was durable.
     assert sum(count - 1 for count in keys.values()) <= 6 * 2 * 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_redundant_members_and_groups_are_ended_counted_and_their_environments_closed(
+    make_setup: MakeSetup, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    control = Control(
+        schedule="async_ratio", max_staleness=1, redundant_groups=1, redundant_members=1, silence_s=20.0
+    )
+    setup = playing(make_setup, "straggles", options={"closed": str(closed)}, control=control)
+    done = run_live(setup, staged(setup))
+    root = Path(setup.run_directory)
+    assert done.is_complete
+    assert done.trained_trajectories == 3 * 2 * 2, "two of the three members of each group"
+    check_journal(root)
+    assert replay_live(root).difference is None
+    outcomes: Counter[str] = Counter()
+    for _, decisions in History(root / "events.jsonl"):
+        for close in decisions:
+            if isinstance(close, Close):
+                outcomes[close.outcome] += len(close.members)
+    assert outcomes["aborted: redundant"] >= 3, "a group that would play for ever holds nobody up"
+    assert outcomes["aborted: redundant member"] >= 3 * 2
+    told = [each for each, _ in History(root / "events.jsonl")]
+    assert not any(isinstance(each, EpisodeEnded) and each.truncated for each in told), "none was waited for"
+    # Environments of the members in flight at the end are closed with the run.
+    assert len(closed.read_text().splitlines()) >= outcomes.total()
 
 
 @pytest.mark.timeout(180)

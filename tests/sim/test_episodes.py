@@ -115,6 +115,21 @@ def test_environments_that_never_reply_in_time_are_cut_and_the_run_goes_on() -> 
     assert result.step_time_s < 0.7 * simulate(patient).step_time_s
 
 
+def test_redundant_episodes_buy_time_and_every_one_of_them_is_counted() -> None:
+    keys = {"schedule": "async_ratio", "max_staleness": 1, "batch": {"group_size": 6}, "turns": TURNS}
+    plain, members, groups = (
+        episodic(small(**keys, environment_grace_s=1e6, **more), max_open=200)
+        for more in ({}, {"redundant_members": 2}, {"redundant_groups": 4})
+    )
+    results = [run_checked(recipe) for recipe in (plain, members, groups)]
+    for recipe, result in zip((plain, members, groups), results, strict=True):
+        check(recipe, result)
+    waited, spared, surplus = results
+    assert waited.closed_trajectories == 0 < min(spared.closed_trajectories, surplus.closed_trajectories)
+    assert spared.trained_trajectories == members.steps * members.batch.groups * 4
+    assert max(spared.step_time_s, surplus.step_time_s) < waited.step_time_s
+
+
 def test_a_run_of_episodes_replays(tmp_path: Path) -> None:
     recipe = episodic(small(schedule="dora", turns=TURNS | {"failure_rate": 0.1}), max_open=80)
     path = tmp_path / "events.jsonl"

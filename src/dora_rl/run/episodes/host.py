@@ -130,6 +130,9 @@ class EpisodeHost:
         record = self._of_trajectory.pop(trajectory, None)
         if record is not None:
             self._stop(record)
+            # Control may have closed its group, in which it is one too many, with the same breath.
+            self._cut = [each for each in self._cut if each is not record]
+            self._failing = [each for each in self._failing if each is not record]
 
     def answer(self, effect: AnswerOperation) -> None:
         """Let an episode go on with what is durable now: how its turn ended, or what its side effect gave."""
