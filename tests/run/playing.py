@@ -34,6 +34,7 @@ async def straggles(chat: Chat, row: Row, closed: str) -> float:
     turn = await chat.turn("say")
     begin = chat._episode.begin
     if begin.member == 2 or (begin.epoch, begin.row.row) == (0, 1):
+        _noted(closed, f"opened {begin.epoch} {begin.row.row} {begin.member}")
         try:
             while True:
                 await chat.turn("again", max_tokens=2)
@@ -41,8 +42,7 @@ async def straggles(chat: Chat, row: Row, closed: str) -> float:
         except EpisodeTruncated:
             await asyncio.Event().wait()
         finally:
-            with Path(closed).open("a") as file:
-                file.write(f"{begin.epoch} {begin.row.row} {begin.member}\n")
+            _noted(closed, f"closed {begin.epoch} {begin.row.row} {begin.member}")
     return float(len(turn.tokens))
 
 

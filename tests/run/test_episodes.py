@@ -157,8 +157,10 @@ def test_redundant_members_and_groups_are_ended_counted_and_their_environments_c
     assert outcomes["aborted: redundant member"] >= 3 * 2
     told = [each for each, _ in History(root / "events.jsonl")]
     assert not any(isinstance(each, EpisodeEnded) and each.truncated for each in told), "none was waited for"
-    # Environments of the members in flight at the end are closed with the run.
-    assert len(closed.read_text().splitlines()) >= outcomes.total()
+    noted = [line.split(maxsplit=1) for line in closed.read_text().splitlines()]
+    opened, ended = ({which for word, which in noted if word == kind} for kind in ("opened", "closed"))
+    assert opened == ended, "whoever played on was closed, the last ones with the run"
+    assert {"0 1 0", "0 1 1", "0 1 2"} < opened
 
 
 @pytest.mark.timeout(180)
