@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from msgspec import field
 
+from dora_rl.core.recipe.endpoints import EndpointSettings
 from dora_rl.core.recipe.section import Positive, PositiveFloat, Section
 
 
@@ -39,3 +40,4 @@ class EpisodeSettings(Section, frozen=True):
     branch begins there."""
     tool_calls: Literal["auto", "hermes", "llama_json"] = "auto"
     """How the model writes a tool call; `auto` looks at its chat template."""
+    endpoint: EndpointSettings = EndpointSettings()

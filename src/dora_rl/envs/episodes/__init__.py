@@ -6,4 +6,5 @@ episode              one in progress               runner    many of them in one
 episode_function     the function, by its name     limits    how long its code may take
 episode_messages     what that process is told     threads   for what blocks
                      and says, as records
+doors, agent_turns   chats over HTTP, for agents
 """

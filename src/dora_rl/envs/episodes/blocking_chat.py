@@ -82,6 +82,16 @@ class BlockingChat:
         value = function(*arguments, **named)
         return self._wait(value) if inspect.iscoroutine(value) else value
 
+    @property
+    def base_url(self) -> str:
+        """The URL at which this chat goes on for programs that know OpenAI's interface, with `api_key`."""
+        return self._chat.base_url
+
+    @property
+    def api_key(self) -> str:
+        """The key to `base_url`: this episode's alone, and of no use when it is over."""
+        return self._chat.api_key
+
     def _wait(self, coroutine: Coroutine[Any, Any, V]) -> V:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 

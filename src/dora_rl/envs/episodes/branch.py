@@ -23,6 +23,11 @@ def child_number(parent: int, place: int) -> int:
     return int.from_bytes(digest, "little") or 1
 
 
+def named_number(name: bytes) -> int:
+    """The number of a branch that is known by what was said in it, in whatever order branches come."""
+    return int.from_bytes(blake2s(name, digest_size=4).digest(), "little") or 1
+
+
 def _no_ids() -> "array[int]":
     # Four bytes a token: ten thousand episodes may wait in a process.
     return array("I")
@@ -54,16 +59,30 @@ class Branch(Struct, kw_only=True, eq=False):
         self._num_children += 1
         return child_number(self.number, self._num_children - 1)
 
-    def forked(self) -> "Branch":
-        """A child that goes on from the same tokens."""
+    @property
+    def length(self) -> "BranchLength":
+        """How much there is of it: to go on from here later, when it is longer."""
+        return BranchLength(num_ids=len(self.ids), num_messages=len(self.messages))
+
+    def forked(self, *, number: int | None = None, at: "BranchLength | None" = None) -> "Branch":
+        """A child that goes on from the same tokens, or from those that there were at some point."""
+        at = at or self.length
         return Branch(
-            number=self.next_child(),
-            ids=self.ids[:],
-            messages=list(self.messages),
+            number=self.next_child() if number is None else number,
+            ids=self.ids[: at.num_ids],
+            messages=self.messages[: at.num_messages],
             tools=self.tools,
             is_trained=self.is_trained,
         )
 
-    def fresh(self, messages: Sequence[Message], *, is_trained: bool) -> "Branch":
+    def fresh(self, messages: Sequence[Message], *, is_trained: bool, number: int | None = None) -> "Branch":
         """A child without tokens, whose first turn begins with these messages."""
-        return Branch(number=self.next_child(), messages=list(messages), is_trained=is_trained)
+        number = self.next_child() if number is None else number
+        return Branch(number=number, messages=list(messages), is_trained=is_trained)
+
+
+class BranchLength(Struct, frozen=True, kw_only=True):
+    """How much of a branch there is at some point."""
+
+    num_ids: int
+    num_messages: int

@@ -72,6 +72,15 @@ class Chat:
         """
         return Chat(self._episode, self._branch.fresh(as_messages(messages), is_trained=trains))
 
+    def at(self, branch: Branch) -> "Chat":
+        """A chat that stands in another branch of the episode."""
+        return Chat(self._episode, branch)
+
+    @property
+    def branch(self) -> Branch:
+        """Where the conversation stands."""
+        return self._branch
+
     def reward(self, value: float) -> None:
         """Give a reward for the turn just taken; rewards add up, with what the episode returns."""
         if not self._branch.has_begun:
@@ -121,6 +130,18 @@ class Chat:
     def messages(self) -> list[Message]:
         """All that was said in this chat so far, in OpenAI's form."""
         return list(self._branch.messages)
+
+    # --- the same over HTTP ---------------------------------------------------------------------
+
+    @property
+    def base_url(self) -> str:
+        """The URL at which this chat goes on for programs that know OpenAI's interface, with `api_key`."""
+        return self._episode.door(self).base_url
+
+    @property
+    def api_key(self) -> str:
+        """The key to `base_url`: this episode's alone, and of no use when it is over."""
+        return self._episode.door(self).api_key
 
     # --- parts that a blocking chat shares ------------------------------------------------------
 

@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from dora_rl.envs.chat.codec import Codec
 from dora_rl.envs.episodes.episode_messages import (
     BeginEpisode,
@@ -28,6 +30,15 @@ from dora_rl.envs.scoring.reward_scorer import LARGEST
 Answer = TurnTaken | OnceRun | OnceRecorded
 
 
+class Door(Struct, frozen=True, kw_only=True):
+    """How an agent reaches a chat over HTTP."""
+
+    base_url: str
+    api_key: str
+    turns: Any
+    """Who answers it: AgentTurns."""
+
+
 class Episode:
     """The state that all branches of an episode share."""
 
@@ -40,14 +51,18 @@ class Episode:
         limits: EpisodeLimits,
         say: Callable[[EpisodeReply], None],
         expired: Callable[["Episode", LimitFault, float], None],
+        open_door: Callable[["Episode", Any], Door],
     ) -> None:
-        """`run` is the run's own name; `expired` is told of a limit."""
+        """`run` is the run's own name; `expired` is told of a limit; `open_door` lets agents to a chat."""
         self.begin = begin
         self.codec = codec
         self.loop = asyncio.get_running_loop()
         self._run = run
         self._clock = CodeClock(limits, lambda fault, limit_s: expired(self, fault, limit_s))
         self._say = say
+        self._open_door = open_door
+        self._doors: dict[int, Door] = {}
+        """Doors by the chat they lead to."""
         self._turns = asyncio.Lock()
         self._asked: dict[tuple[int, int], asyncio.Future[Answer]] = {}
         self._branches: set[int] = set()
@@ -141,6 +156,17 @@ class Episode:
         if branch in self._branches:
             raise RuntimeError(f"two branches of the episode have the number {branch}: open fewer")
         self._branches.add(branch)
+
+    def door(self, chat: Any) -> Door:
+        """The door to a chat, opened when it is first asked for."""
+        self.check_open()
+        if id(chat) not in self._doors:
+            self._doors[id(chat)] = self._open_door(self, chat)
+        return self._doors[id(chat)]
+
+    def count(self, name: str) -> None:
+        """Add one to a value of this episode."""
+        self.values[name] = self.values.get(name, 0.0) + 1.0
 
     def task_rng(self, branch: int) -> random.Random:
         """Randomness of the task, the same for all members of a group and for all attempts."""

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from msgspec import field
 
 from dora_rl.core.recipe.data import RewardConfig
+from dora_rl.core.recipe.endpoints import EndpointSettings
 from dora_rl.core.record import Record
 from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.envs.data.rows import Row
@@ -54,6 +55,7 @@ class OpenWorker(EpisodeTold, frozen=True):
     limit_s: float | None = None
     rewards: tuple[RewardConfig, ...] = ()
     """Functions that judge episodes which are over."""
+    endpoint: EndpointSettings = EndpointSettings()
     objects: dict[str, bytes] = field(default_factory=dict)
     """Functions named `object:LABEL` by label, pickled: those of the user's that no file has."""
 

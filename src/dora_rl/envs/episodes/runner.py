@@ -14,10 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dora_rl.core.recipe.endpoints import EndpointSettings
 from dora_rl.envs.chat.codec import Codec
 from dora_rl.envs.episodes.blocking_chat import BlockingChat
 from dora_rl.envs.episodes.branch import Branch
 from dora_rl.envs.episodes.chat import Chat
+from dora_rl.envs.episodes.doors import EpisodeDoors
 from dora_rl.envs.episodes.episode import Episode, checked_reward
 from dora_rl.envs.episodes.episode_function import EpisodeFunction
 from dora_rl.envs.episodes.episode_messages import (
@@ -54,12 +56,15 @@ class EpisodeRunner:
         *,
         run: str,
         judge: EpisodeJudge | None = None,
+        endpoint: EndpointSettings | None = None,
     ) -> None:
         """Be called in the loop; `say` sends a message to the run, `run` is the run's own name.
 
-        `judge` adds to the reward of every episode.
+        `judge` adds to the reward of every episode; `endpoint` is where agents are let in.
         """
-        asyncio.get_running_loop().set_default_executor(EpisodeThreads())
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(EpisodeThreads())
+        self._doors = EpisodeDoors(endpoint or EndpointSettings(), loop)
         self._function = function
         self._codec = codec
         self._limits = limits
@@ -84,6 +89,10 @@ class EpisodeRunner:
             case EndEpisode() if message.episode in self._open:
                 self._stop(self._open[message.episode])
 
+    async def stop(self) -> None:
+        """Let no agent in any more."""
+        await self._doors.stop()
+
     def blocked(self, task: "asyncio.Task[Any] | None", limit_s: float, stack: str) -> EpisodeBroken | None:
         """What to say of the episode whose code keeps the loop; None if `task` is no episode's.
 
@@ -105,6 +114,7 @@ class EpisodeRunner:
             limits=self._limits,
             say=self._say,
             expired=self._expired,
+            open_door=self._doors.open,
         )
         self._open[begin.episode] = episode
         episode.task = task = episode.loop.create_task(self._run(episode))
@@ -175,6 +185,7 @@ class EpisodeRunner:
     def _close(self, episode: Episode, *, is_running: bool) -> None:
         """Forget an episode; whatever of its code goes on has as long as a call to come to its end."""
         del self._open[episode.begin.episode]
+        self._doors.close(episode)
         episode.close()
         if is_running:
             episode.loop.call_later(self._limits.call_limit_s, self._check_ended, episode)

@@ -69,6 +69,7 @@ def open_pool(
         call_limit_s=episode.call_limit_s,
         limit_s=episode.limit_s,
         rewards=recipe.rewards,
+        endpoint=episode.endpoint,
         objects=dict(objects),
     )
     return EpisodePool(

@@ -93,6 +93,7 @@ async def serve(channel: Channel, opened: OpenWorker, signs: SignsOfLife) -> Non
         channel.send,
         run=opened.run,
         judge=EpisodeJudge([load_judging(reward, opened.objects) for reward in opened.rewards]),
+        endpoint=opened.endpoint,
     )
     loop, is_stopped = asyncio.get_running_loop(), asyncio.Event()
 
@@ -105,6 +106,7 @@ async def serve(channel: Channel, opened: OpenWorker, signs: SignsOfLife) -> Non
     signs.watch(loop, runner, min(limits.start_limit_s, limits.call_limit_s))
     channel.send(WorkerReady())
     await is_stopped.wait()
+    await runner.stop()
 
 
 def main(address: str) -> NoReturn:
