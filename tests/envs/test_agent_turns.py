@@ -9,9 +9,9 @@ import pytest
 aiohttp = pytest.importorskip("aiohttp")
 
 from dora_rl.core.errors import UserError  # noqa: E402
+from dora_rl.envs.endpoint.server import aiohttp_web  # noqa: E402
 from dora_rl.envs.episodes.branch import ROOT  # noqa: E402
 from dora_rl.envs.episodes.chat import Chat  # noqa: E402
-from dora_rl.envs.episodes.doors import endpoint_module  # noqa: E402
 from dora_rl.envs.episodes.episode_messages import EpisodeBroken, EpisodeDone  # noqa: E402
 
 from .endpoint_client import Client  # noqa: E402
@@ -286,6 +286,6 @@ def test_a_blocking_episode_has_the_same_door_and_a_fresh_chat_its_own() -> None
 
 
 def test_where_the_server_s_package_is_missing_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "dora_rl.envs.endpoint.server", None)
-    with pytest.raises(UserError, match="base_url needs the package 'aiohttp'"):
-        endpoint_module()
+    monkeypatch.setitem(__import__("sys").modules, "aiohttp.web", None)
+    with pytest.raises(UserError, match="an endpoint for agents needs the package 'aiohttp'"):
+        aiohttp_web()

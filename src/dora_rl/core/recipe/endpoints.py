@@ -11,7 +11,7 @@ class EndpointSettings(Section, frozen=True):
     public_host: str | None = None
     """Name under which agents on other machines reach it; left out, `host`."""
     max_body_bytes: Positive = 8 << 20
-    """Largest request."""
+    """Most bytes of a request; a larger one is refused with 413."""
     requests_per_s: PositiveFloat = 50.0
     """Requests a second of an episode; more are refused with 429, which clients try again."""
     requests_at_once: Positive = 64

@@ -31,7 +31,7 @@ _PIECE = 64
 
 
 class ChatCompletions:
-    """`POST chat/completions`."""
+    """Requests to `chat/completions`, and what they are answered with."""
 
     def read(self, body: Mapping[str, Any]) -> Call:
         """A request from its body; raises EndpointError."""

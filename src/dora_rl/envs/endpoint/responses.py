@@ -33,7 +33,7 @@ Item = dict[str, Any]
 
 
 class Responses:
-    """`POST responses`."""
+    """Requests to `responses`, and what they are answered with."""
 
     def read(self, body: Mapping[str, Any]) -> Call:
         """A request from its body; raises EndpointError."""

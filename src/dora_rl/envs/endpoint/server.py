@@ -14,12 +14,12 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from aiohttp import web
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.named import optional_module
 from dora_rl.core.recipe.endpoints import EndpointSettings
 from dora_rl.envs.endpoint.account import Account, Delivery
 from dora_rl.envs.endpoint.answerer import Answerer
@@ -27,6 +27,9 @@ from dora_rl.envs.endpoint.chat_completions import ChatCompletions
 from dora_rl.envs.endpoint.endpoint_error import EndpointError
 from dora_rl.envs.endpoint.fields import Call, json_object
 from dora_rl.envs.endpoint.responses import Responses
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 _BACKLOG = 1024
 _IDLE_S = 75.0
@@ -44,11 +47,17 @@ _LEAVE_S = 1.0
 """Seconds that requests in progress have at the end."""
 
 
+def aiohttp_web() -> Any:
+    """The server's library; a UserError where it is missing."""
+    return optional_module("aiohttp.web", needed_for="an endpoint for agents", install="aiohttp")
+
+
 class Endpoint:
     """A server for any number of accounts, each under a path of its own: `/e/NAME/v1`, or `/v1`."""
 
     def __init__(self, settings: EndpointSettings, loop: asyncio.AbstractEventLoop, *, port: int = 0) -> None:
         """Bind the socket; may be called in any thread. Port 0 is one that is free."""
+        aiohttp_web()
         self._settings = settings
         self._loop = loop
         self._accounts: dict[str, Account] = {}
@@ -88,7 +97,7 @@ class Endpoint:
         await self._http.shutdown(_LEAVE_S)
 
     async def _serve(self) -> None:
-        self._http = web.Server(
+        self._http = aiohttp_web().Server(
             self._handle, access_log=None, keepalive_timeout=_IDLE_S, auto_decompress=False
         )
         self._server = await self._loop.create_server(self._connected, sock=self._socket)
@@ -107,7 +116,7 @@ class Endpoint:
 
     # --- one request ----------------------------------------------------------------------------
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, request: "web.BaseRequest") -> "web.StreamResponse":
         if (timer := self._silent.pop(request.protocol, None)) is not None:
             timer.cancel()
         try:
@@ -124,7 +133,7 @@ class Endpoint:
             what = f"the endpoint failed: {type(error).__name__}: {error}"
             return _json(EndpointError(what, status=500, code="endpoint_failed").body, status=500)
 
-    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answered(self, request: "web.BaseRequest") -> "web.StreamResponse":
         self._check_host(request)
         account, path = self._admitted(request)
         if path == "models" or path.startswith("models/"):
@@ -144,18 +153,18 @@ class Endpoint:
             return await self._deliver(request, way, call, delivery)
 
     async def _deliver(
-        self, request: web.BaseRequest, way: ChatCompletions | Responses, call: Call, delivery: Delivery
-    ) -> web.StreamResponse:
+        self, request: "web.BaseRequest", way: ChatCompletions | Responses, call: Call, delivery: Delivery
+    ) -> "web.StreamResponse":
         await asyncio.wait([delivery.answers])
         if delivery.answers.cancelled():
             raise EndpointError("the episode is over: nothing is answered any more", status=410, code="gone")
         answers = delivery.answers.result()
         if call.is_streamed:
-            response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
+            response = aiohttp_web().StreamResponse(headers={"Cache-Control": "no-cache"})
             response.content_type = "text/event-stream"
             parts: Iterable[bytes] = way.events(call, answers)
         else:
-            response, parts = web.StreamResponse(), [msgspec.json.encode(way.whole(call, answers))]
+            response, parts = aiohttp_web().StreamResponse(), [msgspec.json.encode(way.whole(call, answers))]
             response.content_type = "application/json"
             response.content_length = len(parts[0])
         try:
@@ -169,7 +178,9 @@ class Endpoint:
         return response
 
     @staticmethod
-    async def _write(request: web.BaseRequest, response: web.StreamResponse, parts: Iterable[bytes]) -> None:
+    async def _write(
+        request: "web.BaseRequest", response: "web.StreamResponse", parts: Iterable[bytes]
+    ) -> None:
         await response.prepare(request)
         for part in parts:
             await response.write(part)
@@ -180,7 +191,7 @@ class Endpoint:
 
     # --- letting in -----------------------------------------------------------------------------
 
-    def _check_host(self, request: web.BaseRequest) -> None:
+    def _check_host(self, request: "web.BaseRequest") -> None:
         """Refuse a browser that was led here under another name."""
         name, _, port = request.headers.get("Host", "").rpartition(":")
         own = {*_LOCAL, self._settings.host, f"[{self._settings.host}]", self._settings.public_host}
@@ -189,7 +200,7 @@ class Endpoint:
                 "the Host of the request is not this endpoint's", status=403, code="wrong_host"
             )
 
-    def _admitted(self, request: web.BaseRequest) -> tuple[Account, str]:
+    def _admitted(self, request: "web.BaseRequest") -> tuple[Account, str]:
         """The account that a request is for, if it has the key, and the path behind `v1`."""
         match request.path.strip("/").split("/"):
             case ["e", name, "v1", *rest]:
@@ -213,7 +224,7 @@ class Endpoint:
             )
         return account, path
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
+    async def _body(self, request: "web.BaseRequest") -> bytes:
         limit = self._settings.max_body_bytes
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise EndpointError("the body is compressed, and is not read so", status=415, code="compressed")
@@ -235,7 +246,7 @@ class Endpoint:
         return bytes(read)
 
 
-async def _parts(request: web.BaseRequest) -> AsyncIterator[bytes]:
+async def _parts(request: "web.BaseRequest") -> AsyncIterator[bytes]:
     async for part in request.content.iter_any():
         yield part
 
@@ -248,7 +259,7 @@ def _too_large(limit: int) -> EndpointError:
     )
 
 
-def _is_retry(request: web.BaseRequest) -> bool:
+def _is_retry(request: "web.BaseRequest") -> bool:
     for mark in _RETRY_MARKS:
         with suppress(ValueError):
             if int(request.headers.get(mark, "0")) > 0:
@@ -256,7 +267,7 @@ def _is_retry(request: web.BaseRequest) -> bool:
     return False
 
 
-def _is_connected(request: web.BaseRequest) -> Any:
+def _is_connected(request: "web.BaseRequest") -> Any:
     def is_connected() -> bool:
         return request.transport is not None and not request.transport.is_closing()
 
@@ -268,7 +279,8 @@ def _models(name: str, asked: str) -> dict[str, Any]:
     return model if asked else {"object": "list", "data": [model]}
 
 
-def _json(body: Any, *, status: int = 200, headers: Any = None) -> web.Response:
-    return web.Response(
+def _json(body: Any, *, status: int = 200, headers: Any = None) -> "web.Response":
+    response: web.Response = aiohttp_web().Response(
         body=msgspec.json.encode(body), status=status, headers=headers, content_type="application/json"
     )
+    return response

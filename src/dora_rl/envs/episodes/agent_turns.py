@@ -35,7 +35,7 @@ _WHY = {
 }
 
 
-class Place(Struct, eq=False):
+class BranchPoint(Struct, eq=False):
     """Where a conversation can go on: a branch as it was at the end of one of its turns."""
 
     chat: Chat
@@ -52,7 +52,7 @@ class AgentTurns:
         """`chat` is where the agent begins; `count` adds one to a value of the episode."""
         self._chat = chat
         self._count = count
-        self._places: dict[bytes, list[Place]] = {}
+        self._places: dict[bytes, list[BranchPoint]] = {}
         self._asked: Counter[bytes] = Counter()
         """How often each content began a branch."""
         self.conversations: dict[int, list[Message]] = {}
@@ -107,7 +107,7 @@ class AgentTurns:
         return named_number(asked.content + b"/%d" % self._asked[asked.content])
 
     def _add_place(self, chat: Chat, messages: tuple[Message, ...]) -> None:
-        place = Place(chat, chat.branch, chat.branch.length)
+        place = BranchPoint(chat, chat.branch, chat.branch.length)
         self._places.setdefault(histories(messages)[-1], []).append(place)
 
     # --- a turn ---------------------------------------------------------------------------------

@@ -6,18 +6,14 @@ The endpoint is opened when the first door is, so that a run without agents list
 import asyncio
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from dora_rl.core.named import optional_module
 from dora_rl.core.recipe.endpoints import EndpointSettings
+from dora_rl.envs.endpoint.server import Endpoint
 from dora_rl.envs.episodes.agent_turns import AgentTurns
 from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.episodes.episode import Door, Episode
-
-if TYPE_CHECKING:
-    from dora_rl.envs.endpoint.server import Endpoint
 
 _COUNTED = ("requests", "branches", "retries", "sampling")
 """What every episode with a door has a value of, also where it is 0."""
@@ -44,7 +40,7 @@ class EpisodeDoors:
     def open(self, episode: Episode, chat: Chat) -> Door:
         """Let an agent in that goes on with a chat of an episode."""
         with self._lock:
-            endpoint = self._endpoint = self._endpoint or self._listening()
+            endpoint = self._endpoint = self._endpoint or Endpoint(self._settings, self._loop)
             number, branch = episode.begin.episode, chat.branch.number
             name = f"{number}.{branch}" if branch else f"{number}"
             opened = self._open.setdefault(number, OpenDoors(f"dora-{secrets.token_urlsafe(32)}", []))
@@ -66,14 +62,3 @@ class EpisodeDoors:
         """Close the endpoint, if there is one."""
         if self._endpoint is not None:
             await self._endpoint.stop()
-
-    def _listening(self) -> "Endpoint":
-        made: Endpoint = endpoint_module().Endpoint(self._settings, self._loop)
-        return made
-
-
-def endpoint_module() -> Any:
-    """The server's module; a UserError where the package that it needs is missing."""
-    return optional_module(
-        "dora_rl.envs.endpoint.server", needed_for="an episode's base_url", install="aiohttp"
-    )
