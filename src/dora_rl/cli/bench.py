@@ -5,6 +5,7 @@ import typer
 from dora_rl.cli import (
     bench_control,
     bench_engine,
+    bench_episodes,
     bench_freshness,
     bench_gap,
     bench_peer,
@@ -25,3 +26,4 @@ app.command(name="freshness")(bench_freshness.freshness)
 app.command(name="peer")(bench_peer.peer)
 app.command(name="control")(bench_control.control)
 app.command(name="engine")(bench_engine.engine)
+app.command(name="episodes")(bench_episodes.episodes)

@@ -56,12 +56,20 @@ class Admission:
         elif self._p.control.refill:
             self.admit(refilled=instance)
 
+    def make_room(self, version: int) -> None:
+        """Start those that came back and found no room, where KV of others that wait can be dropped for it."""
+        for instance in self._p.fleet:
+            if not self._p.dispatch.num_pending(version):
+                return
+            if instance.num_waiting and version in instance.cohorts:
+                self.fill(instance)
+
     def _wanted_tokens(self, instance: Instance) -> int:
         """Tokens of the request that would start here next, were there room for it; 0 if there is none."""
         p = self._p
         for version in sorted(instance.cohorts):
             if queue := p.dispatch.pending.get(version):
-                return queue[0].prompt_tokens + queue[0].tokens
+                return queue.next.prompt_tokens + queue.next.tokens
         is_wanted = self._obstacle == "room" and p.window.newest in instance.cohorts
         return p.prompts.peek().tokens if is_wanted and p.prompts.ready else 0
 

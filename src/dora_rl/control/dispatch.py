@@ -4,13 +4,13 @@ Owns the queues of pinned requests that wait for a place. Changes the fleet and 
 each change; decides nothing about admission, batches or versions.
 """
 
-from collections import deque
 from collections.abc import Callable
 
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Ledger, Phase, Trajectory
 from dora_rl.control.meters import Meters
+from dora_rl.control.pending import PendingRequests
 from dora_rl.core.decisions import Abort, Decision, Evict, Move, Park, Resume, Start
 
 Emit = Callable[[Decision], None]
@@ -39,7 +39,7 @@ class Dispatch:
         self._kv_reuse = kv_reuse
         self._turn = 0
         self.moving: dict[int, int] = {}
-        self.pending: dict[int, deque[Trajectory]] = {}
+        self.pending: dict[int, PendingRequests] = {}
         self._overrides: int | None = None
         """Schedule `partial`: requests go on under this version, whatever version they were pinned to."""
 
@@ -65,32 +65,31 @@ class Dispatch:
         """Whether this instance could decode one more request; without queues it is given any number."""
         return not self._queues or instance.has_slot()
 
-    def place(self, t: Trajectory, *, is_first: bool = False) -> None:
-        """Start a pinned request where there is room, or let it wait for a place, first or last of all."""
+    def place(self, t: Trajectory, *, is_back: bool = False) -> None:
+        """Start a pinned request where there is room, or let it wait: if it `is_back`, before new ones."""
         if self._overrides is not None:
             self._repin(t, self._overrides)
         instance = self.place_for(t.version, t.prompt_tokens + t.tokens)
         if instance is not None:
             self.start(t, instance)
         else:
-            queue = self.pending.setdefault(t.version, deque())
-            (queue.appendleft if is_first else queue.append)(t)
+            self.pending.setdefault(t.version, PendingRequests()).add(t, is_back=is_back)
 
     def fill(self, instance: Instance) -> None:
         """Give an instance with room the requests that wait for its versions, oldest version first."""
         for version in sorted(instance.cohorts):
             queue = self.pending.get(version)
-            while queue and self.can_take(instance, queue[0]):
-                self.start(queue.popleft(), instance)
+            while queue and self.can_take(instance, queue.next):
+                self.start(queue.take(), instance)
 
     def fill_version(self, version: int) -> None:
         """Start requests of one version that wait for a place, while instances have room for them."""
         queue = self.pending.get(version)
         while queue:
-            instance = self.place_for(version, queue[0].prompt_tokens + queue[0].tokens)
+            instance = self.place_for(version, queue.next.prompt_tokens + queue.next.tokens)
             if instance is None:
                 return
-            self.start(queue.popleft(), instance)
+            self.start(queue.take(), instance)
 
     # --- putting on and taking off ---
 
@@ -129,8 +128,8 @@ class Dispatch:
         if instance is not None:
             instance.remove(t)
             self._fleet.touch(instance)
-        elif t.phase == Phase.PENDING and t in (queue := self.pending.get(t.version, deque())):
-            queue.remove(t)
+        elif t.phase == Phase.PENDING and t.version in self.pending:
+            self.pending[t.version].remove(t)
         t.instance = None
 
     def move(self, t: Trajectory, target: Instance, now: float) -> None:
@@ -201,7 +200,7 @@ class Dispatch:
         if instance is None:
             t.tokens += appended_tokens
             t.phase = Phase.PENDING
-            self.place(t, is_first=True)
+            self.place(t, is_back=True)
             return
         instance.remove(t)
         t.tokens += appended_tokens
@@ -220,7 +219,7 @@ class Dispatch:
             t.attempt += 1
         if not keeps_tokens or t.phase != Phase.WAITING:
             t.phase = Phase.PENDING
-            self.pending.setdefault(t.version, deque()).appendleft(t)
+            self.pending.setdefault(t.version, PendingRequests()).put_first(t)
 
     def repin(self, version: int) -> None:
         """Schedule `partial`: every request that waits for a place goes on under `version`."""
@@ -228,7 +227,7 @@ class Dispatch:
         waiting = [t for queue in self.pending.values() for t in queue]
         for t in waiting:
             self._repin(t, version)
-        self.pending = {version: deque(waiting)}
+        self.pending = {version: PendingRequests(waiting)}
 
     def num_pending(self, version: int) -> int:
         return len(self.pending.get(version, ()))

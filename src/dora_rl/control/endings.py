@@ -111,7 +111,9 @@ class Endings:
             t.prompt_tokens = min(group.prompt.tokens, event.context)
             t.tokens = event.context - t.prompt_tokens
             t.phase = Phase.PENDING
-            self._p.dispatch.place(t, is_first=True)
+            self._p.dispatch.place(t, is_back=True)
+        if t.phase == Phase.PENDING:
+            self._admission.make_room(t.version)
 
     def _drop_held(self, t: Trajectory) -> None:
         """Free the KV of a trajectory whose environment had the turn: the next turn is of another branch."""

@@ -158,14 +158,16 @@ class FleetChanges:
 
         KV that is held for w seconds keeps its share of the instance from decoding for w seconds; computed
         again, it takes that share of the seconds that all of the instance's KV would. So what is expected to
-        wait longer than the latter goes, the longest first, whatever its size; all, where nothing decodes.
+        wait longer than the latter goes, the longest first, whatever its size; all, where nothing decodes. A
+        little more than this request needs: others will follow, and waits are not looked through for each.
         """
         has_room = self._fleet.has_room
         if not instance.num_waiting or not instance.has_slot() or has_room(instance, tokens):
             return
         worth_s = instance.kv_capacity * self._estimates.prefill_s if instance.num_running else 0.0
+        enough = tokens + int(_RELIEF * instance.kv_capacity)
         for remaining_s, t in self._longest_waits(instance, now):
-            if remaining_s <= worth_s or has_room(instance, tokens):
+            if remaining_s <= worth_s or has_room(instance, enough):
                 return
             self._dispatch.evict(t, instance)
 
