@@ -57,7 +57,7 @@ class Admission:
             self.admit(refilled=instance)
 
     def make_room(self, version: int) -> None:
-        """Start those that came back and found no room, where KV of others that wait can be dropped for it."""
+        """Start those that came back and found no room where KV of others that wait can be dropped."""
         for instance in self._p.fleet:
             if not self._p.dispatch.num_pending(version):
                 return

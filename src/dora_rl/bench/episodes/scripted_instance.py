@@ -1,7 +1,7 @@
 """The process of an instance that computes nothing: `python -m dora_rl.bench.episodes.scripted_instance`.
 
 It speaks as an instance does: loads versions, takes turns that last as long as they are told to, holds their
-KV, reports what was drawn. It notes when each request reached it, and when the reply that this request goes on
+KV, reports what was drawn. It notes when each request reached it, and when the reply that the request goes on
 behind was there.
 """
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dora_rl.bench.episodes.scripted_instance import TURN_TOKENS, arrivals_file, read_arrivals
 from dora_rl.bench.episodes.scripted_launch import ScriptedLaunch
-from dora_rl.core.decisions import Decision, Evict, Resume, Start
+from dora_rl.core.decisions import Decision, Resume, Start
 from dora_rl.core.errors import DoraError
 from dora_rl.core.inputs import EnvironmentReplied, Input, TurnEnded
 from dora_rl.core.recipe.resolution import resolve_recipe
@@ -68,16 +68,18 @@ class WaitingReport(Record, frozen=True):
     orchestrator_bytes: int
     environments_bytes: int
     """Memory of the processes that episodes run in; what processes share is divided among them."""
+    tokenizer: str
+    """The directory of the tokenizer that replies were rendered with."""
 
     @property
-    def total_bytes(self) -> int:
-        """Memory of everything between engine and environments."""
-        return self.orchestrator_bytes + self.environments_bytes
+    def is_quick(self) -> bool:
+        """Whether replies are answered within the limit."""
+        return self.latency_p99_s <= LATENCY_LIMIT_S
 
     @property
-    def is_met(self) -> bool:
-        """Whether both limits are kept."""
-        return self.latency_p99_s <= LATENCY_LIMIT_S and self.total_bytes <= MEMORY_LIMIT_BYTES
+    def is_small(self) -> bool:
+        """Whether the memory of everything between engine and environments is within the limit."""
+        return self.orchestrator_bytes + self.environments_bytes <= MEMORY_LIMIT_BYTES
 
 
 class _Stopwatch:
@@ -92,7 +94,7 @@ class _Stopwatch:
         self.began_at: float | None = None
         self.ended_at: float | None = None
         self.cpu_s = 0.0
-        self.num_started = self.num_resumed = self.num_evicted = 0
+        self.num_started = self.num_resumed = 0
         self.orchestrator_bytes = self.environments_bytes = 0
 
     def watch(self, event: Input, decisions: Sequence[Decision]) -> None:
@@ -132,10 +134,11 @@ def bench_waiting(scope: WaitingScope, place: Path, say: Callable[[str], None]) 
     interrupts.close()
     if watch.began_at is None or watch.ended_at is None:
         raise DoraError("the bench was interrupted before all of it was measured")
-    return _report(scope, watch, Path(setup.run_directory))
+    return _report(scope, watch, setup)
 
 
-def _report(scope: WaitingScope, watch: _Stopwatch, root: Path) -> WaitingReport:
+def _report(scope: WaitingScope, watch: _Stopwatch, setup: RunSetup) -> WaitingReport:
+    root = Path(setup.run_directory)
     began, ended = watch.began_at or 0.0, watch.ended_at or 0.0
     arrivals = [pair for i in range(_INSTANCES) for pair in read_arrivals(arrivals_file(root, i))]
     # One that was on its way at the end is counted by when it was there, or the slowest would be left out.
@@ -160,6 +163,7 @@ def _report(scope: WaitingScope, watch: _Stopwatch, root: Path) -> WaitingReport
         orchestrator_reply_s=watch.cpu_s / max(1, watch.num_started + watch.num_resumed),
         orchestrator_bytes=watch.orchestrator_bytes,
         environments_bytes=watch.environments_bytes,
+        tokenizer=setup.model_directory,
     )
 
 
