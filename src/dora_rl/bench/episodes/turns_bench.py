@@ -163,7 +163,7 @@ def measure_turns(tokenizer: Path, turns: int, thinking: ThinkingKept) -> TurnsF
     codec.seconds, seconds, num_turns = 0.0, 0.0, 0
     while num_turns < _PLAYED_TURNS:
         began = time.process_time()
-        members = asyncio.run(_Group(codec, tokenizer, turns).played())
+        members = asyncio.run(_GroupInPlay(codec, tokenizer, turns).played())
         seconds += time.process_time() - began
         num_turns += _MEMBERS * turns
     group = FinishedGroup(
@@ -197,7 +197,7 @@ def _policy_tokens(member: TrainTrajectory) -> list[list[int]]:
     ]
 
 
-class _Group:
+class _GroupInPlay:
     """The members of a group, played side by side in one loop, and a policy that answers at once."""
 
     def __init__(self, codec: _TimedCodec, tokenizer: Path, turns: int) -> None:
