@@ -10,7 +10,7 @@ from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet, Instance, State
 from dora_rl.control.ledger import Ledger, Phase, Trajectory
 from dora_rl.control.meters import Meters
-from dora_rl.control.pending import PendingRequests
+from dora_rl.control.pending_requests import PendingRequests
 from dora_rl.core.decisions import Abort, Decision, Evict, Move, Park, Resume, Start
 
 Emit = Callable[[Decision], None]
