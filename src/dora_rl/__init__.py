@@ -35,12 +35,18 @@ if TYPE_CHECKING:
     from dora_rl.envs.episodes.chat import Chat as Chat
     from dora_rl.envs.episodes.turn import EpisodeTruncated as EpisodeTruncated
     from dora_rl.envs.episodes.turn import Turn as Turn
+    from dora_rl.envs.sandbox.limits import BoxLimits as BoxLimits
+    from dora_rl.envs.sandbox.sandbox import Sandbox as Sandbox
+    from dora_rl.envs.warm_pool import WarmPool as WarmPool
 
 __version__ = VERSION
 
 _HOMES = {
     "DoraError": "dora_rl.core.errors",
+    "BoxLimits": "dora_rl.envs.sandbox.limits",
     "Recipe": "dora_rl.core.recipe",
+    "Sandbox": "dora_rl.envs.sandbox.sandbox",
+    "WarmPool": "dora_rl.envs.warm_pool",
     "from_environment": "dora_rl.envs.adapters.trl_environment",
     "from_gym": "dora_rl.envs.adapters.gym_environment",
     "from_mcp": "dora_rl.envs.adapters.mcp_tools",

@@ -44,7 +44,7 @@ class _Teacher:
         self._seed = recipe.seed
         self._tokenizer = load_tokenizer(directory)
         self._runner = EpisodeRunner(
-            load_episode(episode.function, episode.options, objects),
+            load_episode(episode.function, episode.options, objects, sandbox=episode.sandbox),
             open_codec(
                 directory,
                 thinking=episode.thinking,

@@ -34,7 +34,8 @@ def check_functions(recipe: Recipe, rows: list[Row], report: Report, objects: Ob
 
     if recipe.episode is not None:
         report(_importing(recipe.episode.function, limit_s))
-        load_episode(recipe.episode.function, recipe.episode.options, objects)
+        episode = recipe.episode
+        load_episode(episode.function, episode.options, objects, sandbox=episode.sandbox)
 
     loss, advantage = recipe.algorithm.loss, recipe.algorithm.advantage
     if isinstance(loss, CustomLossConfig):

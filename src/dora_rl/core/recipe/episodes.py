@@ -40,4 +40,7 @@ class EpisodeSettings(Section, frozen=True):
     branch begins there."""
     tool_calls: Literal["auto", "hermes", "llama_json"] = "auto"
     """How the model writes a tool call; `auto` looks at its chat template."""
+    sandbox: Literal["auto", "none"] = "auto"
+    """Where code that the model writes runs: `auto`, in a sandbox, and the run is refused where the system
+    allows none; `none`, with the rights of whoever runs this, under limits alone."""
     endpoint: EndpointSettings = EndpointSettings()

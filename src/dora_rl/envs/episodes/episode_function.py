@@ -10,6 +10,7 @@ from dora_rl.core.environment_values import hidden, with_environment
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
 from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
+from dora_rl.envs.sandbox.sandbox import Sandbox, SandboxMode
 
 EPISODES = {
     "environment": "dora_rl.envs.adapters.trl_environment:EnvironmentEpisode",
@@ -18,7 +19,7 @@ EPISODES = {
 }
 """Episodes that are built in, by name: they play environments of others, which their options name."""
 
-_OFFERED = ("chat", "row")
+_OFFERED = ("chat", "row", "sandbox")
 
 
 class EpisodeFunction(Struct, frozen=True, kw_only=True):
@@ -34,29 +35,41 @@ class EpisodeFunction(Struct, frozen=True, kw_only=True):
     """Options that are arguments of each call, with values that they take from the environment."""
     written: dict[str, Any]
     """The options as the recipe has them."""
+    sandbox: Sandbox | None = None
+    """Where code that the model writes is run; None if the function does not take it."""
 
     def arguments(self, chat: Any, row: Any) -> dict[str, Any]:
         """The keyword arguments of one episode's call: what the function takes of chat, row and options."""
-        return self.keywords.chosen({"chat": chat, "row": row, **self.options})
+        chosen = self.keywords.chosen({"chat": chat, "row": row, **self.options})
+        return chosen if self.sandbox is None else chosen | {"sandbox": self.sandbox}
 
     def hidden(self, text: str) -> str:
         """A text of this function's, such as a traceback, without values that come from the environment."""
         return hidden(text, self.written)
 
 
-def load_episode(name: str, options: Mapping[str, Any], objects: Objects | None = None) -> EpisodeFunction:
+def load_episode(
+    name: str,
+    options: Mapping[str, Any],
+    objects: Objects | None = None,
+    *,
+    sandbox: SandboxMode = "auto",
+) -> EpisodeFunction:
     """Import the function of an episode and check that it can be called with a chat, a row and its options.
 
-    A class is made once, with the options; its object is called for every episode of the process.
+    A class is made once, with the options; its object is called for every episode of the process. One that
+    takes a `sandbox` is refused where the system has none, unless it is to do without.
     """
     if name not in EPISODES and not is_place(name):
         raise UserError(
             f"there is no built-in episode '{name}'", hint=did_you_mean(name, list(EPISODES), "built in")
         )
-    return episode_function(name, load_named(EPISODES.get(name, name), objects), options)
+    return episode_function(name, load_named(EPISODES.get(name, name), objects), options, sandbox=sandbox)
 
 
-def episode_function(name: str, call: Any, options: Mapping[str, Any]) -> EpisodeFunction:
+def episode_function(
+    name: str, call: Any, options: Mapping[str, Any], *, sandbox: SandboxMode = "auto"
+) -> EpisodeFunction:
     """Check an object as an episode's function, and make an object of a class."""
     what = f"the episode '{name}'"
     if not callable(call):
@@ -81,6 +94,7 @@ def episode_function(name: str, call: Any, options: Mapping[str, Any]) -> Episod
         keywords=keywords,
         options=given,
         written=dict(options),
+        sandbox=Sandbox(mode=sandbox) if "sandbox" in keywords.named else None,
     )
 
 

@@ -53,6 +53,8 @@ class OpenWorker(EpisodeTold, frozen=True):
     start_limit_s: float
     call_limit_s: float
     limit_s: float | None = None
+    sandbox: Literal["auto", "none"] = "auto"
+    """Whether an episode that takes a sandbox gets one, or limits alone."""
     rewards: tuple[RewardConfig, ...] = ()
     """Functions that judge episodes which are over."""
     endpoint: EndpointSettings = EndpointSettings()

@@ -65,6 +65,7 @@ def open_pool(
         thinking=episode.thinking,
         tool_calls=episode.tool_calls,
         template_options=setup.data.template_options,
+        sandbox=episode.sandbox,
         start_limit_s=episode.start_limit_s,
         call_limit_s=episode.call_limit_s,
         limit_s=episode.limit_s,

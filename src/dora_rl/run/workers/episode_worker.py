@@ -82,7 +82,7 @@ async def serve(channel: Channel, opened: OpenWorker, signs: SignsOfLife) -> Non
         start_limit_s=opened.start_limit_s, call_limit_s=opened.call_limit_s, limit_s=opened.limit_s
     )
     runner = EpisodeRunner(
-        load_episode(opened.function, opened.options, opened.objects),
+        load_episode(opened.function, opened.options, opened.objects, sandbox=opened.sandbox),
         open_codec(
             Path(opened.tokenizer),
             thinking=opened.thinking,
