@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,24 @@ class TestGym:
         assert [each.is_closed for each in made] == [True, True]
         same = from_gym(lambda: made[0])
         play(same, adding("1"), row=row)
+
+    def test_environments_are_made_ahead_and_checked(self) -> None:
+        made: list[Corridor] = []
+
+        def make() -> Corridor:
+            made.append(Corridor(1))
+            return made[-1]
+
+        episode = from_gym(make, warm=2, check=lambda each: each is not made[1])
+        for _ in range(4):
+            assert play(episode, adding("1"), row=SEEDED)[0].reward == 0.5
+            until = time.monotonic() + 10
+            while len(made) < 3 and time.monotonic() < until:
+                time.sleep(0.01)
+        assert made[1].is_closed
+        assert not made[0].is_closed
+        with pytest.raises(UserError, match="made of a row"):
+            from_gym(Corridor, warm=1)
 
 
 class TestJudge:

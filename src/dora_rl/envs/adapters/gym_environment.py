@@ -46,6 +46,8 @@ class GymEpisode:
         is_score: bool = False,
         bad_action_reward: float = 0.0,
         swaps_random: bool = False,
+        warm: int = 0,
+        check: str | Callable[[Any], bool] | None = None,
     ) -> None:
         """`make` makes an environment, from those columns of a row that it takes.
 
@@ -61,10 +63,19 @@ class GymEpisode:
         `max_steps` ends an episode after so many answers. `is_score` says that `step` returns the score so
         far and not what the step added. `swaps_random` is for environments that draw from `random` or
         `numpy.random`: their calls then come one at a time in a process.
+
+        `warm` environments a process are made ahead, where `make` takes nothing of a row; `check` says of one
+        that waited whether it can still be used.
         """
         self._make = _function(make, "an environment")
         self._takes = keywords_of(self._make, "the environment", offered=("row", "seed"), options={})
-        self._lent = LentEnvironments(self._make, close)
+        if warm and (self._takes.named or self._takes.takes_all):
+            raise UserError(
+                "environments that are made of a row cannot be made ahead",
+                hint="give `make` no parameters; reset(options=...) is given the row's column `options`",
+            )
+        checked = None if check is None else _function(check, "a check of environments")
+        self._lent = LentEnvironments(self._make, close, warm=warm, check=checked)
         self._prompt = prompt
         self._action = (
             action if not isinstance(action, str) or action in _WAYS else _function(action, "an action")
@@ -133,7 +144,7 @@ def from_gym(make: str | Callable[..., Any], **options: Any) -> GymEpisode:
     """An episode that plays an environment with `reset` and `step`: `train(episode=from_gym(make))`.
 
     `make` is called with those columns of a row that it takes. The options are those of `episode.function:
-    gym`: prompt, action, observation, max_steps, is_score, bad_action_reward, swaps_random.
+    gym`: prompt, action, observation, max_steps, is_score, bad_action_reward, swaps_random, warm, check.
     """
     return GymEpisode(make, **options)
 

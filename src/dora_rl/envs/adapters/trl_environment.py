@@ -42,13 +42,14 @@ class EnvironmentEpisode:
         *,
         tools: Iterable[str | Tool] = (),
         swaps_random: bool = False,
+        warm: int = 0,
     ) -> None:
         """`environment` is a class or function, its name, or several of them by the rows' column
         `environment`.
 
         `tools` are functions beside the environment's methods, or alone. `swaps_random` gives every episode
         the random numbers of the process for itself, for environments that draw from `random` or
-        `numpy.random`.
+        `numpy.random`. `warm` environments of each kind are made ahead in a process.
         """
         tools = tuple(tools)
         if environment is None and not tools:
@@ -58,7 +59,8 @@ class EnvironmentEpisode:
         given = environment if isinstance(environment, Mapping) else {"": environment or _Nothing}
         self._has_several = isinstance(environment, Mapping)
         self._environments = {
-            name: LentEnvironments(_loaded(factory, "an environment")) for name, factory in given.items()
+            name: LentEnvironments(_loaded(factory, "an environment"), warm=warm)
+            for name, factory in given.items()
         }
         self._tools = tuple(_loaded(tool, "a tool") for tool in tools)
         self._swaps_random = swaps_random
@@ -113,14 +115,16 @@ def from_environment(
     *,
     tools: Iterable[str | Tool] = (),
     swaps_random: bool = False,
+    warm: int = 0,
 ) -> EnvironmentEpisode:
     """An episode that plays an environment class of TRL's form: `train(episode=from_environment(Game))`.
 
     `environment` makes an instance when it is called without arguments; several are told apart by the rows'
     column `environment`. `tools` are functions beside its methods. `swaps_random` is for environments that
-    draw from `random` or `numpy.random`, so that all members of a group get the same draws.
+    draw from `random` or `numpy.random`, so that all members of a group get the same draws. `warm` are made
+    ahead in each process.
     """
-    return EnvironmentEpisode(environment, tools=tools, swaps_random=swaps_random)
+    return EnvironmentEpisode(environment, tools=tools, swaps_random=swaps_random, warm=warm)
 
 
 def _loaded(given: Any, what: str) -> Callable[..., Any]:
