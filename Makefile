@@ -26,8 +26,9 @@ test: setup
 test-all: setup
 	DORA_HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q
 
-# Runs struck by FAULT_SIGNALS signals (1000), then every file of a killed run damaged, one at a time; at most so
-# many minutes of each, FAULT_RUNS_AT_ONCE runs side by side (three for four cores). FAULT_SEED has another plan.
+# Runs struck by FAULT_SIGNALS signals (1000), runs of episodes whose processes are killed FAULT_EPISODE_KILLS
+# times (100), then every file of a killed run damaged, one at a time; at most so many minutes of each,
+# FAULT_RUNS_AT_ONCE runs side by side (three for four cores). FAULT_SEED has another plan.
 test-faults: setup
 	FAULT_MINUTES=$(FAULT_MINUTES) $(BIN)/pytest -q -s -m slow tests/run/test_fault_campaign.py tests/run/test_damage_campaign.py
 

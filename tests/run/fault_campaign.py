@@ -1,9 +1,9 @@
 """Runs that are struck again and again, at random and at the worst moments, until they end all the same.
 
-A strike is one of these, each at a random moment, soon after a version was published, while a checkpoint is
-written, or while the run is being resumed:
+A strike is one of these, each at a random moment, soon after a version was published or a turn ended, while a
+checkpoint is written, or while the run is being resumed:
 
-    kill      SIGKILL for one worker: an instance, the trainer, a reward worker
+    kill      SIGKILL for one worker: an instance, the trainer, a reward or episode worker, an agent
     stop      SIGSTOP for one worker; it is continued after a while, or left to be found out as silent
     behead    SIGKILL for the orchestrator alone, some workers stopped before: all of them must end
     fell      SIGKILL for the whole tree
@@ -31,27 +31,63 @@ from dora_rl.observe.live.completions import read_completions
 from dora_rl.run.open_run import replay_live
 
 from .campaign import RUNS_AT_ONCE, side_by_side, table
-from .learning import KINDS, begin, command_line, num_published, resume
-from .sql_verdict import violations
+from .learning import KINDS, RECIPE, begin, command_line, num_published, num_told, resume
+from .sql_verdict import lost_turns, violations
 from .verdict import check_journal
 
-STEPS = 24
-_SMALL = (
-    f"steps={STEPS}",
-    "batch.groups=4",
-    "batch.group_size=4",
-    "data.train.options={rows: 30}",
-    "checkpoints.every=3",
-    "control.silence_s=5",
-    "patience.max_deaths=1000",
-    # Several runs share the cores.
-    "devices.instance_threads=1",
-    "devices.trainer_threads=1",
-)
 _END_S = 20.0
 """Seconds within which everything of a run is gone once its command is."""
-STRIKES = ("kill", "kill", "kill", "stop", "stop", "behead", "fell", "interrupt")
-MOMENTS = ("any", "any", "publish", "checkpoint")
+
+
+@dataclass(frozen=True)
+class StruckKind:
+    """What is run, and what is done to it."""
+
+    sets: tuple[str, ...]
+    victims: tuple[str, ...] = KINDS
+    """What is in the command lines of workers that are struck alone."""
+    strikes: tuple[str, ...] = ("kill", "kill", "kill", "stop", "stop", "behead", "fell", "interrupt")
+    moments: tuple[str, ...] = ("any", "any", "publish", "checkpoint")
+    steps: int = 24
+    recipe: str = RECIPE
+
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        return (
+            f"steps={self.steps}",
+            "checkpoints.every=3",
+            "control.silence_s=5",
+            "patience.max_deaths=1000",
+            # Several runs share the cores.
+            "devices.instance_threads=1",
+            "devices.trainer_threads=1",
+            *self.sets,
+        )
+
+
+ROWS = StruckKind(sets=("batch.groups=4", "batch.group_size=4", "data.train.options={rows: 30}"))
+_EPISODES = f"""
+model: tiny
+batch: {{groups: 3, group_size: 4}}
+control: {{max_staleness: 2}}
+data: {{train: {{name: count, options: {{rows: 64, held_out_rows: 4}}}}}}
+episode: {{function: '{Path(__file__).with_name("playing.py")}:play', max_turns: 8, max_context_tokens: 256}}
+response: {{max_new_tokens: 24, stop_strings: [a, b, c]}}
+algorithm: grpo
+trainer: {{serving_dtype: float32, micro_batch_tokens: 8192}}
+cluster: {{slots: 16}}
+devices: {{kind: cpu, instances: 2, memory_gib: 4}}
+evaluation: {{every: 6, max_rows: 3}}
+"""
+EPISODES = StruckKind(
+    recipe=_EPISODES,
+    # With all checkpoints all tokens stay, and every branch can be judged.
+    sets=("checkpoints.keep=100",),
+    victims=("workers.instance", "workers.trainer", "workers.episode_worker"),
+    strikes=("kill", "kill", "kill", "kill", "behead", "fell"),
+    moments=("any", "turn", "turn", "reply", "publish"),
+    steps=18,
+)
 
 
 @dataclass
@@ -64,6 +100,8 @@ class Tally:
     finished: list[str] = field(default_factory=list)
     """Runs that came to their last step and broke nothing."""
     wrong: list[str] = field(default_factory=list)
+    turns: list[Counter[str]] = field(default_factory=list)
+    """Of each run of episodes: turns that ended, and what was lost of them."""
 
     def figures(self) -> str:
         return (
@@ -72,14 +110,19 @@ class Tally:
         )
 
     def __str__(self) -> str:
-        return table("signals", Counter(self.signals)) + f"\n{self.figures()}"
+        turns = sum(self.turns, Counter[str]())
+        lost = "\n" + ", ".join(f"{count} {what}" for what, count in turns.items()) if turns else ""
+        return table("signals", Counter(self.signals)) + f"\n{self.figures()}{lost}"
 
 
 class FaultCampaign:
     """Runs side by side until there were enough signals or the time is over; then all are left to end."""
 
-    def __init__(self, place: Path, *, seed: int, num_signals: int, until: float) -> None:
+    def __init__(
+        self, place: Path, *, seed: int, num_signals: int, until: float, kind: StruckKind = ROWS
+    ) -> None:
         self._place = place
+        self._kind = kind
         self._seed = seed
         self._num_signals = num_signals
         self._until = until
@@ -94,7 +137,7 @@ class FaultCampaign:
         while not self._is_enough():
             number = next(self._numbers)
             root, draw = self._place / f"run{number}", random.Random(f"{self._seed}/{number}")
-            StruckRun(root, draw, self.tally).go(number, self._is_enough)
+            StruckRun(root, draw, self.tally, self._kind).go(number, self._is_enough)
             print(f"{root.name}: so far {self.tally.figures()}", flush=True)
 
     def _is_enough(self) -> bool:
@@ -104,15 +147,17 @@ class FaultCampaign:
 class StruckRun:
     """One run, from its beginning to its end through all that is done to it."""
 
-    def __init__(self, root: Path, draw: random.Random, tally: Tally) -> None:
+    def __init__(self, root: Path, draw: random.Random, tally: Tally, kind: StruckKind) -> None:
         self._root = root
+        self._kind = kind
         self._draw = draw
         self._tally = tally
         self._moment = ""
 
     def go(self, seed: int, is_enough: Callable[[], bool]) -> None:
         """Strike until it is enough, let it end, and judge it."""
-        self._command = begin(self._root, *_SMALL, f"seed={seed}")
+        kind = self._kind
+        self._command = begin(self._root, *kind.assignments, f"seed={seed}", text=kind.recipe)
         try:
             self._strike_until(is_enough)
             code, _, said = self._command.ended(within_s=240)
@@ -131,7 +176,7 @@ class StruckRun:
         is_resumed = False
         while not (self._command.is_over or is_enough()):
             self._moment = self._await_moment(is_resumed)
-            if self._command.is_over or num_published(self._root) >= STEPS - 1:
+            if self._command.is_over or num_published(self._root) >= self._kind.steps - 1:
                 break
             is_resumed = self._strike()
             if is_resumed:
@@ -149,12 +194,17 @@ class StruckRun:
         if is_resumed and self._draw.random() < 0.5:
             time.sleep(self._draw.uniform(0.0, 4.0))
             return "resume"
-        match self._draw.choice(MOMENTS):
+        match self._draw.choice(self._kind.moments):
             case "publish":
                 before = num_published(self._root)
                 if self._has_come(lambda: num_published(self._root) > before):
                     time.sleep(self._draw.uniform(0.0, 0.05))
                     return "publish"
+            case "turn" | "reply" as name:
+                what = "TurnEnded" if name == "turn" else "EnvironmentReplied"
+                before = num_told(self._root, what)
+                if self._has_come(lambda: num_told(self._root, what) > before):
+                    return name
             case "checkpoint":
                 if self._has_come(lambda: any((self._root / "checkpoints").glob(".step_*"))):
                     return "checkpoint"
@@ -174,7 +224,7 @@ class StruckRun:
     def _strike(self) -> bool:
         """Do something to the run; whether it has to be resumed."""
         draw, command = self._draw, self._command
-        match draw.choice(STRIKES):
+        match draw.choice(self._kind.strikes):
             case "kill":
                 self._send(self._worker(), signal.SIGKILL)
                 return False
@@ -207,7 +257,7 @@ class StruckRun:
         return True
 
     def _worker(self) -> int | None:
-        found = self._command.workers(self._draw.choice(KINDS))
+        found = self._command.workers(self._draw.choice(self._kind.victims))
         return self._draw.choice(found) if found else None
 
     def _send(self, pid: int | None, number: signal.Signals) -> None:
@@ -241,6 +291,8 @@ class StruckRun:
 
     def _violations(self) -> list[str]:
         found = violations(self._root / "journal.sqlite")
+        if self._kind is not ROWS:
+            self._tally.turns.append(lost_turns(self._root / "journal.sqlite"))
         try:
             check_journal(self._root)
             assert replay_live(self._root).difference is None, "control decides otherwise than it did"
@@ -248,7 +300,7 @@ class StruckRun:
             found.append(f"by the audit: {error}")
         lines = [json.loads(line) for line in (self._root / "metrics.jsonl").read_text().splitlines()]
         steps = [line["step"] for line in lines if "step_time" in line]
-        if steps != list(range(1, STEPS + 1)):
+        if steps != list(range(1, self._kind.steps + 1)):
             found.append(f"metrics.jsonl has the steps {steps}")
         written = {group.step for group in read_completions(self._root / "completions.jsonl")}
         if written != set(steps):

@@ -32,7 +32,7 @@ STEPS = 40
 LAST_STEPS = 8
 """Whose mean reward is called final."""
 KINDS = ("workers.instance", "workers.trainer", "workers.reward_worker")
-_RECIPE = f"""
+RECIPE = f"""
 model: tiny
 steps: {STEPS}
 batch: {{groups: 16, group_size: 8}}
@@ -114,10 +114,10 @@ class Command:
         return os.pread(self._stderr.fileno(), length, 0).decode(errors="replace")
 
 
-def begin(root: Path, *sets: str, is_json: bool = True) -> Command:
-    """A new run of the recipe."""
+def begin(root: Path, *sets: str, is_json: bool = True, text: str = RECIPE) -> Command:
+    """A new run of the recipe, or of another one."""
     recipe = root.with_suffix(".yaml")
-    recipe.write_text(_RECIPE)
+    recipe.write_text(text)
     assignments = [word for each in (f"run.directory={root}", *sets) for word in ("--set", each)]
     return Command(root, str(recipe), *["--json"] * is_json, *assignments)
 
@@ -136,9 +136,14 @@ def finished(command: Command, within_s: float) -> dict[str, Any]:
 
 
 def num_published(root: Path) -> int:
-    """As the event log says, which is read while it is written."""
+    """As the event log says."""
+    return num_told(root, "Published")
+
+
+def num_told(root: Path, what: str) -> int:
+    """How often control was told something, as the event log says, which is read while it is written."""
     log = root / "events.jsonl"
-    return log.read_bytes().count(b'"input":"Published"') if log.exists() else 0
+    return log.read_bytes().count(f'"input":"{what}"'.encode()) if log.exists() else 0
 
 
 # --- what happens to it ---------------------------------------------------------------------------

@@ -23,6 +23,38 @@ def violations(journal: Path, *, is_complete: bool = True) -> list[str]:
         return list(_Verdict(db, is_complete))
 
 
+def lost_turns(journal: Path) -> Counter[str]:
+    """Of a run of episodes: its turns, those that lost their instance, and those of attempts given up."""
+    found, taken, attempts = Counter[str](), Counter[int](), dict[int, int]()
+    places = dict[int, int]()
+    """Where each turn is generated."""
+    with closing(sqlite3.connect(journal)) as db:
+        for told, decided in db.execute("SELECT input, decisions FROM events ORDER BY seq"):
+            told = unpacked(told)
+            if told["input"] == "TurnEnded":
+                found["turns"] += 1
+                taken[told["trajectory"]] += 1
+                places.pop(told["trajectory"], None)
+            elif told["input"] == "InstanceLost":
+                cut = [key for key, place in places.items() if place == told["instance"]]
+                found["cut short and gone on with elsewhere"] += len(cut)
+                for key in cut:
+                    del places[key]
+            for each in unpacked(decided):
+                key = each.get("trajectory")
+                if each["decision"] in ("Start", "Resume"):
+                    places[key] = each["instance"]
+                elif each["decision"] == "Move" and key in places:
+                    places[key] = each["target"]
+                if each["decision"] in ("Start", "Reopen"):
+                    attempt = each.get("attempt", 0)
+                    if attempt > attempts.get(key, 0):
+                        found["attempts begun again"] += 1
+                        found["generated again"] += taken.pop(key, 0)
+                    attempts[key] = attempt
+    return found
+
+
 class _Verdict:
     def __init__(self, db: sqlite3.Connection, is_complete: bool) -> None:
         self._db = db

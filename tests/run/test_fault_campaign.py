@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from .campaign import MINUTES, SEED
-from .fault_campaign import FaultCampaign
+from .fault_campaign import EPISODES, FaultCampaign
 from .sql_verdict import violations
 
 NUM_SIGNALS = int(os.environ.get("FAULT_SIGNALS", "1000"))
+NUM_KILLS = int(os.environ.get("FAULT_EPISODE_KILLS", "100"))
 
 
 @pytest.mark.slow
@@ -20,6 +21,16 @@ NUM_SIGNALS = int(os.environ.get("FAULT_SIGNALS", "1000"))
 def test_runs_that_are_struck_again_and_again_keep_the_laws(tmp_path: Path) -> None:
     until = time.monotonic() + 60 * MINUTES
     campaign = FaultCampaign(tmp_path, seed=SEED, num_signals=NUM_SIGNALS, until=until)
+    campaign.run()
+    print(campaign.tally)
+    assert not campaign.tally.wrong, "\n".join(campaign.tally.wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400 + 60 * MINUTES)
+def test_episodes_whose_processes_are_killed_in_the_middle_keep_the_laws(tmp_path: Path) -> None:
+    until = time.monotonic() + 60 * MINUTES
+    campaign = FaultCampaign(tmp_path, seed=SEED, num_signals=NUM_KILLS, until=until, kind=EPISODES)
     campaign.run()
     print(campaign.tally)
     assert not campaign.tally.wrong, "\n".join(campaign.tally.wrong)

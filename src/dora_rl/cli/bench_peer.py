@@ -7,6 +7,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dora_rl.bench.peer.environment_comparison import EnvironmentComparison
     from dora_rl.bench.peer.peer_comparison import PeerComparison
 
 
@@ -21,6 +22,12 @@ def peer(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe.")
     ] = None,
+    environment: Annotated[
+        bool,
+        typer.Option(
+            help="Instead: an environment class, as `environment_factory`, its tools quick and slow."
+        ),
+    ] = False,
     target: Annotated[
         float | None, typer.Option(help="The reward to reach; left out, the highest both reach.")
     ] = None,
@@ -35,9 +42,20 @@ def peer(
 
     import msgspec
 
+    from dora_rl.bench.peer.environment_comparison import compare_environments
     from dora_rl.bench.peer.peer_comparison import compare_with_peer
-    from dora_rl.observe.terminal import stdout
+    from dora_rl.observe.terminal import say, stdout
 
+    if environment:
+        with TemporaryDirectory(prefix="dora-peer-") as place:
+            played = compare_environments(
+                tuple(sets or ()), steps=steps, peer_steps=peer_steps or 5, place=Path(place), tell=say
+            )
+        if as_json:
+            typer.echo(msgspec.json.format(msgspec.json.encode(played)))
+        else:
+            stdout().print(_environments(played))
+        return
     with TemporaryDirectory(prefix="dora-peer-") as place:
         beside = compare_with_peer(
             recipe,
@@ -69,4 +87,30 @@ def _table(beside: "PeerComparison") -> "Table":
     ratio = beside.time_ratio
     times = f"{ratio:.2f}x" if ratio is not None else "-"
     shown.add_row("ours over theirs", "", f"{beside.speed_ratio:.2f}x", "", "", times)
+    return shown
+
+
+def _environments(played: "EnvironmentComparison") -> "Table":
+    from dora_rl.observe.tables import table
+
+    shown = table(
+        played.title,
+        "tools",
+        "what",
+        ">episodes/s",
+        ">x TRL",
+        ">staleness\nmean",
+        ">reward\nfirst",
+        ">\nlast",
+    )
+    for run in played.runs:
+        shown.add_row(
+            run.tools,
+            run.name,
+            f"{run.episodes_per_s:.2f}",
+            f"{run.episodes_per_s / played.peer_speed(run.tools):.2f}",
+            f"{run.staleness_mean:.2f}" if run.staleness_mean is not None else "-",
+            f"{run.rewards[0]:.3f}",
+            f"{run.rewards[-1]:.3f}",
+        )
     return shown

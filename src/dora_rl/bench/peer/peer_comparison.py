@@ -108,7 +108,9 @@ def compare_with_peer(
         setup = preparation.plan().setup
         run_whole(setup, preparation.finish())
     facts = read_run(place / "run")
-    theirs = _train_peer(place, peer_steps, _best_threads(place, setup.recipe.batch.trajectories))
+    theirs = train_peer(
+        place / "run", peer_steps, _best_threads(place / "run", setup.recipe.batch.trajectories)
+    )
     ours_at, ours_rewards = _curve(facts)
     theirs_at, theirs_rewards = [step.at for step in theirs.steps], [step.reward for step in theirs.steps]
     wanted = target if target is not None else min(_best(ours_rewards), _best(theirs_rewards))
@@ -127,7 +129,7 @@ def compare_with_peer(
         theirs=PeerSide(
             name=f"TRL {theirs.version}",
             threads=str(theirs.num_threads),
-            trajectories_per_s=_peer_speed(theirs, setup.recipe.batch.trajectories),
+            trajectories_per_s=peer_speed(theirs, setup.recipe.batch.trajectories),
             rewards=tuple(theirs_rewards),
             reached_s=reached_s(theirs_at, theirs_rewards, wanted),
         ),
@@ -158,29 +160,30 @@ def _curve(facts: RunFacts) -> tuple[list[float], list[float]]:
     return [step.published_at - began for step in steps], [step.reward or 0.0 for step in steps]
 
 
-def _peer_speed(run: PeerRun, trajectories: int) -> float:
+def peer_speed(run: PeerRun, trajectories: int) -> float:
+    """Trajectories a second of TRL's, once warm."""
     first = min(_WARMUP, len(run.steps) - 1)
     began = run.steps[first - 1].at if first else 0.0
     return trajectories * (len(run.steps) - first) / (run.steps[-1].at - began)
 
 
-def _best_threads(place: Path, trajectories: int) -> int:
+def _best_threads(root: Path, trajectories: int) -> int:
     """The number of threads, one or every core, with which TRL is faster over a few steps."""
     speeds = {
-        threads: _peer_speed(_train_peer(place, _TRIAL_STEPS, threads), trajectories)
+        threads: peer_speed(train_peer(root, _TRIAL_STEPS, threads), trajectories)
         for threads in {1, num_cores()}
     }
     return max(speeds, key=lambda threads: speeds[threads])
 
 
-def _train_peer(place: Path, steps: int, num_threads: int) -> PeerRun:
-    """Train with TRL in a process of its own, as a user would start it."""
-    output, log = place / "peer.json", place / "peer.log"
+def train_peer(root: Path, steps: int, num_threads: int) -> PeerRun:
+    """Train the run under `root` again with TRL, in a process of its own, as a user would start it."""
+    output, log = root / "peer.json", root / "peer.log"
     command = [
         sys.executable,
         "-m",
         "dora_rl.bench.peer.trl",
-        str(place / "run"),
+        str(root),
         str(steps),
         str(output),
     ]

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.named import load_named
 from dora_rl.core.record import Record
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.scoring.functions import RewardFunction, load_function
@@ -48,15 +49,24 @@ def train(root: Path, num_steps: int) -> PeerRun:
     directory = str(layout.initial_model if layout.initial_model.is_dir() else setup.model_directory)
     torch.manual_seed(setup.recipe.seed)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
     rows = [{"prompt": row.prompt, **row.columns} for row in load_data(setup.data).train]
+    judged: dict[str, Any]
+    if setup.recipe.episode is None:
+        judged = {"reward_funcs": [_for_trl(load_function(reward)) for reward in setup.scoring.rewards]}
+    else:
+        teach_tool_calls(tokenizer)
+        rows = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows]
+        environment = load_named(setup.recipe.episode.options["environment"])
+        judged = {"reward_funcs": [], "environment_factory": environment}
     clock = _clock()
     trainer = trl.GRPOTrainer(
         model=model,
-        processing_class=AutoTokenizer.from_pretrained(directory, padding_side="left"),
-        reward_funcs=[_for_trl(load_function(reward)) for reward in setup.scoring.rewards],
+        processing_class=tokenizer,
         args=trl.GRPOConfig(**arguments(setup, num_steps, str(root / "peer"))),
         train_dataset=Dataset.from_list(rows),
         callbacks=[clock],
+        **judged,
     )
     trainer.train()
     rewards = [float(entry["reward"]) for entry in trainer.state.log_history if "reward" in entry]
@@ -82,7 +92,6 @@ def arguments(setup: RunSetup, num_steps: int, directory: str) -> dict[str, Any]
         "per_device_train_batch_size": batch.trajectories,
         "num_generations": batch.group_size,
         "num_iterations": batch.updates,
-        "max_completion_length": setup.max_new_tokens,
         "temperature": setup.recipe.sampling.temperature,
         "learning_rate": optimizer.learning_rate,
         "lr_scheduler_type": "constant_with_warmup",
@@ -94,12 +103,54 @@ def arguments(setup: RunSetup, num_steps: int, directory: str) -> dict[str, Any]
         "beta": algorithm.kl.coefficient if algorithm.kl is not None else 0.0,
         "loss_type": {"token": "bnpo", "sequence": "grpo", "constant": "dr_grpo"}[algorithm.aggregation.over],
         "scale_rewards": _scale(algorithm.advantage),
-        "reward_weights": [reward.weight for reward in setup.scoring.rewards],
+        **_turns(setup),
         "gradient_checkpointing": False,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": [],
         "disable_tqdm": True,
+    }
+
+
+def _turns(setup: RunSetup) -> dict[str, Any]:
+    """How long a response may be, and how it is judged; of episodes, a turn and all turns together."""
+    episode = setup.recipe.episode
+    if episode is None:
+        weights = [reward.weight for reward in setup.scoring.rewards]
+        return {"max_completion_length": setup.max_new_tokens, "reward_weights": weights}
+    return {
+        "max_completion_length": episode.max_context_tokens,
+        "max_tool_calling_iterations": episode.max_turns - 1,
+        "generation_kwargs": {"max_new_tokens": setup.max_new_tokens},
+    }
+
+
+def teach_tool_calls(tokenizer: Any) -> None:
+    """Give the tiny model's tokenizer what TRL wants of one: a template that writes calls, and their form.
+
+    What is sampled is not rendered by either side, so the calls that the template writes are never seen.
+    """
+    written = "message['role'] + '|>' + message['content']"
+    calls = (
+        "message['role'] + '|>' + (message['content'] or '') + "
+        "(message['tool_calls'] | map(attribute='function') | map('tojson') | join | string "
+        "if message['tool_calls'] else '')"
+    )
+    assert written in tokenizer.chat_template, "the comparison is for the tiny model"
+    tokenizer.chat_template = tokenizer.chat_template.replace(written, calls)
+    tokenizer.response_template = {
+        "defaults": {"role": "assistant"},
+        "start_anchor": "<|assistant|>",
+        "fields": {
+            "tool_calls": {
+                "open": "<tool_call>",
+                "close_pattern": r"</tool_call>\s*",
+                "repeats": True,
+                "content": "json",
+                "transform": {"type": "function", "function": "{content}"},
+            },
+            "content": {"close_pattern": r"<\|end\|>\s*", "content": "text"},
+        },
     }
 
 
