@@ -24,9 +24,7 @@ def peer(
     ] = None,
     environment: Annotated[
         bool,
-        typer.Option(
-            help="Instead: an environment class, as `environment_factory`, its tools quick and slow."
-        ),
+        typer.Option(help="An environment class (`environment_factory`), its tools quick and slow."),
     ] = False,
     target: Annotated[
         float | None, typer.Option(help="The reward to reach; left out, the highest both reach.")
