@@ -1,5 +1,6 @@
 """A teacher's turns are played in the real environment, and shown with all that came before each."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dora_rl.envs.data.rows import Row
 from dora_rl.envs.tasks import load_task
 from dora_rl.model.tiny import save_tiny
 from dora_rl.model.tokenizer import load_tokenizer
-from dora_rl.prepare.demonstrations import demonstrated_turns
+from dora_rl.prepare.demonstrations import demonstrated_episodes
 from dora_rl.trainer.supervised import Shown
 
 
@@ -27,31 +28,36 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def played(rows: list[Row], model: Path) -> list[Shown]:
     task = load_task("tools", seed=0, options={})
     recipe = Recipe(episode=task.episode, data=DataConfig(train=SourceConfig(name="tools")))
-    return demonstrated_turns(rows, recipe, model, {})
+    return demonstrated_episodes(rows, recipe, model, {})
 
 
 def rows(**options: Any) -> list[Row]:
     return load_task("tools", seed=0, options=options).train
 
 
-def test_each_turn_is_shown_behind_what_the_tools_answered(model: Path) -> None:
+def test_an_episode_is_shown_with_what_the_tools_answered_and_the_turns_are_learned(model: Path) -> None:
     row = next(row for row in rows(sloppiness=0.0) if len(row.columns["demonstration"]) == 3)
-    shown = played([row], model)
+    (shown,) = played([row], model)
     tokenizer = load_tokenizer(model)
-    contexts = [tokenizer.decode(context) for context, _ in shown]
-    answers = [tokenizer.decode(answer) for _, answer in shown]
+    assert tokenizer.decode(shown.prompt).endswith(f"<|user|>{row.prompt}<|end|><|assistant|>")
+    stretches = [
+        (is_answer, tokenizer.decode([token for _, token in stretch]))
+        for is_answer, stretch in groupby(
+            zip(shown.is_answer, shown.response, strict=True), lambda pair: pair[0]
+        )
+    ]
+    answers = [text for is_answer, text in stretches if is_answer]
     assert answers == [f"{text}<|end|>" for text in row.columns["demonstration"]]
-    assert contexts[0].endswith(f"<|user|>{row.prompt}<|end|><|assistant|>")
-    for before, context, answer in zip(contexts, contexts[1:], answers, strict=False):
-        assert context.startswith(before + answer + "<|tool|>")
-        assert context.endswith("<|end|><|assistant|>")
+    between = [text for is_answer, text in stretches if not is_answer]
+    assert len(between) == 2
+    assert all(text.startswith("<|tool|>") and text.endswith("<|end|><|assistant|>") for text in between)
     assert row.columns["solution"] == row.columns["demonstration"][-1], "who makes no slip is right"
 
 
 def test_many_rows_are_played_side_by_side_and_none_is_left_out(model: Path) -> None:
     some = rows(rows=300, sloppiness=0.5)
     shown = played(some, model)
-    assert len(shown) == sum(len(row.columns["demonstration"]) for row in some)
+    assert len(shown) == len(some)
     wrong = [row for row in some if row.columns["demonstration"][-1] != row.columns["solution"]]
     assert 0.1 < len(wrong) / len(some) < 0.9
 

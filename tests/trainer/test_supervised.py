@@ -10,13 +10,13 @@ from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.trainer.supervised import Shown, warm_started
 
 MODEL = tiny_config(31)
-SHOWN: list[Shown] = [((first, 2), (first + 1, first + 2, 1)) for first in range(5, 15)]
+SHOWN = [Shown(prompt=(first, 2), response=(first + 1, first + 2, 1)) for first in range(5, 15)]
 CONFIG = WarmStart(steps=30, update_rows=8, rate=3e-3)
 
 
 def logprob(decoder: Decoder) -> float:
     """Of an answer's token, on average."""
-    packed = pack([(*prompt, *answer) for prompt, answer in SHOWN])
+    packed = pack([(*each.prompt, *each.response) for each in SHOWN])
     with torch.no_grad():
         hidden = decoder(packed.tokens_T, packed.positions_T, PackedAttention(packed.lengths))
         # Token i is predicted at i - 1; the two tokens of a prompt are not answers.

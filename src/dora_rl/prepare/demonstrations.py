@@ -1,7 +1,8 @@
 """Demonstrations of episodes: a teacher's turns, played in the real environment, for a warm start to show.
 
 A row's column `demonstration` has the texts of the teacher's turns. They are said in the place of the policy,
-and what the environment answers is what the policy will see. Each turn is shown with all that came before it.
+and what the environment answers is what the policy will see. An episode is shown as a whole: the teacher's
+turns are learned, each behind all that came before it.
 """
 
 import asyncio
@@ -27,11 +28,24 @@ _AT_ONCE = 256
 """Episodes that are played at a time."""
 
 
+class _Taught(Struct, kw_only=True):
+    """A branch of an episode that a teacher plays: what it begins with, and the tokens behind that."""
+
+    prompt: tuple[int, ...]
+    response: list[int] = field(default_factory=list)
+    is_answer: list[bool] = field(default_factory=list)
+
+    def add(self, tokens: tuple[int, ...], *, is_answer: bool) -> None:
+        """Append what the environment said, or the teacher's answer."""
+        self.response += tokens
+        self.is_answer += [is_answer] * len(tokens)
+
+
 class _Lesson(Struct, kw_only=True):
-    """An episode with its teacher: what is left to say, and the tokens of each branch so far."""
+    """An episode with its teacher: what is left to say, and the branches so far."""
 
     turns: list[tuple[int, ...]]
-    contexts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    branches: dict[int, _Taught] = field(default_factory=dict)
 
 
 class _Teacher:
@@ -88,10 +102,12 @@ class _Teacher:
             return
         match word:
             case say.TurnAsked() if lesson.turns:
-                context = lesson.contexts.get(word.branch, ()) + word.tokens
                 answer = lesson.turns.pop(0)
-                self.shown.append((context, answer))
-                lesson.contexts[word.branch] = context + answer
+                if (taught := lesson.branches.get(word.branch)) is None:
+                    taught = lesson.branches[word.branch] = _Taught(prompt=word.tokens)
+                else:
+                    taught.add(word.tokens, is_answer=False)
+                taught.add(answer, is_answer=True)
                 self._runner.tell(
                     say.TurnTaken(
                         episode=word.episode,
@@ -124,13 +140,17 @@ class _Teacher:
                 self._over(word.episode)
 
     def _over(self, episode: int) -> None:
-        del self._lessons[episode]
+        for each in self._lessons.pop(episode).branches.values():
+            shown = Shown(prompt=each.prompt, response=tuple(each.response), is_answer=tuple(each.is_answer))
+            self.shown.append(shown)
         if not self._lessons:
             self._is_idle.set()
 
 
-def demonstrated_turns(rows: Sequence[Row], recipe: Recipe, directory: Path, objects: Objects) -> list[Shown]:
-    """Every turn of the rows' demonstrations: all that came before it, and the teacher's tokens."""
+def demonstrated_episodes(
+    rows: Sequence[Row], recipe: Recipe, directory: Path, objects: Objects
+) -> list[Shown]:
+    """The rows' demonstrations as whole episodes, of which the teacher's turns are to be learned."""
 
     async def played() -> list[Shown]:
         teacher = _Teacher(recipe, directory, objects)

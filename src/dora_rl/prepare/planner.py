@@ -26,7 +26,7 @@ from dora_rl.model.load import check_weights, load_decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 from dora_rl.prepare.completion import completed, judged_recipe, placed
-from dora_rl.prepare.demonstrations import demonstrated_turns
+from dora_rl.prepare.demonstrations import demonstrated_episodes
 from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.disk import disk_entries
 from dora_rl.prepare.episode_checks import check_codec
@@ -50,7 +50,7 @@ from dora_rl.run.prompt_table import PromptTable, check_lengths, longest_prompt
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.trainer import adapter
-from dora_rl.trainer.supervised import warm_started
+from dora_rl.trainer.supervised import Shown, warm_started
 
 _GIB = 2**30
 _MOSTLY_FREE = 0.9
@@ -208,10 +208,13 @@ class RunPlanner:
         done(0)
         tokenizer = load_tokenizer(self._directory)
         if recipe.episode is None:
-            shown = [(prompt.token_ids, _answer(prompt, tokenizer)) for prompt in self._prompts.train]
+            shown = [
+                Shown(prompt=prompt.token_ids, response=_answer(prompt, tokenizer))
+                for prompt in self._prompts.train
+            ]
         else:
             rows = [prompt.row for prompt in self._prompts.train]
-            shown = demonstrated_turns(rows, recipe, self._directory, self._given_objects)
+            shown = demonstrated_episodes(rows, recipe, self._directory, self._given_objects)
         decoder = load_decoder(self._directory, dtype=torch.float32)
         started = warm_started(decoder, shown, recipe.warm_start, seed=recipe.seed, done=done)
         save_decoder(started, layout.initial_model)

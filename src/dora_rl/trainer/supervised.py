@@ -11,12 +11,19 @@ from dora_rl.core.recipe.algorithm import AdvantageConfig, AlgorithmConfig
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.core.recipe.loss_configs import PolicyGradientConfig
 from dora_rl.core.recipe.trainer_config import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from dora_rl.core.record import Record
 from dora_rl.model.decoder import Decoder
 from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer_factory import trainer_of
 
-Shown = tuple[tuple[int, ...], tuple[int, ...]]
-"""A prompt and its answer, as token ids."""
+
+class Shown(Record, frozen=True):
+    """A prompt and what follows it, as token ids: an answer, or the turns of a whole episode."""
+
+    prompt: tuple[int, ...]
+    response: tuple[int, ...]
+    is_answer: tuple[bool, ...] = ()
+    """Whether each token of the response is to be learned; left out where all are."""
 
 
 def warm_started(
@@ -35,7 +42,7 @@ def warm_started(
     rng = random.Random(seed)
     for step in range(config.steps):
         drawn = [shown[rng.randrange(len(shown))] for _ in range(config.update_rows)]
-        members = [_member(prompt, answer, trainer.version) for prompt, answer in drawn]
+        members = [_member(each, trainer.version) for each in drawn]
         groups = tuple(TrainGroup(id=number, members=(member,)) for number, member in enumerate(members))
         trainer.train(TrainBatch(groups=groups))
         done(step + 1)
@@ -44,9 +51,15 @@ def warm_started(
     return started
 
 
-def _member(prompt: tuple[int, ...], answer: tuple[int, ...], version: int) -> TrainTrajectory:
+def _member(shown: Shown, version: int) -> TrainTrajectory:
+    num_learned = sum(shown.is_answer) if shown.is_answer else len(shown.response)
     return TrainTrajectory(
-        prompt=prompt, response=answer, logprobs=(0.0,) * len(answer), version=version, reward=1.0
+        prompt=shown.prompt,
+        response=shown.response,
+        is_policy=shown.is_answer,
+        logprobs=(0.0,) * num_learned,
+        version=version,
+        reward=1.0,
     )
 
 

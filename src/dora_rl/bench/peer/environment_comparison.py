@@ -68,7 +68,7 @@ def compare_environments(
 
     def trained(name: str, tools: str, environment: str, model: str | None) -> Path:
         root = place / f"run{len(runs)}"
-        own = (f"episode.options.environment={environment}", *_SCHEDULES[name], *assignments)
+        own = (f"episode.options={{environment: '{environment}'}}", *_SCHEDULES[name], *assignments)
         runs.append(_ours(name, tools, _trained(root, steps, model, own), root))
         tell(_line(runs[-1]))
         return root
@@ -104,7 +104,7 @@ def _trained(root: Path, steps: int, model: str | None, assignments: Sequence[st
         "optimizer.learning_rate=1e-4",
         "optimizer.learning_rate_schedule={kind: constant}",
     )
-    begin = (f"model={model}", "warm_start.steps=0") if model is not None else ("warm_start.steps=400",)
+    begin = (f"model={model}", "warm_start.steps=0") if model is not None else ()
     recipe = resolve_recipe("tools", [*fixed, *begin, *assignments])
     with Preparation(recipe, str(root)) as preparation:
         setup = preparation.plan().setup
