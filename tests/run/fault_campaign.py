@@ -48,6 +48,8 @@ class StruckKind:
     """What is in the command lines of workers that are struck alone."""
     strikes: tuple[str, ...] = ("kill", "kill", "kill", "stop", "stop", "behead", "fell", "interrupt")
     moments: tuple[str, ...] = ("any", "any", "publish", "checkpoint")
+    moment_s: float = 6.0
+    """Seconds for which a moment is waited for: it may not come any more."""
     steps: int = 24
     recipe: str = RECIPE
 
@@ -85,7 +87,9 @@ EPISODES = StruckKind(
     sets=("checkpoints.keep=100",),
     victims=("workers.instance", "workers.trainer", "workers.episode_worker"),
     strikes=("kill", "kill", "kill", "kill", "behead", "fell"),
-    moments=("any", "turn", "turn", "reply", "publish"),
+    moments=("turn", "turn", "reply", "publish"),
+    # Not before episodes go on again after the last strike.
+    moment_s=60.0,
     steps=18,
 )
 
@@ -204,6 +208,7 @@ class StruckRun:
                 what = "TurnEnded" if name == "turn" else "EnvironmentReplied"
                 before = num_told(self._root, what)
                 if self._has_come(lambda: num_told(self._root, what) > before):
+                    time.sleep(self._draw.choice((0.0, self._draw.uniform(0.0, 1.0))))
                     return name
             case "checkpoint":
                 if self._has_come(lambda: any((self._root / "checkpoints").glob(".step_*"))):
@@ -213,8 +218,8 @@ class StruckRun:
         return "any"
 
     def _has_come(self, is_so: Callable[[], bool]) -> bool:
-        """Within a few seconds: what is waited for may not come in this run."""
-        until = time.monotonic() + 6.0
+        """Within a while: what is waited for may not come in this run."""
+        until = time.monotonic() + self._kind.moment_s
         while not is_so():
             if self._command.is_over or time.monotonic() > until:
                 return False
