@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from dora_rl.bench.peer import peer_comparison as peers
+from dora_rl.bench.peer.calculators import SlowCalculator
 from dora_rl.bench.peer.trl import arguments
 from dora_rl.core.errors import ConfigError, UserError
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 
 
@@ -20,6 +22,31 @@ def test_batch_and_optimizer_are_ours(make_setup: Callable[..., RunSetup]) -> No
     assert asked["num_generations"] == setup.recipe.batch.group_size
     assert asked["learning_rate"] == setup.trainer.optimizer.learning_rate
     assert asked["max_completion_length"] == setup.max_new_tokens
+
+
+def test_of_episodes_a_turn_and_all_turns_are_limited_as_ours(make_setup: Callable[..., RunSetup]) -> None:
+    episode = EpisodeSettings(function="environment", max_turns=7, max_context_tokens=512)
+    setup = make_setup(episode=episode, rewards=())
+    asked = arguments(setup, 7, "out")
+    assert asked["max_completion_length"] == 512
+    assert asked["generation_kwargs"] == {"max_new_tokens": setup.max_new_tokens}
+    assert asked["max_tool_calling_iterations"] == 6
+
+
+def test_the_same_call_of_a_slow_calculator_takes_as_long_for_everybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("dora_rl.bench.peer.calculators.time.sleep", slept.append)
+    for _ in range(2):
+        slow = SlowCalculator()
+        slow.reset(solution="12", prompt="3*4")
+        assert slow.mul(3, 4) == 12
+        assert slow.get_reward() == 1.0
+        assert slow.sub(12, 1) == 11
+        assert slow.get_reward() == 0.0
+    assert slept[:2] == slept[2:]
+    assert all(0.1 <= seconds <= 2.0 for seconds in slept)
 
 
 def test_what_it_has_no_words_for_is_refused(make_setup: Callable[..., RunSetup]) -> None:
