@@ -434,3 +434,17 @@ def test_expected_waits_are_those_of_the_longer_ones() -> None:
     assert waits.remaining(0.0) == pytest.approx(33.0 / 4)
     assert waits.remaining(5.0) == pytest.approx(10.0)
     assert waits.remaining(40.0) == 40.0
+
+
+def test_of_very_many_that_wait_enough_are_dropped_for_one_that_is_large() -> None:
+    bench = make_bench(groups=200, active_groups=200, max_staleness=0)
+    bench.join(0, kv_tokens=60_000, slots=300)
+    bench.tick()
+    starts = [one(opened(bench, each, tokens=100), do.Start) for each in bench.made(do.Open)]
+    for number, start in enumerate(starts):
+        bench.turn_ends(start, tokens=0, others_kv=100 * (len(starts) - 1 - number) + 100 * number)
+    large = starts[0].trajectory
+    again = bench.tell(told.EnvironmentReplied, trajectory=large, tokens=0, context=55_000)
+    assert one(again, do.Start).trajectory == large
+    assert len(only(again, do.Evict)) > 150, "nothing decodes, so all that is needed goes"
+    bench.plane.check_integrity()

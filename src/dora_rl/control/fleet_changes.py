@@ -4,11 +4,12 @@ Triggers are the control plane's business (a publish, pressure, a timer, a join 
 change is the planner's. Here a plan becomes moves and loads, and instances change state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from dora_rl.control.dispatch import Dispatch, Emit
 from dora_rl.control.durations import Durations
-from dora_rl.control.fleet import Fleet, Instance, State
+from dora_rl.control.fleet import Cohort, Fleet, Instance, State
 from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
@@ -22,6 +23,8 @@ _MANY = 256
 """Number of trajectories whose longest one is taken for a version's slowest request."""
 _PARKED = 2.0
 """Responses of mean length for whose time a request waits in host memory until others free their KV."""
+_LOOKED_AT = 32
+"""Requests that wait at either end of a cohort that are looked at for what waits longest."""
 _RELIEF = 0.05
 """Share of an instance's KV that is freed when it reports pressure."""
 
@@ -171,12 +174,24 @@ class FleetChanges:
                 return
             self._dispatch.evict(t, instance)
 
-    def _longest_waits(self, instance: Instance, now: float) -> list[tuple[float, Trajectory]]:
-        """Requests that wait for their environment here, with the seconds expected, the longest first."""
+    def _longest_waits(self, instance: Instance, now: float) -> Iterator[tuple[float, Trajectory]]:
+        """Requests that wait for their environment here, with the seconds expected, about the longest first.
+
+        Whoever asks for the next has evicted the last. Expected waits grow or shrink with the time waited, so
+        of very many only those are looked at that have waited longest and shortest.
+        """
         remaining = self._estimates.waits.remaining
-        waiting = (t for cohort in instance.cohorts.values() for t in cohort.waiting.values())
-        waits = [(remaining(now - t.waits_since), t) for t in waiting if t.id not in self._dispatch.moving]
-        return sorted(waits, key=lambda wait: (-wait[0], wait[1].id))
+        while waiting := [t for cohort in instance.cohorts.values() for t in self._first_and_last(cohort)]:
+            waits = [(remaining(now - t.waits_since), t) for t in waiting]
+            yield from sorted(waits, key=lambda wait: (-wait[0], wait[1].id))
+
+    def _first_and_last(self, cohort: Cohort) -> Iterator[Trajectory]:
+        """Requests of a cohort that wait and do not move; of very many those that came first and last."""
+        moving, waiting = self._dispatch.moving, cohort.waiting.values()
+        most = len(waiting) if len(waiting) <= 2 * _LOOKED_AT else _LOOKED_AT
+        yield from islice((t for t in waiting if t.id not in moving), most)
+        if most < len(waiting):
+            yield from islice((t for t in reversed(waiting) if t.id not in moving), most)
 
     def _move_away(self, t: Trajectory, instance: Instance, now: float, *, reserve: float = 0.0) -> bool:
         """Move a request to an instance of its version with room for it and `reserve`; False if none has."""
