@@ -20,10 +20,11 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -81,6 +82,7 @@ cluster: {{slots: 16}}
 devices: {{kind: cpu, instances: 2, memory_gib: 4}}
 evaluation: {{every: 6, max_rows: 3}}
 """
+_AGENT = str(Path(__file__).with_name("http_agent.py"))
 EPISODES = StruckKind(
     recipe=_EPISODES,
     # With all checkpoints all tokens stay, and every branch can be judged.
@@ -92,6 +94,17 @@ EPISODES = StruckKind(
     moment_s=60.0,
     steps=18,
 )
+AGENTS = replace(
+    EPISODES,
+    sets=(
+        *EPISODES.sets,
+        "episode.function=agent",
+        f"episode.options={{command: ['{sys.executable}', '{_AGENT}']}}",
+    ),
+    victims=(*EPISODES.victims, "http_agent.py"),
+    steps=12,
+)
+"""The same with programs that take their turns over HTTP."""
 
 
 @dataclass
@@ -316,6 +329,8 @@ class StruckRun:
 def _role(pid: int) -> str:
     """What a worker is, by its module."""
     module = command_line(pid).partition("dora_rl.run.workers.")[2].partition("\0")[0]
+    if "http_agent.py" in command_line(pid):
+        return "agent"
     return module.removesuffix("_worker").removesuffix("_main") or "other"
 
 

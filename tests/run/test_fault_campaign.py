@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from .campaign import MINUTES, SEED
-from .fault_campaign import EPISODES, FaultCampaign
+from .fault_campaign import AGENTS, EPISODES, FaultCampaign, StruckKind
 from .sql_verdict import violations
 
 NUM_SIGNALS = int(os.environ.get("FAULT_SIGNALS", "1000"))
@@ -28,9 +28,14 @@ def test_runs_that_are_struck_again_and_again_keep_the_laws(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(400 + 60 * MINUTES)
-def test_episodes_whose_processes_are_killed_in_the_middle_keep_the_laws(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [EPISODES, AGENTS], ids=["episodes", "agents"])
+def test_episodes_whose_processes_are_killed_in_the_middle_keep_the_laws(
+    tmp_path: Path, kind: StruckKind
+) -> None:
+    if kind is AGENTS:
+        pytest.importorskip("aiohttp")
     until = time.monotonic() + 60 * MINUTES
-    campaign = FaultCampaign(tmp_path, seed=SEED, num_signals=NUM_KILLS, until=until, kind=EPISODES)
+    campaign = FaultCampaign(tmp_path, seed=SEED, num_signals=NUM_KILLS, until=until, kind=kind)
     campaign.run()
     print(campaign.tally)
     assert not campaign.tally.wrong, "\n".join(campaign.tally.wrong)
