@@ -1,4 +1,4 @@
-"""An agent that knows nothing but OpenAI's interface, and of Python its own library: two turns, one try again.
+"""An agent that knows OpenAI's interface and of Python its own library only: two turns, and a reward.
 
 Whether the second answer is longer is its reward. What it says depends on what it was answered, as an agent's
 words do.
