@@ -89,7 +89,13 @@ class ScriptedEngine:
         most = len(request.prompt) + len(request.continued) + request.stopping.max_new_tokens
         self._limits.check_length(len(request.prompt) + len(request.continued), most)
 
-    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
+    def resume(
+        self,
+        request_id: int,
+        tokens: tuple[int, ...],
+        max_new_tokens: int | None = None,
+        stop_strings: tuple[str, ...] | None = None,
+    ) -> None:
         self._events.append(Failed(id=request_id, message="this engine holds no turns"))
 
     def abort(self, request_id: int) -> None:

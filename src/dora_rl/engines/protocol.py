@@ -89,10 +89,17 @@ class Generates(Protocol):
         """Take a request; what is wrong with it becomes a Failed event."""
         ...
 
-    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
+    def resume(
+        self,
+        request_id: int,
+        tokens: tuple[int, ...],
+        max_new_tokens: int | None = None,
+        stop_strings: tuple[str, ...] | None = None,
+    ) -> None:
         """Append the environment's tokens to a held request and let it take its next turn.
 
-        The turn draws at most `max_new_tokens`; None for as many as the turn before.
+        The turn draws at most `max_new_tokens`, and ends at one of `stop_strings`; None for what the turn
+        before had.
         """
         ...
 

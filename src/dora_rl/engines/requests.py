@@ -24,6 +24,14 @@ class Stopping(Record, frozen=True):
     is_length_prescribed: bool = False
     """Whether to go on to `max_new_tokens` whatever is drawn, as benchmarks do."""
 
+    def of_turn(self, max_new_tokens: int | None, stop_strings: tuple[str, ...] | None) -> "Stopping":
+        """The rules of a later turn; what is None is as before."""
+        return replace(
+            self,
+            max_new_tokens=self.max_new_tokens if max_new_tokens is None else max_new_tokens,
+            stop_strings=self.stop_strings if stop_strings is None else stop_strings,
+        )
+
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens {self.max_new_tokens} leaves nothing to generate")
@@ -49,12 +57,14 @@ class Request(Record, frozen=True):
     holds_turn: bool = False
     """Whether to keep the KV when a turn ends, to be resumed with the environment's tokens or aborted."""
 
-    def behind(self, tokens: tuple[int, ...], max_new_tokens: int) -> "Request":
-        """The same request behind these tokens too, with so many left to draw."""
+    def behind(
+        self, tokens: tuple[int, ...], max_new_tokens: int, stop_strings: tuple[str, ...] | None = None
+    ) -> "Request":
+        """The same request behind these tokens too, with so many left to draw, and its next turn's stops."""
         return replace(
             self,
             continued=(*self.continued, *tokens),
-            stopping=replace(self.stopping, max_new_tokens=max_new_tokens),
+            stopping=self.stopping.of_turn(max_new_tokens, stop_strings),
         )
 
 

@@ -12,7 +12,7 @@ from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.run import messages as say
 from dora_rl.run.episodes.host import EpisodeHost
 from dora_rl.run.prompt_table import NumberedPrompts
-from dora_rl.run.request_table import PartialTrajectory, RequestTable
+from dora_rl.run.request_table import EpisodeTurn, PartialTrajectory, RequestTable
 from dora_rl.run.run_setup import RunSetup
 
 
@@ -63,10 +63,19 @@ class Generation:
         if turn is not None and placed.is_held:
             placed.is_held = False
             tokens = tuple(partial.tokens[turn.asked_at : turn.begin])
-            command = say.ResumeRequest(request=number, tokens=tokens, max_new_tokens=turn.limit)
+            command = say.ResumeRequest(
+                request=number,
+                tokens=tokens,
+                max_new_tokens=turn.limit,
+                stop_strings=self._stop_strings(turn),
+            )
             self._send(placed.instance, command)
             return
         self._send(placed.instance, say.StartRequest(request=self._request(partial, number)))
+
+    def _stop_strings(self, turn: EpisodeTurn | None) -> tuple[str, ...]:
+        """The strings at which a turn ends: the recipe's, and what its episode asked for."""
+        return (*self._setup.recipe.response.stop_strings, *(turn.stop if turn is not None else ()))
 
     def _request(self, partial: PartialTrajectory, number: int) -> Request:
         """The request of a trajectory, or of the turn of an episode, behind what exists of it."""
@@ -88,7 +97,7 @@ class Generation:
             sampling=setup.evaluation_sampling if start.evaluation else setup.recipe.sampling,
             stopping=Stopping(
                 max_new_tokens=limit - num_drawn,
-                stop_strings=setup.recipe.response.stop_strings,
+                stop_strings=self._stop_strings(turn),
             ),
             continued=tuple(partial.tokens[turn.in_prompt if turn is not None else 0 :]),
             # A branch that does not begin with its group's prompt shares none.

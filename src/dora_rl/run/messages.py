@@ -51,6 +51,8 @@ class ResumeRequest(Message, frozen=True):
     tokens: tuple[int, ...]
     max_new_tokens: int
     """Most tokens of the turn that begins."""
+    stop_strings: tuple[str, ...] = ()
+    """Strings at which the turn ends."""
 
 
 class AbortRequest(Message, frozen=True):

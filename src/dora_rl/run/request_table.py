@@ -60,6 +60,8 @@ class EpisodeTurn(Struct, kw_only=True):
     """Where the turn's own tokens begin."""
     limit: int
     """Most tokens of the turn."""
+    stop: tuple[str, ...]
+    """Strings at which the turn ends, beside the recipe's."""
     is_over: bool
     """Whether the turn ended and the environment has the word."""
 

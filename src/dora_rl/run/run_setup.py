@@ -113,6 +113,11 @@ class RunSetup(Record, frozen=True):
         return found
 
     @property
+    def looks_for_strings(self) -> bool:
+        """Whether a turn may end at a string: the recipe's, or one that an episode asks for."""
+        return bool(self.recipe.response.stop_strings) or self.recipe.episode is not None
+
+    @property
     def scoring(self) -> ScoringConfig:
         """The recipe's reward functions, and the processes they run in."""
         return ScoringConfig(rewards=self.recipe.rewards, **_fields(self.recipe.scoring))

@@ -30,9 +30,13 @@ class Intake:
         """Refuse a request whose version, tokens or stopping rule this engine does not have."""
         if request.version not in self._versions:
             raise RequestError(f"version {request.version} is not resident; {list(self._versions)} are")
-        if request.stopping.stop_strings and not self._stops.knows_text:
-            raise RequestError("stop strings need a tokenizer, and this engine has none")
+        self.check_stops(request.stopping.stop_strings)
         self.check_tokens((*request.prompt, *request.continued))
+
+    def check_stops(self, stop_strings: tuple[str, ...]) -> None:
+        """Refuse to look for strings where tokens cannot be read."""
+        if stop_strings and not self._stops.knows_text:
+            raise RequestError("stop strings need a tokenizer, and this engine has none")
 
     def check_tokens(self, tokens: tuple[int, ...]) -> None:
         """Refuse tokens the model does not have."""

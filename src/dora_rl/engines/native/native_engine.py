@@ -143,11 +143,18 @@ class NativeEngine:
         except RequestError as error:
             self._fail(request.id, error)
 
-    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
+    def resume(
+        self,
+        request_id: int,
+        tokens: tuple[int, ...],
+        max_new_tokens: int | None = None,
+        stop_strings: tuple[str, ...] | None = None,
+    ) -> None:
         """Append the environment's tokens to a held request and let it take its next turn."""
         try:
             self._intake.check_tokens(tokens)
-            self._scheduler.resume(request_id, tokens, max_new_tokens)
+            self._intake.check_stops(stop_strings or ())
+            self._scheduler.resume(request_id, tokens, max_new_tokens, stop_strings)
         except DoraError as error:
             self._fail(request_id, error)
 

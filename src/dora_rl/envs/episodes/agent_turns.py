@@ -69,8 +69,6 @@ class AgentTurns:
 
     async def answers(self, asked: TurnRequest) -> Sequence[TurnAnswer]:
         """One turn, or several in branches beside each other, behind the conversation of a request."""
-        if asked.stop:
-            raise EndpointError("'stop' is not had here: response.stop_strings is", field="stop")
         self.counted("requests")
         # Chosen before any is asked for: the first goes on where the conversation stands.
         chosen = [self._chosen(asked) for _ in range(asked.num_answers)]
@@ -114,18 +112,26 @@ class AgentTurns:
 
     async def _answer(self, chat: Chat, said: tuple[Message, ...], asked: TurnRequest) -> TurnAnswer:
         try:
-            turn = await chat.turn(list(said), tools=asked.tools, max_tokens=asked.max_tokens)
+            turn = await chat.turn(
+                list(said), tools=asked.tools, max_tokens=asked.max_tokens, stop=asked.stop
+            )
         except EpisodeTruncated as error:
             code = "context_length_exceeded" if error.reason == "context" else "episode_truncated"
             raise EndpointError(f"there is no further turn: {_WHY[error.reason]}", code=code) from error
         except EpisodeClosed as error:
             raise EndpointError(error.message, status=410, code="gone") from error
         branch = chat.branch
-        turn = _with_ids(turn, branch)
-        branch.messages[-1] = turn.message
+        turn, text = _with_ids(turn, branch), _before(asked.stop, turn.text)
+        # As its client has it: without the stop string, which stands in the tokens.
+        branch.messages[-1] = message = {**turn.message, "content": text}
         self.conversations[branch.number] = branch.messages
-        self._add_place(chat, (*asked.messages, turn.message))
-        return TurnAnswer(turn=turn, text=turn.text, num_prompt_tokens=len(branch.ids) - len(turn.tokens))
+        self._add_place(chat, (*asked.messages, message))
+        return TurnAnswer(turn=turn, text=text, num_prompt_tokens=len(branch.ids) - len(turn.tokens))
+
+
+def _before(stops: tuple[str, ...], text: str) -> str:
+    """A text up to the first of these strings."""
+    return text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]
 
 
 def _with_ids(turn: Turn, branch: Branch) -> Turn:

@@ -46,9 +46,10 @@ class BlockingChat:
         *messages: Said,
         tools: Iterable[Tool | ToolSchema] | None = None,
         max_tokens: int | None = None,
+        stop: Iterable[str] = (),
     ) -> Turn:
         """Say something and wait for the policy's answer, as `Chat.turn` does."""
-        return self._wait(self._chat.turn(*messages, tools=tools, max_tokens=max_tokens))
+        return self._wait(self._chat.turn(*messages, tools=tools, max_tokens=max_tokens, stop=stop))
 
     def fork(self) -> "BlockingChat":
         """A second chat that goes on from the same point."""

@@ -43,11 +43,13 @@ class Chat:
         *messages: Said,
         tools: Iterable[Tool | ToolSchema] | None = None,
         max_tokens: int | None = None,
+        stop: Iterable[str] = (),
     ) -> Turn:
         """Say something and await the policy's answer; raises EpisodeTruncated where there is none any more.
 
         A first turn to which nothing is said begins with the row's prompt. `tools` are Python functions, or
-        schemas of functions in OpenAI's form; left out, they stay what they were.
+        schemas of functions in OpenAI's form; left out, they stay what they were. The turn ends where one of
+        the strings in `stop` is said, which stays in it.
         """
         if self._is_asking:
             raise RuntimeError("a chat takes one turn at a time: fork it for another beside")
@@ -55,7 +57,7 @@ class Chat:
         try:
             if tools is not None:
                 self._tools = ToolBox(tools)
-            return await self._turn(as_messages(messages), max_tokens)
+            return await self._turn(as_messages(messages), max_tokens, tuple(stop))
         finally:
             self._is_asking = False
 
@@ -181,7 +183,7 @@ class Chat:
 
     # --- a turn ---------------------------------------------------------------------------------
 
-    async def _turn(self, said: list[Message], max_tokens: int | None) -> Turn:
+    async def _turn(self, said: list[Message], max_tokens: int | None, stop: tuple[str, ...]) -> Turn:
         episode = self._episode
         episode.check_turn(self._branch.number)
         said = said or self._first_words()
@@ -193,6 +195,7 @@ class Chat:
             tokens=tuple(added) if branch.has_begun else (*branch.ids, *added),
             is_new=not branch.has_begun,
             max_tokens=max_tokens,
+            stop=stop,
             reward=episode.last_rewards.pop(branch.number, None),
             is_trained=branch.is_trained,
         )

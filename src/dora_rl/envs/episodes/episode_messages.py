@@ -131,6 +131,8 @@ class TurnAsked(EpisodeSaid, frozen=True):
     """Whether the branch begins here; its number says which parent it has, and in which place."""
     max_tokens: int | None = None
     """The most tokens the turn may have, if the episode says so; the recipe's limit holds as well."""
+    stop: tuple[str, ...] = ()
+    """Strings at which the turn ends, if the episode says so; the recipe's hold as well."""
     reward: float | None = None
     """What `chat.reward` was given for the turn before of this branch; None if nothing."""
     is_trained: bool = True

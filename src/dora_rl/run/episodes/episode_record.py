@@ -20,6 +20,8 @@ class TurnRecord(Struct, kw_only=True):
     """Where the policy's tokens begin."""
     limit: int | None
     """Most tokens the policy may draw; None in a run that goes on, until the coroutine has asked again."""
+    stop: tuple[str, ...] = ()
+    """Strings at which the turn ends, if the episode says so; known as long as `limit` is."""
     end: int | None = None
     """Where the policy's tokens end; None while they are drawn."""
     finish: TurnFinish | None = None
@@ -125,6 +127,8 @@ class EpisodeRecord(Struct, kw_only=True):
     """What its first turn was asked with; empty until it is."""
     first_limit: int | None = None
     """Most tokens of the first turn, if the episode says so."""
+    first_stop: tuple[str, ...] = ()
+    """Strings at which the first turn ends, if the episode says so."""
     problem: str | None = None
     """What is wrong with an episode that waits for its group's admission."""
     branches: dict[int, BranchRecord] = field(default_factory=dict)

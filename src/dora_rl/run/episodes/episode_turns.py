@@ -58,7 +58,7 @@ class EpisodeTurns:
             if known.finish is not None:
                 self.answer(record, word.branch, word.number)
             elif known.limit is None:
-                self._go_on(record, branch, known, word.max_tokens, received)
+                self._go_on(record, branch, known, word, received)
         elif record.num_turns == 0:
             self._asked_first(record, word, at, received)
         elif (truncation := self._truncation(record, branch, word)) is not None:
@@ -83,7 +83,8 @@ class EpisodeTurns:
             )
         if word.tokens[: len(record.prompt)] != record.prompt:
             raise EpisodeDiffers("it begins otherwise than its group")
-        record.first_context, record.first_limit = word.tokens, word.max_tokens
+        record.first_context = word.tokens
+        record.first_limit, record.first_stop = word.max_tokens, word.stop
         key = record.trajectory
         if key is None:
             return
@@ -123,13 +124,13 @@ class EpisodeTurns:
         record: EpisodeRecord,
         branch: BranchRecord,
         turn: TurnRecord,
-        asked_limit: int | None,
+        word: say.TurnAsked,
         received: Received,
     ) -> None:
         """Let a turn that a run was resumed in be generated, now that its limit is known again."""
         key, before = record.trajectory, branch.num_tokens - (len(branch.tokens) - turn.begin)
         assert key is not None, "a turn that was begun is of a trajectory"
-        turn.limit = self._limit(before, asked_limit)
+        turn.limit, turn.stop = self._limit(before, word.max_tokens), word.stop
         placed = self._requests.of(key)
         if placed is not None:
             self._install(record, self._requests.partial[key].start)
@@ -150,7 +151,7 @@ class EpisodeTurns:
         if rest:
             self._late.append(Progress(trajectory=key, attempt=attempt, start=0, tokens=rest, version=None))
         root.tokens.extend(rest)
-        self._add_turn(record, root, asked_at=0, asked_limit=record.first_limit)
+        self._add_turn(record, root, asked_at=0, asked_limit=record.first_limit, stop=record.first_stop)
 
     def _begin_turn(
         self,
@@ -168,7 +169,7 @@ class EpisodeTurns:
             record.branches[word.branch] = branch
         start, goes_on = len(branch.tokens), record.held == branch.number
         branch.tokens.extend(word.tokens)
-        self._add_turn(record, branch, asked_at=start, asked_limit=word.max_tokens)
+        self._add_turn(record, branch, asked_at=start, asked_limit=word.max_tokens, stop=word.stop)
         received.payloads.append(
             Progress(
                 trajectory=key,
@@ -193,10 +194,16 @@ class EpisodeTurns:
         )
 
     def _add_turn(
-        self, record: EpisodeRecord, branch: BranchRecord, *, asked_at: int, asked_limit: int | None
+        self,
+        record: EpisodeRecord,
+        branch: BranchRecord,
+        *,
+        asked_at: int,
+        asked_limit: int | None,
+        stop: tuple[str, ...],
     ) -> None:
         limit = self._limit(branch.num_tokens, asked_limit)
-        turn = TurnRecord(asked_at=asked_at, begin=len(branch.tokens), limit=limit)
+        turn = TurnRecord(asked_at=asked_at, begin=len(branch.tokens), limit=limit, stop=stop)
         branch.operations.append(turn)
         record.held, record.current = branch.number, turn
 
@@ -223,6 +230,7 @@ class EpisodeTurns:
                 asked_at=turn.asked_at,
                 begin=turn.begin,
                 limit=turn.limit,
+                stop=turn.stop,
                 is_over=turn.finish is not None,
             ),
         )

@@ -114,9 +114,9 @@ class InstanceWorker:
             return
         request = self._without_kv.take(id)
         if request is None:
-            self._engine.resume(id, command.tokens, command.max_new_tokens)
+            self._engine.resume(id, command.tokens, command.max_new_tokens, command.stop_strings)
         else:
-            self._submit(request.behind(command.tokens, command.max_new_tokens))
+            self._submit(request.behind(command.tokens, command.max_new_tokens, command.stop_strings))
 
     @property
     def _is_generating(self) -> bool:
@@ -294,7 +294,7 @@ def main(address: str) -> None:
                     device=devices.instance_home(begin.number),
                     num_threads=devices.instance_threads,
                     stop_tokens=begin.stop_tokens,
-                    tokenizer=tokenizer if setup.recipe.response.stop_strings else None,
+                    tokenizer=tokenizer if setup.looks_for_strings else None,
                 )
             )
         worker = InstanceWorker(channel, begin, engine)

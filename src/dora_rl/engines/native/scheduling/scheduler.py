@@ -8,8 +8,6 @@ Answers come back in the order of plans; those to a turn that is over are droppe
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from msgspec.structs import replace
-
 from dora_rl.engines.config import Limits
 from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.residency import Residency
@@ -69,19 +67,24 @@ class Scheduler:
         else:
             self._batch.wait(sequence)
 
-    def resume(self, request_id: int, tokens: tuple[int, ...], max_new_tokens: int | None = None) -> None:
+    def resume(
+        self,
+        request_id: int,
+        tokens: tuple[int, ...],
+        max_new_tokens: int | None = None,
+        stop_strings: tuple[str, ...] | None = None,
+    ) -> None:
         """Begin the next turn of a held request behind the environment's tokens."""
         sequence = self.find(request_id)
         if not sequence.is_held:
             raise RequestError(f"request {request_id} is not between turns")
         num_tokens = len(sequence.tokens) + len(tokens)
-        stopping = sequence.request.stopping
-        if max_new_tokens is not None:
-            stopping = replace(stopping, max_new_tokens=max_new_tokens)
+        stopping = sequence.request.stopping.of_turn(max_new_tokens, stop_strings)
         max_tokens = self._max_tokens(stopping, num_tokens)
         self.limits.check_length(num_tokens, max_tokens)
         self._batch.leave(sequence)
         sequence.resume(tokens, stopping, max_tokens)
+        self._stops.equip(sequence)
         self._batch.wait(sequence)
 
     def abort(self, request_id: int) -> Finished:
