@@ -7,7 +7,7 @@
 train, start, resume   run, run beside the program, go on        plan, simulate   predict, without running
 dry_run                what a run would be and need              Run, Recipe      what they return and take
 evaluate, generate     a model answers rows or prompts           Chat, Turn       what an episode is given
-from_environment, from_gym, from_mcp   episodes that play environments of others, unchanged
+from_agent, from_environment, from_gym, from_mcp   episodes that play agents and environments of others
 """
 
 from importlib import import_module
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dora_rl.api import train as train
     from dora_rl.core.errors import DoraError as DoraError
     from dora_rl.core.recipe import Recipe as Recipe
+    from dora_rl.envs.adapters.agent import from_agent as from_agent
     from dora_rl.envs.adapters.gym_environment import from_gym as from_gym
     from dora_rl.envs.adapters.mcp_tools import from_mcp as from_mcp
     from dora_rl.envs.adapters.trl_environment import from_environment as from_environment
@@ -47,6 +48,7 @@ _HOMES = {
     "Recipe": "dora_rl.core.recipe",
     "Sandbox": "dora_rl.envs.sandbox.sandbox",
     "WarmPool": "dora_rl.envs.warm_pool",
+    "from_agent": "dora_rl.envs.adapters.agent",
     "from_environment": "dora_rl.envs.adapters.trl_environment",
     "from_gym": "dora_rl.envs.adapters.gym_environment",
     "from_mcp": "dora_rl.envs.adapters.mcp_tools",

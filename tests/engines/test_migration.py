@@ -143,6 +143,22 @@ def test_a_turn_has_the_limit_it_is_resumed_with(make_engine: MakeEngine) -> Non
     assert engine.is_held(3)
 
 
+def test_a_turn_ends_at_the_strings_it_is_resumed_with(make_engine: MakeEngine) -> None:
+    free, cut = make_engine(), make_engine()
+    begun = request(3, holds_turn=True, stopping=Stopping(max_new_tokens=4, stop_tokens=()))
+    for engine in (free, cut):
+        engine.submit(begun)
+        ended(engine)
+    free.resume(3, (40,), 12, ())
+    drawn = ended(free)[3].tokens
+    said = "".join(chr(32 + token) for token in drawn)
+    cut.resume(3, (40,), 12, (said[4:7],))
+    turn = ended(cut)[3]
+    assert (turn.tokens, turn.reason) == (drawn[: said.index(said[4:7]) + 3], "stop string")
+    cut.resume(3, (42,), 12, ())
+    assert ended(cut)[3].reason == "length"
+
+
 def test_a_request_between_turns_moves_and_draws_what_it_would_have_drawn(make_engine: MakeEngine) -> None:
     here, there, fresh = make_engine(), make_engine(num_host_blocks=100, block_size=3), make_engine()
     here.submit(request(3, holds_turn=True))

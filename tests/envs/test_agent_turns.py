@@ -205,6 +205,20 @@ def test_fresh_conversations_that_race_are_the_same_branches_in_any_order() -> N
     assert run.num_drawn == drawn
 
 
+def test_a_stop_string_is_the_engine_s_to_look_for_and_is_left_out_of_what_is_sent() -> None:
+    async def agent(client: Client, chat: Chat) -> float:
+        first = await message(client, "q0", stop="END")
+        assert first["content"] == "so far "
+        await message(client, "q0", first, "q1")
+        return 1.0
+
+    end, run = play(agent, ScriptedRun(lambda context: "so far END."))
+    assert isinstance(end, EpisodeDone)
+    assert [asked.stop for asked in run.asked()] == [("END",), ()]
+    assert {asked.branch for asked in run.asked()} == {ROOT}
+    assert "so far END.\x03" in text(run.contexts[0, ROOT]), "what was drawn stays in the branch"
+
+
 def test_a_retry_takes_no_turn() -> None:
     async def agent(client: Client, chat: Chat) -> float:
         first = await message(client, "q0")

@@ -145,6 +145,16 @@ class Chat:
         """The key to `base_url`: this episode's alone, and of no use when it is over."""
         return self._episode.door(self).api_key
 
+    @property
+    def conversations(self) -> list[list[Message]]:
+        """What was said over HTTP, by branch, in the order in which branches began."""
+        return [list(each) for each in self._episode.door(self).turns.conversations.values()]
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the last turn that was asked for was refused."""
+        return self._episode.is_truncated
+
     # --- parts that a blocking chat shares ------------------------------------------------------
 
     @property

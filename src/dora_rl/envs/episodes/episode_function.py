@@ -13,6 +13,7 @@ from dora_rl.core.named import Objects, did_you_mean, is_place, load_named
 from dora_rl.envs.sandbox.sandbox import Sandbox, SandboxMode
 
 EPISODES = {
+    "agent": "dora_rl.envs.adapters.agent:AgentEpisode",
     "environment": "dora_rl.envs.adapters.trl_environment:EnvironmentEpisode",
     "gym": "dora_rl.envs.adapters.gym_environment:GymEpisode",
     "mcp": "dora_rl.envs.adapters.mcp_tools:McpEpisode",
