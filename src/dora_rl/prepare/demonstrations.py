@@ -68,6 +68,7 @@ class _Teacher:
             _limits(episode),
             self._hear,
             run="demonstrations",
+            endpoint=episode.endpoint,
         )
         self._lessons: dict[int, _Lesson] = {}
         self._is_idle = asyncio.Event()
