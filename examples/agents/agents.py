@@ -1,9 +1,9 @@
-"""The same agent four times: a calculator with tools, as four libraries write it. None knows of training.
+"""A calculator with tools as the agents of several libraries; none of them knows of training.
 
     dora train examples/agents/recipe.yaml
-    dora train examples/agents/recipe.yaml --set episode.options.agent=examples/agents/agents.py:langgraph_agent
 
-Each gets the URL and the key of an OpenAI endpoint and a row, and returns its last answer; `solved` judges it.
+`--set episode.options.agent=examples/agents/agents.py:NAME` has another one.
+Each gets a row and the URL and key of an endpoint, and returns its last answer, which `solved` judges.
 Install what you use: openai, openai-agents, langgraph with langchain-openai, pydantic-ai, smolagents.
 """
 
