@@ -50,7 +50,7 @@ def ask(base_url: str, api_key: str, said: str) -> str:
         return str(json.load(response)["choices"][0]["message"]["content"])
 
 
-def play(episode: AgentEpisode, policy: Any = lambda context: "42", **choices: Any) -> Any:
+def play(episode: Any, policy: Any = lambda context: "42", **choices: Any) -> Any:
     """The end of an episode that an agent plays."""
     run = ScriptedRun(policy)
 
@@ -65,7 +65,8 @@ def play(episode: AgentEpisode, policy: Any = lambda context: "42", **choices: A
     try:
         return asyncio.run(played())
     finally:
-        episode.close()
+        if isinstance(episode, AgentEpisode):
+            episode.close()
 
 
 def program(tmp_path: Path, code: str) -> list[str]:
@@ -133,6 +134,20 @@ def test_a_program_that_writes_without_end_is_listened_to_and_cut(tmp_path: Path
     assert end.reward == 1.5
 
 
+def test_a_program_in_a_sandbox_reaches_the_policy_and_nothing_else(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    command = program(
+        tmp_path, f"print(json.dumps({{'reward': 1.0 - os.path.exists('{secret}'), 'said': messages[-1]}}))"
+    )
+    try:
+        episode = from_agent([*command[:-1], "agent.py"], sandboxed=True, files=[command[-1]])
+        end = play(episode)
+    except UserError as error:
+        pytest.skip(error.message)
+    assert end.reward == 1.0
+
+
 CHILD = (
     "import subprocess; child = subprocess.Popen(['sleep', '60']); "
     "open(sys.argv[1], 'w').write(str(child.pid))"
@@ -189,6 +204,15 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"agent": "json:dumps"}, "needs 'obj'"),
     ({"agent": "math:pi"}, "not a function"),
 )
+
+
+def test_a_function_cannot_be_sandboxed_and_files_are_for_a_sandbox() -> None:
+    with pytest.raises(UserError, match="only a program can be sandboxed"):
+        from_agent(len, sandboxed=True)
+    with pytest.raises(UserError, match="only a program can be sandboxed"):
+        from_agent("true", files=["a"])
+    with pytest.raises(UserError, match="there is no file"):
+        from_agent("true", sandboxed=True, files=["/no/such/file"])
 
 
 @pytest.mark.parametrize(("options", "what"), WRONG)

@@ -13,9 +13,10 @@ because it was refused a turn is truncated.
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -23,16 +24,19 @@ from msgspec import Struct
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import Keywords, keywords_of
 from dora_rl.core.named import load_named
-from dora_rl.envs.adapters.agent_program import AgentPrograms
+from dora_rl.envs.adapters.agent_program import AgentFailed, AgentPrograms
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.endpoint.server import aiohttp_web
 from dora_rl.envs.episodes.agent_turns import MODEL
 from dora_rl.envs.episodes.chat import Chat
+from dora_rl.envs.sandbox.sandbox import Sandbox
 
 Command = str | Sequence[str]
 """A program and its arguments, or a line for the shell."""
 
 _OUTPUT_BYTES = 1 << 20
+_SHOWN = 2000
+_ROW_FILE = "row.json"
 _TO_AGENT = ("row", "base_url", "api_key", "model")
 _TO_REWARD = ("row", "result", "output", "messages", "conversations", "is_truncated", "log_metric")
 
@@ -42,6 +46,39 @@ class AgentResult(Struct, frozen=True, kw_only=True):
 
     value: Any = None
     output: str = ""
+
+
+class AgentReward:
+    """What an agent gave, judged: by a function, or taken as it is."""
+
+    def __init__(self, function: str | Callable[..., Any] | None) -> None:
+        """`function` is the user's, or its name; None where what the agent gives is the reward."""
+        aiohttp_web()  # A sentence now, not a failure of every episode.
+        self._judge = None if function is None else _Called(function, "the agent's reward", _TO_REWARD)
+
+    async def of(self, playing: Coroutine[Any, Any, AgentResult], chat: Chat, row: Row) -> float | None:
+        """The reward of an episode that is being played; where it was refused a turn, for what there is."""
+        try:
+            result = await playing
+        except Exception:  # whatever an agent raises
+            if not chat.is_truncated:
+                raise
+            result = AgentResult()
+        if self._judge is None:
+            value = result.value
+            return value.get("reward") if isinstance(value, Mapping) else value
+        conversations = chat.conversations
+        offered = {
+            "row": row,
+            "result": result.value,
+            "output": result.output,
+            "messages": conversations[-1] if conversations else [],
+            "conversations": conversations,
+            "is_truncated": chat.is_truncated,
+            "log_metric": chat.log_metric,
+        }
+        reward: float | None = await chat.call(self._judge.function, **self._judge.chosen(offered))
+        return reward
 
 
 class AgentEpisode:
@@ -66,38 +103,17 @@ class AgentEpisode:
                 "an agent is either a function or a program",
                 hint="give one of them: agent: file.py:function, or command: [python, agent.py]",
             )
-        aiohttp_web()  # A sentence now, not a failure of every episode.
         self._agent = None if agent is None else _Called(agent, "the agent", _TO_AGENT)
         self._argv = _argv(command) if command is not None else ()
-        self._reward = None if reward is None else _Called(reward, "the agent's reward", _TO_REWARD)
+        self._reward = AgentReward(reward)
         self._variables = dict(variables or {})
         self._directory = None if directory is None else Path(directory)
         self._programs: AgentPrograms | None = None
 
     async def __call__(self, chat: Chat, row: Row) -> float | None:
         """Play one episode; returns its reward, if there is one."""
-        try:
-            result = await (self._ran(chat, row) if self._agent is None else self._called(chat, row))
-        except Exception:  # whatever an agent raises
-            if not chat.is_truncated:
-                raise
-            # It was refused a turn, and could not go on: what it has come to is judged.
-            result = AgentResult()
-        if self._reward is None:
-            value = result.value
-            return value.get("reward") if isinstance(value, Mapping) else value
-        conversations = chat.conversations
-        offered = {
-            "row": row,
-            "result": result.value,
-            "output": result.output,
-            "messages": conversations[-1] if conversations else [],
-            "conversations": conversations,
-            "is_truncated": chat.is_truncated,
-            "log_metric": chat.log_metric,
-        }
-        reward: float | None = await chat.call(self._reward.function, **self._reward.chosen(offered))
-        return reward
+        playing = self._ran(chat, row) if self._agent is None else self._called(chat, row)
+        return await self._reward.of(playing, chat, row)
 
     def close(self) -> None:
         """End whatever programs are left."""
@@ -114,15 +130,54 @@ class AgentEpisode:
         self._programs = self._programs or AgentPrograms(output_bytes=_OUTPUT_BYTES)
         content = msgspec.json.encode(row)
         with tempfile.TemporaryDirectory(prefix="dora-agent-") as place:
-            file = Path(place) / "row.json"
+            file = Path(place) / _ROW_FILE
             file.write_bytes(content)
-            written = await self._programs.run(
+            output = await self._programs.run(
                 self._argv,
                 stdin=content,
                 variables={**_variables(chat), "DORA_ROW_FILE": str(file), **self._variables},
                 directory=self._directory,
             )
-        return AgentResult(value=_last_line(written.stdout), output=written.stdout)
+        return AgentResult(value=_last_line(output), output=output)
+
+
+class SandboxedAgentEpisode:
+    """Lets an agent that runs what the policy writes play an episode, in a sandbox; an episode."""
+
+    def __init__(
+        self,
+        *,
+        command: Command,
+        files: Sequence[str] = (),
+        reward: str | Callable[..., Any] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """`files` are copied to where the program starts: it sees none beside them, the system and Python."""
+        missing = next((each for each in files if not Path(each).is_file()), None)
+        if missing is not None:
+            raise UserError(f"there is no file {missing} for the agent", hint="give paths of files")
+        self._argv = _argv(command)
+        self._files = {Path(each).name: Path(each).read_bytes() for each in files}
+        self._reward = AgentReward(reward)
+        self._variables = dict(variables or {})
+
+    async def __call__(self, chat: Chat, row: Row, sandbox: Sandbox) -> float | None:
+        """Play one episode in a box of its own; returns its reward, if there is one."""
+        return await self._reward.of(self._ran(sandbox, chat, row), chat, row)
+
+    async def _ran(self, sandbox: Sandbox, chat: Chat, row: Row) -> AgentResult:
+        content = msgspec.json.encode(row)
+        # Its time is the episode's, which ends it.
+        ended = await sandbox.limited(wall_s=None).run_with_endpoint(
+            self._argv,
+            port=urlsplit(chat.base_url).port or 0,
+            stdin=content,
+            files={**self._files, _ROW_FILE: content},
+            environment={**_variables(chat), "DORA_ROW_FILE": _ROW_FILE, **self._variables},
+        )
+        if not ended.is_good:
+            raise AgentFailed(f"the agent's program failed:\n{ended.text[-_SHOWN:]}")
+        return AgentResult(value=_last_line(ended.stdout), output=ended.stdout)
 
 
 def from_agent(
@@ -131,12 +186,22 @@ def from_agent(
     reward: str | Callable[..., Any] | None = None,
     variables: Mapping[str, str] | None = None,
     directory: str | None = None,
-) -> AgentEpisode:
+    sandboxed: bool = False,
+    files: Sequence[str] = (),
+) -> AgentEpisode | SandboxedAgentEpisode:
     """An episode that an agent plays over HTTP: `train(episode=from_agent(solve, reward=judge))`.
 
     `agent` is a function that gets those of `row`, `base_url`, `api_key` and `model` that it takes, or a
-    program: a list, or a line for the shell.
+    program: a list, or a line for the shell. A program that runs what the policy writes should be
+    `sandboxed`, with the `files` that it needs.
     """
+    if sandboxed or files:
+        if callable(agent) or directory is not None or not sandboxed:
+            raise UserError(
+                "only a program can be sandboxed, where it has files, and no directory of its own",
+                hint='write from_agent(["python", "agent.py"], sandboxed=True, files=["agent.py"])',
+            )
+        return SandboxedAgentEpisode(command=agent, files=files, reward=reward, variables=variables)
     given: dict[str, Any] = {"agent": agent} if callable(agent) else {"command": agent}
     return AgentEpisode(**given, reward=reward, variables=variables, directory=directory)
 

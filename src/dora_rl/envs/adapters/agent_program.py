@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from msgspec import Struct
-
 from dora_rl.core.errors import DoraError
 
 _REAPER = """
@@ -36,13 +34,6 @@ class AgentFailed(DoraError):
     """An agent's program could not be started, or ended with a failure."""
 
 
-class ProgramOutput(Struct, frozen=True, kw_only=True):
-    """What a program wrote, from some character on if it wrote much."""
-
-    stdout: str
-    stderr: str
-
-
 class AgentPrograms:
     """Runs programs, each in a group of processes that ends with it."""
 
@@ -53,8 +44,8 @@ class AgentPrograms:
 
     async def run(
         self, argv: Sequence[str], *, stdin: bytes, variables: Mapping[str, str], directory: Path | None
-    ) -> ProgramOutput:
-        """Run a program to its end, or kill it if this is cancelled; raises AgentFailed where it fails."""
+    ) -> str:
+        """What a program prints to its end; raises AgentFailed where it fails. If cancelled it is killed."""
         transport, heard = await self._started(argv, variables, directory)
         with closing(transport):
             await self._heard_out(transport, heard, stdin)
@@ -62,7 +53,7 @@ class AgentPrograms:
         if code:
             how = f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
             raise AgentFailed(f"the agent's program {how}:\n{(stderr or stdout)[-_SHOWN:].strip()}")
-        return ProgramOutput(stdout=stdout, stderr=stderr)
+        return stdout
 
     async def _heard_out(self, transport: asyncio.SubprocessTransport, heard: "_Heard", stdin: bytes) -> None:
         """Feed a program and wait for its end, and that of whatever it started."""

@@ -14,6 +14,7 @@ from dora_rl.envs.sandbox.sandbox import Sandbox, SandboxMode
 
 EPISODES = {
     "agent": "dora_rl.envs.adapters.agent:AgentEpisode",
+    "sandboxed_agent": "dora_rl.envs.adapters.agent:SandboxedAgentEpisode",
     "environment": "dora_rl.envs.adapters.trl_environment:EnvironmentEpisode",
     "gym": "dora_rl.envs.adapters.gym_environment:GymEpisode",
     "mcp": "dora_rl.envs.adapters.mcp_tools:McpEpisode",
