@@ -58,7 +58,10 @@ def play(episode: Any, policy: Any = lambda context: "42", **choices: Any) -> An
         runner = run.runner(episode, **choices)
         runner.tell(begin())
         try:
-            return await run.end_of(0)
+            end = await run.end_of(0)
+            while runner._tasks:
+                await asyncio.sleep(0.01)
+            return end
         finally:
             await runner.stop()
 

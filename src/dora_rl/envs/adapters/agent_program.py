@@ -69,7 +69,7 @@ class AgentPrograms:
             # What it left behind ends too, and with it the last writer of its output.
             _kill(group)
             self._tell(f"-{group}")
-        await heard.is_over.wait()
+            await heard.is_over.wait()
 
     def close(self) -> None:
         """End the process that ends what is left of agents, and so those that are left."""
