@@ -9,8 +9,10 @@ import pytest
 from dora_rl.core.named import load_named
 from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.envs.data.sources import load_data
+from dora_rl.envs.episodes.episode_function import load_episode
 
 EXAMPLE = Path(__file__).parents[2] / "examples/first_day"
+AGENTS = Path(__file__).parents[2] / "examples/agents"
 
 
 def test_the_first_days_recipe_has_rows_that_its_reward_judges() -> None:
@@ -32,6 +34,17 @@ def test_trl_is_asked_for_what_the_recipe_says() -> None:
     assert asked["max_completion_length"] == recipe.response.max_new_tokens
     assert asked["learning_rate"] == recipe.optimizer.learning_rate
     assert asked["lr_scheduler_type"] == recipe.optimizer.learning_rate_schedule.kind
+
+
+def test_the_recipe_of_agents_names_an_agent_and_what_judges_it() -> None:
+    pytest.importorskip("aiohttp")
+    recipe = resolve_recipe(str(AGENTS / "recipe.yaml"), [])
+    assert recipe.episode is not None
+    load_episode(recipe.episode.function, recipe.episode.options)
+    assert recipe.data is not None
+    row = load_data(recipe.data).train[0]
+    solved = load_named(recipe.episode.options["reward"])
+    assert [solved(row=row, result=result) for result in (row.columns["solution"], "", None)] == [1, 0, 0]
 
 
 def _arguments(program: Path, called: str) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def test_a_program_in_a_sandbox_reaches_the_policy_and_nothing_else(tmp_path: Pa
         tmp_path, f"print(json.dumps({{'reward': 1.0 - os.path.exists('{secret}'), 'said': messages[-1]}}))"
     )
     try:
-        episode = from_agent([*command[:-1], "agent.py"], sandboxed=True, files=[command[-1]])
+        episode = from_agent(command, sandboxed=True, files=[command[-1]])
         end = play(episode)
     except UserError as error:
         pytest.skip(error.message)

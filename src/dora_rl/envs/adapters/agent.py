@@ -156,7 +156,8 @@ class SandboxedAgentEpisode:
         missing = next((each for each in files if not Path(each).is_file()), None)
         if missing is not None:
             raise UserError(f"there is no file {missing} for the agent", hint="give paths of files")
-        self._argv = _argv(command)
+        # Where it starts a file has its bare name, whatever path the command has it by.
+        self._argv = tuple(Path(each).name if each in files else each for each in _argv(command))
         self._files = {Path(each).name: Path(each).read_bytes() for each in files}
         self._reward = AgentReward(reward)
         self._variables = dict(variables or {})
