@@ -25,6 +25,7 @@ from dora_rl.envs.episodes.episode_messages import (
 )
 from dora_rl.envs.episodes.judge import EpisodeJudge
 from dora_rl.envs.episodes.limits import EpisodeLimits
+from dora_rl.envs.episodes.role import RolePlayer
 from dora_rl.envs.episodes.runner import EpisodeRunner
 
 STOP = "\x03"
@@ -165,6 +166,7 @@ class ScriptedRun:
         limits: EpisodeLimits = LIMITS,
         strips: bool = False,
         judge: EpisodeJudge | None = None,
+        roles: dict[str, RolePlayer] | None = None,
     ) -> EpisodeRunner:
         made = EpisodeRunner(
             episode_function("test", function, {}),
@@ -173,6 +175,7 @@ class ScriptedRun:
             self.say,
             run="run",
             judge=judge,
+            roles=roles,
         )
         self.tell = made.tell
         return made

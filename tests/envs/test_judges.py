@@ -1,10 +1,6 @@
 """A reward model and a judge behind an endpoint, as rewards."""
 
 import asyncio
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ from dora_rl.envs.scoring.reward_messages import Item, ScoreResult
 from dora_rl.envs.scoring.reward_scorer import Scorer
 from dora_rl.model.tokenizer import load_tokenizer
 
+from .chat_server import CUT, Endpoint
 from .scored import USER, asked, item
 
 
@@ -127,51 +124,6 @@ def test_a_reward_model_that_cannot_be_is_a_sentence(
 
 
 # --- a judge ------------------------------------------------------------------------------------
-
-
-CUT = 0
-"""The code of an answer that breaks off in the middle."""
-
-
-class Endpoint:
-    """A server that speaks chat completions: what it was asked, and what it is to answer, in order."""
-
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        self.answers: list[tuple[int, str]] = []
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                endpoint.asked.append(body)
-                endpoint.keys.append(self.headers["Authorization"])
-                code, text = endpoint.answers.pop(0) if endpoint.answers else (200, "fine.\nScore: 7")
-                said = json.dumps({"choices": [{"message": {"content": text}}]}) if code == 200 else text
-                is_cut = code == CUT
-                self.send_response(200 if is_cut else code)
-                if is_cut:
-                    self.send_header("Content-Length", "1000")
-                self.end_headers()
-                self.wfile.write(said.encode())
-
-            def log_message(self, *words: Any) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    made = Endpoint()
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
 
 
 def judge(endpoint: Endpoint, **options: Any) -> RewardConfig:

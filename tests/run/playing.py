@@ -29,6 +29,15 @@ def _noted(effects: str, key: str) -> str:
     return "noted"
 
 
+async def served(chat: Chat, row: Row) -> float:
+    """A user who is played by somebody else opens the conversation and answers once."""
+    user = chat.role("user", f"row {row.row}")
+    turn = await chat.turn((await user.turn("Hello?")).text, max_tokens=6)
+    said = (await user.turn(turn.text)).text
+    turn = await chat.turn(said, max_tokens=6)
+    return float(len(turn.tokens))
+
+
 async def straggles(chat: Chat, row: Row, closed: str) -> float:
     """One member of each group, and one group as a whole, would play on for ever; its end is noted."""
     turn = await chat.turn("say")

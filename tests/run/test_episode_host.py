@@ -16,10 +16,13 @@ from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.run.episodes.episode_record import EpisodeRecord
 from dora_rl.run.episodes.episode_turns import EpisodeTurns
 from dora_rl.run.episodes.host import EpisodeHost, EpisodesFailed
+from dora_rl.run.episodes.opened_prompts import OpeningPrompt
 from dora_rl.run.episodes.pool import EpisodeLost
 from dora_rl.run.received import AnswerOperation, ContinueRequest
 from dora_rl.run.request_table import RequestTable
 from dora_rl.store.journal_records import (
+    EarlyOnce,
+    EpisodeContexts,
     JournalledTrajectory,
     OnceValue,
     Progress,
@@ -143,6 +146,47 @@ def test_a_prompt_is_opened_once_all_members_are_reset_and_is_what_they_have_in_
     assert received.inputs == [told.Opened(at=1.0, epoch=0, row=0, tokens=2)]
     assert received.payloads[0].contexts == ((1, 2, 3), (1, 2, 4, 5))
     assert play.host.prompt_of(do.Admit(group=GROUP, version=7, epoch=0, row=0)) == (1, 2)
+
+
+def test_what_a_role_said_before_the_first_turn_is_kept_with_the_contexts_and_known_again(play: Play) -> None:
+    play.host.open(do.Open(epoch=0, row=0))
+    said = say.OnceDone(episode=0, branch=77, number=0, key="role user", value=b"hi")
+    words = [asked(0, tokens=(1, 2, 3), is_new=True), asked(1, tokens=(1, 2, 4), is_new=True)]
+    received = play.says(said, *words)
+    (opened,) = (each for each in received.payloads if isinstance(each, EpisodeContexts))
+    early = EarlyOnce(branch=77, number=0, key="role user", value=b"hi")
+    assert opened.onces == ((early,), ())
+
+    # In a run that goes on the coroutine asks again, and is answered from there.
+    members = [EpisodeRecord(epoch=0, row=0, member=member, is_evaluation=False) for member in range(2)]
+    opening = OpeningPrompt(key=(False, 0, 0), members=members)
+    opening.recall(opened)
+    assert opening.prompt == (1, 2)
+    members[0].number = 5
+    turns = EpisodeTurns(play.setup, play.requests, play.workers)  # type: ignore[arg-type]
+    play.workers.news()
+    turns.once_asked(members[0], say.OnceAsked(episode=5, branch=77, number=0, key="role user"))
+    assert play.workers.news() == [say.OnceRecorded(episode=5, branch=77, number=0, value=b"hi")]
+
+    # It is journalled with the first turn, once its member has a trajectory.
+    play.workers.ended.clear()
+    play.host.prompt_of(do.Admit(group=GROUP, version=7, epoch=0, row=0))
+    play.start()
+    onces = [each for each in play.says().payloads if isinstance(each, OnceValue)]
+    assert [(each.trajectory, each.branch, each.number) for each in onces] == [(6, 77, 0)]
+
+
+def test_a_branch_with_side_effects_alone_is_recalled(play: Play) -> None:
+    once = OnceValue(trajectory=6, attempt=0, branch=77, number=0, key="role user", value=b"hi")
+    record = EpisodeRecord(epoch=0, row=0, member=0, is_evaluation=False, trajectory=6, prompt=(1, 2))
+    record.recall(
+        JournalledTrajectory(
+            trajectory=6, group=GROUP, key=StreamKey(seed=0, epoch=0, row=0), version=7, prompt=(1, 2),
+            response=Response(), is_truncated=False, is_evaluation=False, onces=(once,),
+        )
+    )  # fmt: skip
+    assert [type(each).__name__ for each in record.branches[77].operations] == ["OnceRecord"]
+    assert record.num_turns == 0
 
 
 def test_a_member_that_is_one_too_many_ends_with_its_environment_and_nothing_more_is_heard(

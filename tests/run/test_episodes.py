@@ -10,9 +10,9 @@ import pytest
 
 from dora_rl.core.decisions import Close
 from dora_rl.core.history import History
-from dora_rl.core.inputs import EnvironmentReplied, EpisodeEnded, Scored, TurnEnded
+from dora_rl.core.inputs import EnvironmentFailed, EnvironmentReplied, EpisodeEnded, Scored, TurnEnded
 from dora_rl.core.recipe import Control, Evaluation
-from dora_rl.core.recipe.episodes import EpisodeSettings
+from dora_rl.core.recipe.episodes import EpisodeSettings, RoleSettings
 from dora_rl.core.recipe.generation import ResponseSettings
 from dora_rl.run.episodes.host import EpisodesFailed
 from dora_rl.run.live_run import run_live
@@ -21,6 +21,7 @@ from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.store.journal import Journal
 
+from ..envs.chat_server import serving
 from .conftest import MakeSetup, staged
 from .test_crashes import run, summary
 from .verdict import check_journal
@@ -130,6 +131,38 @@ def test_a_run_of_episodes_that_is_killed_goes_on_with_the_turns_it_had(
     keys = Counter(effects.read_text().split())
     # At least once, and again only where a kill came before its value was durable.
     assert sum(count - 1 for count in keys.values()) <= 6 * 2 * 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_what_a_role_said_outlives_the_run(make_setup: MakeSetup) -> None:
+    with serving() as endpoint:
+        # Each answer is another one: who is asked again would say something else.
+        endpoint.answers = [(200, f"answer {number}") for number in range(1000)]
+        roles = {"user": RoleSettings(url=endpoint.url, model="user-1")}
+        setup = playing(make_setup, "served", roles=roles)
+        root = Path(setup.run_directory)
+        for number, moment in enumerate(("Opened", "TurnEnded", 60)):
+            ended = run(setup, [(moment, "SIGKILL", "self")], is_first=number == 0)
+            if ended.returncode == 0:
+                break
+            assert ended.returncode == -9, ended.stderr[-2000:]
+        else:
+            assert summary(run(setup, [], is_first=False))["is_complete"]
+        asked = [json.dumps(each["messages"]) for each in endpoint.asked]
+    check_journal(root)
+    assert replay_live(root).difference is None
+    events = [each for each, _ in History(root / "events.jsonl")]
+    failed = [each.reason for each in events if isinstance(each, EnvironmentFailed)]
+    assert len(failed) <= 3, f"{failed}: what was known was not asked again"
+    with Journal.open(LiveLayout(root=root).journal) as journal:
+        batches = list(journal.batches_after(journal.oldest_start))
+    members = [member for batch in batches for group in batch.groups for member in group.members]
+    assert members
+    for member in members:
+        assert [branch.number for branch in member.every_branch] == [0], "a role is no branch to train on"
+        assert len(member.turns) == 2
+    assert len(asked) >= 2 * len(members)
 
 
 @pytest.mark.slow

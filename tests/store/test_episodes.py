@@ -14,6 +14,7 @@ from dora_rl.store.errors import Contradiction, JournalDamaged
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import (
     AnyPayload,
+    EarlyOnce,
     EpisodeContexts,
     EpisodeOver,
     JournalledTrajectory,
@@ -224,7 +225,8 @@ def test_an_evaluated_episode_leaves_its_reward(journal: Journal) -> None:
 
 def test_contexts_are_kept_until_the_prompt_is_admitted(journal: Journal) -> None:
     first = EpisodeContexts(epoch=0, row=0, contexts=((1, 2, 3), (1, 2, 4, 5)))
-    second = EpisodeContexts(epoch=0, row=1, contexts=((6,), (7,)))
+    early = EarlyOnce(branch=77, number=0, key="role user", value=b"hi")
+    second = EpisodeContexts(epoch=0, row=1, contexts=((6,), (7,)), onces=((early,), ()))
     evaluated = EpisodeContexts(epoch=0, row=0, contexts=((8,),), is_evaluation=True)
     journal.append([], [first, second, evaluated, evaluated])
     assert journal.opened() == (first, second, evaluated, evaluated)

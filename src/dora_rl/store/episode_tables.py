@@ -8,13 +8,13 @@ episodes have. First contexts are kept from the reset of a group's environments 
 from msgspec import msgpack
 
 from dora_rl.core.turn_finish import TurnFinish
-from dora_rl.store.journal_records import EpisodeContexts, OnceValue, TurnFinished
+from dora_rl.store.journal_records import EarlyOnce, EpisodeContexts, OnceValue, TurnFinished
 from dora_rl.store.journal_tables import OF_BATCH, Tables
 from dora_rl.store.number_bytes import pack_tokens, unpack_tokens
 from dora_rl.store.responses import Chunk
 
 _encode = msgpack.Encoder().encode
-_decode_contexts = msgpack.Decoder(tuple[bytes, ...]).decode
+_decode_contexts = msgpack.Decoder(tuple[bytes | tuple[bytes, tuple[EarlyOnce, ...]], ...]).decode
 _CHUNK = ", ".join(Chunk._fields)
 _OF_TRAJECTORIES = ("branch_chunks", "turns", "onces")
 
@@ -119,7 +119,7 @@ class EpisodeTables:
             opened.epoch,
             opened.row,
             opened.is_evaluation,
-            _encode([pack_tokens(context) for context in opened.contexts]),
+            _encode(_packed(opened)),
         )
 
     def drop_contexts(self, epoch: int, row: int, *, is_evaluation: bool) -> None:
@@ -143,7 +143,22 @@ class EpisodeTables:
                 epoch=epoch,
                 row=row,
                 is_evaluation=bool(is_evaluation),
-                contexts=tuple(map(unpack_tokens, _decode_contexts(packed))),
+                contexts=tuple(unpack_tokens(context) for context, _ in members),
+                onces=tuple(onces for _, onces in members) if any(onces for _, onces in members) else (),
             )
-            for epoch, row, is_evaluation, packed in rows
+            for epoch, row, is_evaluation, members in (
+                (epoch, row, is_evaluation, _unpacked(packed)) for epoch, row, is_evaluation, packed in rows
+            )
         )
+
+
+def _packed(opened: EpisodeContexts) -> list[bytes | tuple[bytes, tuple[EarlyOnce, ...]]]:
+    """The first context of each member, with the side effects before it where there are any."""
+    contexts = [pack_tokens(context) for context in opened.contexts]
+    if not opened.onces:
+        return [*contexts]
+    return list(zip(contexts, opened.onces, strict=True))
+
+
+def _unpacked(packed: bytes) -> list[tuple[bytes, tuple[EarlyOnce, ...]]]:
+    return [(each, ()) if isinstance(each, bytes) else each for each in _decode_contexts(packed)]

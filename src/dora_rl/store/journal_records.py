@@ -110,6 +110,15 @@ class EpisodeOver(Payload, frozen=True):
     is_truncated: bool = False
 
 
+class EarlyOnce(Record, frozen=True, array_like=True):
+    """What a side effect gave that a member had before its first turn, while it had no trajectory yet."""
+
+    branch: int
+    number: int
+    key: str
+    value: bytes
+
+
 class EpisodeContexts(Payload, frozen=True):
     """The first context of each member of a queued prompt; comes together with its Opened.
 
@@ -120,6 +129,8 @@ class EpisodeContexts(Payload, frozen=True):
     row: int
     contexts: tuple[tuple[int, ...], ...]
     is_evaluation: bool = False
+    onces: tuple[tuple[EarlyOnce, ...], ...] = ()
+    """Side effects of each member so far; empty where none had any."""
 
 
 class TurnReward(Record, frozen=True, array_like=True):

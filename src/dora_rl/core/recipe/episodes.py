@@ -1,11 +1,11 @@
-"""Episodes: what a member of a group does between its turns, and how long it may take."""
+"""Episodes: what a member of a group does between its turns, how long it may take, and whom it speaks to."""
 
 from typing import Any, Literal
 
 from msgspec import field
 
 from dora_rl.core.recipe.endpoints import EndpointSettings
-from dora_rl.core.recipe.section import Positive, PositiveFloat, Section
+from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 
 
 class EpisodeSettings(Section, frozen=True):
@@ -44,3 +44,25 @@ class EpisodeSettings(Section, frozen=True):
     """Where code that the model writes runs: `auto`, in a sandbox, and the run is refused where the system
     allows none; `none`, with the rights of whoever runs this, under limits alone."""
     endpoint: EndpointSettings = EndpointSettings()
+
+
+class RoleSettings(Section, frozen=True):
+    """Somebody whom episodes speak to and who is not trained, such as a user who is played by a model."""
+
+    url: str
+    """Address of an endpoint that speaks OpenAI's chat completions, up to its `/v1`."""
+    model: str
+    """The model that is asked for there."""
+    api_key: str | None = None
+    """The key of the endpoint, as `env:NAME`: the value of that environment variable."""
+    max_tokens: Positive = 512
+    """Most tokens of a turn, where the episode does not say."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further keys of every request, such as `temperature`. `env:NAME` is the value of that environment
+    variable."""
+    concurrent: Positive = 64
+    """Most turns that a process of episodes asks for at the same time."""
+    retries: Count = 4
+    """How often a turn is asked for again where the endpoint is busy or cannot be reached."""
+    time_limit_s: PositiveFloat = 30.0
+    """Longest wait for one answer, in seconds; `episode.call_limit_s` holds for all tries together."""

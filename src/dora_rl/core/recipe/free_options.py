@@ -37,6 +37,10 @@ def free_options(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
         if recipe.data.held_out is not None:
             yield "data.held_out.options", recipe.data.held_out.options
         yield "data.order.options", recipe.data.order.options
+    if recipe.episode is not None:
+        yield "episode.options", recipe.episode.options
+    for name, role in recipe.roles.items():
+        yield f"roles.{name}", {"api_key": role.api_key, "options": role.options}
     loss, advantage = recipe.algorithm.loss, recipe.algorithm.advantage
     if isinstance(loss, CustomLossConfig):
         yield "algorithm.loss.options", loss.options

@@ -84,8 +84,10 @@ def _key(struct: schema.StructType, field: schema.Field) -> Key:
 
 
 def _held(kind: schema.Type) -> schema.Type:
-    """The type of a list's items; any other type itself."""
+    """The type of a list's items, or of a mapping's values; any other type itself."""
     for each in alternatives(kind):
+        if isinstance(each, schema.DictType) and isinstance(each.value_type, schema.StructType):
+            return each.value_type
         if isinstance(each, schema.VarTupleType | schema.ListType):
             return each.item_type
     return kind
@@ -143,6 +145,8 @@ def _word(kind: schema.Type) -> str:
             return "text"
         case schema.NoneType():
             return "null"
+        case schema.DictType(value_type=schema.StructType()):
+            return "a mapping of names to sections"
         case schema.DictType():
             return "a mapping"
         case schema.VarTupleType(item_type=item) | schema.ListType(item_type=item):

@@ -6,7 +6,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
 from dora_rl.core.recipe.control import Batch, Cluster, Control
 from dora_rl.core.recipe.data import DataConfig, RewardConfig, ScoringSettings
-from dora_rl.core.recipe.episodes import EpisodeSettings
+from dora_rl.core.recipe.episodes import EpisodeSettings, RoleSettings
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings, Sampling
 from dora_rl.core.recipe.live import Checkpoints, Devices, Evaluation, Patience, RunSettings, WarmStart
 from dora_rl.core.recipe.section import Positive, Section
@@ -36,6 +36,8 @@ class Recipe(Section, frozen=True):
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     episode: EpisodeSettings | None = None
     """Several turns with an environment; left out, a row is a prompt with one response."""
+    roles: dict[str, RoleSettings] = field(default_factory=dict)
+    """Whom episodes speak to beside the policy, by name: `chat.role(NAME)`."""
     sampling: Sampling = field(default_factory=Sampling)
     response: ResponseSettings = field(default_factory=ResponseSettings)
     warm_start: WarmStart = field(default_factory=WarmStart)

@@ -191,7 +191,7 @@ def _algorithm_switches(recipe: Recipe) -> Iterator[Switch]:
         "algorithm.overlong.penalty = 0",
         ("algorithm.overlong.buffer_share",),
     )
-    yield recipe.episode is None, "there is no section episode", ("algorithm.credit",)
+    yield recipe.episode is None, "there is no section episode", ("algorithm.credit", "roles")
     epsilon = ("algorithm.advantage.epsilon",)
     if isinstance(advantage, AdvantageConfig):
         yield advantage.scale == "none", "algorithm.advantage.scale = none", epsilon

@@ -18,9 +18,26 @@ Message = Mapping[str, Any]
 ToolSchema = Mapping[str, Any]
 """A tool in OpenAI's form: `{"type": "function", "function": {"name": ..., "parameters": ...}}`."""
 
+Said = str | Message | Sequence[Message]
+"""What is said to a model: a user's text, a message in OpenAI's form, or several."""
+
 ROLES = ("system", "user", "assistant", "tool")
 _SAME_ROLE = {"developer": "system", "function": "tool", "ipython": "tool"}
 _THINKING_KEYS = ("reasoning_content", "reasoning", "thinking")
+
+
+def as_messages(said: Iterable[Said]) -> list[Message]:
+    """Messages in OpenAI's form: bare text is the user's, and several may come as one list."""
+    messages: list[Message] = []
+    for each in said:
+        match each:
+            case str():
+                messages.append({"role": "user", "content": each})
+            case Mapping():
+                messages.append(each)
+            case _:
+                messages += as_messages(each)
+    return messages
 
 
 def plain_messages(messages: Iterable[Message | str]) -> list[dict[str, Any]]:

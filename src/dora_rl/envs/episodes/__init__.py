@@ -5,6 +5,6 @@ branch               its token sequences           tools     Python functions th
 episode              one in progress               runner    many of them in one loop
 episode_function     the function, by its name     limits    how long its code may take
 episode_messages     what that process is told     threads   for what blocks
-                     and says, as records
+                     and says, as records          role      whom it speaks to beside the policy
 doors, agent_turns   chats over HTTP, for agents
 """

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dora_rl.envs.chat.messages import Message, ToolSchema
-from dora_rl.envs.episodes.chat import Chat, Said
+from dora_rl.envs.chat.messages import Message, Said, ToolSchema
+from dora_rl.envs.episodes.chat import Chat
+from dora_rl.envs.episodes.role import RoleChat
 from dora_rl.envs.episodes.tools import Tool
 from dora_rl.envs.episodes.turn import Turn
 
@@ -49,7 +50,7 @@ class BlockingChat:
         stop: Iterable[str] = (),
     ) -> Turn:
         """Say something and wait for the policy's answer, as `Chat.turn` does."""
-        return self._wait(self._chat.turn(*messages, tools=tools, max_tokens=max_tokens, stop=stop))
+        return self.wait(self._chat.turn(*messages, tools=tools, max_tokens=max_tokens, stop=stop))
 
     def fork(self) -> "BlockingChat":
         """A second chat that goes on from the same point."""
@@ -58,6 +59,10 @@ class BlockingChat:
     def fresh(self, *messages: Said, trains: bool = True) -> "BlockingChat":
         """A chat that begins with these messages and nothing else."""
         return BlockingChat(self._chat.fresh(*messages, trains=trains), self._loop)
+
+    def role(self, name: str, *messages: Said) -> "BlockingRole":
+        """A conversation with a role of the recipe that begins with these messages; it is not trained."""
+        return BlockingRole(self._chat.role(name, *messages), self)
 
     def reward(self, value: float) -> None:
         """Give a reward for the turn just taken; rewards add up, with what the episode returns."""
@@ -69,10 +74,10 @@ class BlockingChat:
 
     def once(self, key: str, effect: Callable[[str], Any]) -> Any:
         """The value of a side effect that is not had again after a crash; it is had in this thread."""
-        asked, recorded = self._wait(self._chat.once_asked(key))
+        asked, recorded = self.wait(self._chat.once_asked(key))
         if recorded is None:
             value = _at_once(self._called(effect, self._chat.once_key(asked)))
-            recorded = self._wait(self._chat.once_done(asked, value))
+            recorded = self.wait(self._chat.once_done(asked, value))
         return msgspec.msgpack.decode(recorded.value)
 
     def use_tools(self, turn: Turn) -> list[Message]:
@@ -81,7 +86,7 @@ class BlockingChat:
 
     async def _called(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         value = function(*arguments, **named)
-        return self._wait(value) if inspect.iscoroutine(value) else value
+        return self.wait(value) if inspect.iscoroutine(value) else value
 
     @property
     def base_url(self) -> str:
@@ -93,8 +98,39 @@ class BlockingChat:
         """The key to `base_url`: this episode's alone, and of no use when it is over."""
         return self._chat.api_key
 
-    def _wait(self, coroutine: Coroutine[Any, Any, V]) -> V:
+    def wait(self, coroutine: Coroutine[Any, Any, V]) -> V:
+        """The value of a coroutine that runs in the loop of the process."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+class BlockingRole:
+    """A RoleChat whose calls block until they are answered."""
+
+    def __init__(self, role: RoleChat, chat: BlockingChat) -> None:
+        self._role = role
+        self._chat = chat
+
+    @property
+    def messages(self) -> list[Message]:
+        """All that was said in this conversation, as the role sees it."""
+        return self._role.messages
+
+    def turn(
+        self,
+        *messages: Said,
+        tools: Iterable[Tool | ToolSchema] | None = None,
+        max_tokens: int | None = None,
+    ) -> Turn:
+        """Say something to the role and wait for its answer, as `RoleChat.turn` does."""
+        return self._chat.wait(self._role.turn(*messages, tools=tools, max_tokens=max_tokens))
+
+    def use_tools(self, turn: Turn) -> list[Message]:
+        """Call the functions that the role called; returns what to say next."""
+        return self._chat.wait(self._role.use_tools(turn))
+
+    def fork(self) -> "BlockingRole":
+        """A second conversation that goes on from the same point."""
+        return BlockingRole(self._role.fork(), self._chat)
 
 
 def _at_once(coroutine: Coroutine[Any, Any, V]) -> V:

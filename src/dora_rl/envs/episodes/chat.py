@@ -5,20 +5,18 @@ branch (other tools, thinking that is stripped), it goes on in a new branch.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from dora_rl.envs.chat.messages import Message, ToolSchema
+from dora_rl.envs.chat.messages import Message, Said, ToolSchema, as_messages
 from dora_rl.envs.episodes.branch import Branch
 from dora_rl.envs.episodes.episode import Episode
 from dora_rl.envs.episodes.episode_messages import OnceAsked, OnceDone, OnceRecorded, OnceRun, TurnAsked
+from dora_rl.envs.episodes.role import RoleChat, find_player
 from dora_rl.envs.episodes.tools import Tool, ToolBox
 from dora_rl.envs.episodes.turn import Turn
-
-Said = str | Message | Sequence[Message]
-"""What is said to the policy: a user's text, a message in OpenAI's form, or several."""
 
 
 class Chat:
@@ -82,6 +80,14 @@ class Chat:
     def branch(self) -> Branch:
         """Where the conversation stands."""
         return self._branch
+
+    def role(self, name: str, *messages: Said) -> RoleChat:
+        """A conversation with a role of the recipe that begins with these messages; it is not trained.
+
+        The role is the assistant of that conversation: what the policy said is told to it as a user's text.
+        """
+        player = find_player(name, self._episode.roles)
+        return RoleChat(self.fresh(trains=False), player, as_messages(messages))
 
     def reward(self, value: float) -> None:
         """Give a reward for the turn just taken; rewards add up, with what the episode returns."""
@@ -246,17 +252,3 @@ class Chat:
             self._episode.opened(branch.number)
         branch.tools = tools
         return branch, codec.begin([*branch.messages, *said], tools)
-
-
-def as_messages(said: Iterable[Said]) -> list[Message]:
-    """Messages in OpenAI's form: bare text is the user's, and several may come as one list."""
-    messages: list[Message] = []
-    for each in said:
-        match each:
-            case str():
-                messages.append({"role": "user", "content": each})
-            case Mapping():
-                messages.append(each)
-            case _:
-                messages += as_messages(each)
-    return messages

@@ -7,7 +7,7 @@ run.
 import asyncio
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -24,6 +24,7 @@ from dora_rl.envs.episodes.episode_messages import (
     TurnTaken,
 )
 from dora_rl.envs.episodes.limits import CodeClock, EpisodeLimits, LimitFault
+from dora_rl.envs.episodes.role import RolePlayer
 from dora_rl.envs.episodes.turn import EpisodeClosed, EpisodeTruncated, TruncationReason
 from dora_rl.envs.scoring.reward_scorer import LARGEST
 
@@ -52,9 +53,11 @@ class Episode:
         say: Callable[[EpisodeReply], None],
         expired: Callable[["Episode", LimitFault, float], None],
         open_door: Callable[["Episode", Any], Door],
+        roles: Mapping[str, RolePlayer],
     ) -> None:
         """`run` is the run's own name; `expired` is told of a limit; `open_door` lets agents to a chat."""
         self.begin = begin
+        self.roles = roles
         self.codec = codec
         self.loop = asyncio.get_running_loop()
         self._run = run

@@ -21,6 +21,7 @@ from msgspec import field
 
 from dora_rl.core.recipe.data import RewardConfig
 from dora_rl.core.recipe.endpoints import EndpointSettings
+from dora_rl.core.recipe.episodes import RoleSettings
 from dora_rl.core.record import Record
 from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.envs.data.rows import Row
@@ -58,6 +59,8 @@ class OpenWorker(EpisodeTold, frozen=True):
     rewards: tuple[RewardConfig, ...] = ()
     """Functions that judge episodes which are over."""
     endpoint: EndpointSettings = EndpointSettings()
+    roles: dict[str, RoleSettings] = field(default_factory=dict)
+    """Whom episodes speak to beside the policy, by name."""
     objects: dict[str, bytes] = field(default_factory=dict)
     """Functions named `object:LABEL` by label, pickled: those of the user's that no file has."""
 

@@ -10,7 +10,7 @@ it first. Nothing here waits: `tell` and the episodes' code are called by the lo
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from dora_rl.envs.episodes.episode_messages import (
 )
 from dora_rl.envs.episodes.judge import EpisodeJudge
 from dora_rl.envs.episodes.limits import EpisodeLimits, LimitFault
+from dora_rl.envs.episodes.role import RolePlayer
 from dora_rl.envs.episodes.threads import EpisodeThreads, running_in
 from dora_rl.envs.episodes.turn import EpisodeTruncated
 from dora_rl.envs.scoring.reward_scorer import RAISED
@@ -57,10 +58,12 @@ class EpisodeRunner:
         run: str,
         judge: EpisodeJudge | None = None,
         endpoint: EndpointSettings | None = None,
+        roles: Mapping[str, RolePlayer] | None = None,
     ) -> None:
         """Be called in the loop; `say` sends a message to the run, `run` is the run's own name.
 
-        `judge` adds to the reward of every episode; `endpoint` is where agents are let in.
+        `judge` adds to the reward of every episode; `endpoint` is where agents are let in; `roles` are whom
+        episodes speak to beside the policy.
         """
         loop = asyncio.get_running_loop()
         loop.set_default_executor(EpisodeThreads())
@@ -71,6 +74,7 @@ class EpisodeRunner:
         self._say = say
         self._run_name = run
         self._judge = judge or EpisodeJudge()
+        self._roles = roles or {}
         self._open: dict[int, Episode] = {}
         self._tasks: dict[asyncio.Task[None], Episode] = {}
         """Episodes by the task that runs their code, also of those that were ended and go on."""
@@ -115,6 +119,7 @@ class EpisodeRunner:
             say=self._say,
             expired=self._expired,
             open_door=self._doors.open,
+            roles=self._roles,
         )
         self._open[begin.episode] = episode
         episode.task = task = episode.loop.create_task(self._run(episode))

@@ -1,23 +1,16 @@
 """A language model as a judge, behind an endpoint that speaks OpenAI's chat completions.
 
-The key is read from the environment by name and stands in no recipe. What is worth another try (the server is
-busy, the network fails) is tried again with growing pauses; everything else is a failure with the server's
-words. Python's own HTTP client is enough: a judge thinks longer than a connection takes.
+The key is read from the environment by name and stands in no recipe.
 """
 
 import asyncio
-import json
 import os
-import random
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
 from typing import Any
 
 from dora_rl.core.errors import UserError
+from dora_rl.envs.chat_completions import ChatCompletions
 from dora_rl.envs.rewards.texts import Completion, text_of
 
 _PROMPT = """\
@@ -31,9 +24,6 @@ Answer:
 """
 _SCORE = r"Score:\s*(-?\d+(?:\.\d+)?)"
 _KEY = "OPENAI_API_KEY"
-_AGAIN = {408, 409, 425, 429}
-"""HTTP codes, beside those from 500 on, after which the same request may succeed."""
-_LONGEST_PAUSE_S = 30.0
 _SHOWN = 300
 
 
@@ -69,16 +59,18 @@ class OpenAIJudge:
         expression `score` holds the score, in its first group, from `lowest` to `highest`. `key_env` names
         the variable with the key; left out, OPENAI_API_KEY, if there is one. `body` is sent along.
         """
-        self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._template, self._system, self._score = prompt, system, re.compile(score)
         self._lowest, self._highest = lowest, highest
         self._body = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(body or {})}
-        self._headers = {"Content-Type": "application/json"}
-        if key := _key(key_env):
-            self._headers["Authorization"] = f"Bearer {key}"
-        self._retries, self._pause_s, self._time_limit_s = retries, pause_s, time_limit_s
-        self._threads = ThreadPoolExecutor(max_workers=concurrent, thread_name_prefix="judge")
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._endpoint = ChatCompletions(
+            base_url,
+            who="the judge",
+            key=_key(key_env),
+            concurrent=concurrent,
+            retries=retries,
+            pause_s=pause_s,
+            time_limit_s=time_limit_s,
+        )
 
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Completion], log_extra: Any, **columns: Any
@@ -110,54 +102,11 @@ class OpenAIJudge:
         return (value - self._lowest) / (self._highest - self._lowest)
 
     async def _said(self, prompt: str) -> str:
-        """The judge's answer, asked for again after failures that may pass."""
-        loop = asyncio.get_running_loop()
-        for number in range(self._retries + 1):
-            try:
-                return await loop.run_in_executor(self._threads, self._post, prompt)
-            except _Passing as error:
-                if number == self._retries:
-                    raise JudgeFailed(f"{error}, {number + 1} times") from None
-                pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2**number)
-                # Not all at once again.
-                await asyncio.sleep(max(error.after_s, pause_s * random.uniform(0.5, 1.0)))
-        raise AssertionError("the last try returns or raises")
-
-    def _post(self, prompt: str) -> str:
+        """The judge's answer."""
         messages = [{"role": "system", "content": self._system}] if self._system else []
         body = {**self._body, "messages": [*messages, {"role": "user", "content": prompt}]}
-        request = urllib.request.Request(self._url, json.dumps(body).encode(), self._headers, method="POST")
-        try:
-            with self._opener.open(request, timeout=self._time_limit_s) as response:
-                answer = json.load(response)
-            return str(answer["choices"][0]["message"]["content"] or "")
-        except urllib.error.HTTPError as error:
-            words = error.read(_SHOWN).decode(errors="replace").strip()
-            told = f"the judge at {self._url} answered {error.code}: {words}"
-            if error.code in _AGAIN or error.code >= 500:
-                raise _Passing(told, _seconds(error.headers.get("Retry-After"))) from None
-            raise JudgeFailed(told) from None
-        except (OSError, HTTPException, ValueError) as error:
-            # No connection, one that broke in the middle, or half an answer.
-            reason = f"{type(error).__name__}: {error}"
-            raise _Passing(f"the judge at {self._url} cannot be asked: {reason}") from None
-        except (KeyError, IndexError, TypeError) as error:
-            raise JudgeFailed(f"the judge at {self._url} answered something else: {answer!r:.300}") from error
-
-
-class _Passing(Exception):
-    """A failure after which another try makes sense, at the earliest after so many seconds."""
-
-    def __init__(self, message: str, after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.after_s = min(after_s, _LONGEST_PAUSE_S)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the key is for the address that was given."""
-
-    def redirect_request(self, *request: Any) -> None:
-        return None
+        message, _ = await self._endpoint.ask(body)
+        return str(message.get("content") or "")
 
 
 def _key(name: str | None) -> str | None:
@@ -167,13 +116,6 @@ def _key(name: str | None) -> str | None:
             hint=f"export {name}=..., or leave key_env out where no key is needed",
         )
     return os.environ.get(name or _KEY)
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return max(0.0, float(text or 0.0))
-    except ValueError:  # A date: the usual pause will do.
-        return 0.0
 
 
 def _readable(prompt: Any) -> str:

@@ -8,7 +8,13 @@ with what it asked before. Knows no process and no clock.
 from msgspec import Struct, field
 
 from dora_rl.core.turn_finish import TurnFinish
-from dora_rl.store.journal_records import JournalledBranch, JournalledTrajectory, OnceValue
+from dora_rl.store.journal_records import (
+    EarlyOnce,
+    JournalledBranch,
+    JournalledTrajectory,
+    OnceValue,
+    Response,
+)
 
 
 class TurnRecord(Struct, kw_only=True):
@@ -162,10 +168,30 @@ class EpisodeRecord(Struct, kw_only=True):
             for each in journalled.every_branch
             if each.response.tokens or any(once.branch == each.number for once in journalled.onces)
         ]
+        known = {each.number for each in branches}
+        # A role that others play has side effects alone, under a number of its own.
+        for number in dict.fromkeys(once.branch for once in journalled.onces if once.branch not in known):
+            nothing = JournalledBranch(number=number, response=Response())
+            branches.append(BranchRecord.recalled(nothing, self.prompt, journalled.onces))
         self.branches = {each.number: each for each in branches}
         self.held = _last_branch(journalled, branches)
         if self.held is not None and self.branches[self.held].turns[-1].finish is None:
             self.current = self.branches[self.held].turns[-1]
+
+    def early_onces(self) -> tuple[EarlyOnce, ...]:
+        """The side effects that are not journalled yet, because the first turn is not begun."""
+        return tuple(
+            EarlyOnce(branch=branch.number, number=number, key=once.key, value=once.value)
+            for branch in self.branches.values()
+            for number, once in enumerate(branch.operations)
+            if isinstance(once, OnceRecord) and not once.is_journalled
+        )
+
+    def recall_early(self, onces: tuple[EarlyOnce, ...]) -> None:
+        """Fill in side effects from before the first turn, in the order of their numbers."""
+        for once in onces:
+            branch = self.branches.setdefault(once.branch, BranchRecord(number=once.branch, prompt=()))
+            branch.operations.append(OnceRecord(key=once.key, value=once.value, is_journalled=False))
 
     def next_attempt(self, attempt: int) -> "EpisodeRecord":
         """The same member with nothing of this attempt."""

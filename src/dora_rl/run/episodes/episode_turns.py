@@ -14,7 +14,7 @@ from dora_rl.run.episodes.pool import EpisodePool
 from dora_rl.run.received import AnswerOperation, ContinueRequest, Received
 from dora_rl.run.request_table import EpisodeTurn, PartialTrajectory, RequestTable
 from dora_rl.run.run_setup import RunSetup
-from dora_rl.store.journal_records import AnyPayload, OnceValue, Progress, TurnFinished
+from dora_rl.store.journal_records import AnyPayload, EarlyOnce, OnceValue, Progress, TurnFinished
 
 
 class EpisodeDiffers(DoraError):
@@ -142,11 +142,7 @@ class EpisodeTurns:
         assert key is not None, "a turn is of a trajectory"
         root = record.branches.setdefault(0, BranchRecord(number=0, prompt=()))
         root.prompt = record.prompt
-        self._late += [
-            _once_value(record, 0, number, operation)
-            for number, operation in enumerate(root.operations)
-            if isinstance(operation, OnceRecord) and not operation.is_journalled
-        ]
+        self._late += [_once_value(record, once) for once in record.early_onces()]
         rest = record.first_context[len(record.prompt) :]
         if rest:
             self._late.append(Progress(trajectory=key, attempt=attempt, start=0, tokens=rest, version=None))
@@ -296,19 +292,20 @@ class EpisodeTurns:
             # Until then it may run again, as it may after a crash.
             self.answer(record, word.branch, word.number)
             return
-        received.payloads.append(_once_value(record, word.branch, word.number, operation))
+        once = EarlyOnce(branch=word.branch, number=word.number, key=word.key, value=word.value)
+        received.payloads.append(_once_value(record, once))
         received.effects.append(
             AnswerOperation(trajectory=record.trajectory, branch=word.branch, number=word.number)
         )
 
 
-def _once_value(record: EpisodeRecord, branch: int, number: int, operation: OnceRecord) -> OnceValue:
+def _once_value(record: EpisodeRecord, once: EarlyOnce) -> OnceValue:
     assert record.trajectory is not None, "a value is of a trajectory"
     return OnceValue(
         trajectory=record.trajectory,
         attempt=record.attempt,
-        branch=branch,
-        number=number,
-        key=operation.key,
-        value=operation.value,
+        branch=once.branch,
+        number=once.number,
+        key=once.key,
+        value=once.value,
     )

@@ -170,7 +170,7 @@ class EpisodeHost:
             found_contexts = next((c for c in contexts if (c.is_evaluation, c.epoch, c.row) == key), None)
             if found_contexts is not None:
                 contexts.remove(found_contexts)
-                self._openings[key][-1].recall(found_contexts.contexts)
+                self._openings[key][-1].recall(found_contexts)
 
     # --- the loop -------------------------------------------------------------------------------
 
@@ -225,7 +225,11 @@ class EpisodeHost:
         is_evaluation, epoch, row = opening.key
         received.payloads.append(
             EpisodeContexts(
-                epoch=epoch, row=row, is_evaluation=is_evaluation, contexts=tuple(opening.contexts)
+                epoch=epoch,
+                row=row,
+                is_evaluation=is_evaluation,
+                contexts=tuple(opening.contexts),
+                onces=opening.onces,
             )
         )
         tokens = len(opening.prompt)

@@ -16,6 +16,7 @@ from dora_rl.run.episodes.pool import EpisodePool
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.run.worker_deaths import WorkerDeaths
+from dora_rl.store.journal_records import EarlyOnce, EpisodeContexts
 
 PromptKey = tuple[bool, int, int]
 """Whether a prompt is evaluated, its epoch and its row."""
@@ -44,10 +45,18 @@ class OpeningPrompt(Struct, kw_only=True):
         shared = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*self.contexts, strict=False))
         self.prompt = tuple(tokens[0] for tokens in shared)
 
-    def recall(self, contexts: tuple[tuple[int, ...], ...]) -> None:
-        """Fill in what the members began with before the run was cut short."""
-        for member, context in zip(self.members, contexts, strict=True):
+    @property
+    def onces(self) -> tuple[tuple[EarlyOnce, ...], ...]:
+        """The side effects of each member before its first turn; empty where none had any."""
+        found = tuple(member.early_onces() for member in self.members)
+        return found if any(found) else ()
+
+    def recall(self, opened: EpisodeContexts) -> None:
+        """Fill in what the members began with, and how they came to it, before the run was cut short."""
+        for member, context in zip(self.members, opened.contexts, strict=True):
             member.first_context = context
+        for member, onces in zip(self.members, opened.onces, strict=False):
+            member.recall_early(onces)
         self.settle()
 
 
@@ -71,6 +80,7 @@ def open_pool(
         limit_s=episode.limit_s,
         rewards=recipe.rewards,
         endpoint=episode.endpoint,
+        roles=recipe.roles,
         objects=dict(objects),
     )
     return EpisodePool(
