@@ -115,6 +115,49 @@ def test_bits_do_not_depend_on_a_move(make_engine: MakeEngine, alone: dict[int, 
     assert {each.id: each for each in (*here.run(), *there.run())} == alone
 
 
+def turns(engine: NativeEngine, lineage: int | None) -> list[Event]:
+    """A turn of an episode, one of its fork, and one more of the first branch: each gives way to the next."""
+    ended, stopping = list[Event](), Stopping(max_new_tokens=9, is_length_prescribed=True)
+    prompt = tuple(3 + i * 11 % 90 for i in range(37))
+
+    def turn(id: int, branch: int, context: tuple[int, ...]) -> tuple[int, ...]:
+        key = StreamKey(seed=8, row=1, branch=branch)
+        engine.submit(
+            Request(
+                id=id,
+                version=1,
+                prompt=context,
+                key=key,
+                stopping=stopping,
+                lineage=lineage,
+                holds_turn=True,
+            )
+        )
+        (event,) = engine.run()
+        ended.append(event)
+        engine.abort(id)
+        engine.finished()
+        return (*context, *drawn_tokens(event))
+
+    root = turn(0, 0, prompt)
+    turn(1, 77, (*root, 5, 6, 7))
+    turn(2, 0, (*root, 8, 9))
+    return ended
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_bits_do_not_depend_on_what_branches_share(
+    steps_ahead: int, make_engine: MakeEngine, dtype: str
+) -> None:
+    shared, apart = (
+        make_engine(is_batch_invariant=True, dtype=dtype, steps_ahead=steps_ahead, block_size=5)
+        for _ in range(2)
+    )
+    assert turns(shared, lineage=4) == turns(apart, lineage=None)
+    assert shared.load().num_reused == 2 * (37 + 8), "all but the last token of the first turn, twice"
+    assert apart.load().num_reused == 0
+
+
 def sparse_engine(dtype: str, **limits: int) -> NativeEngine:
     experts = Experts(num_experts=6, num_active=2, intermediate_size=24, is_normalised=True)
     model = replace(tiny_config(103), family="qwen3_moe", experts=experts)

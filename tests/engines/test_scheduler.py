@@ -144,6 +144,7 @@ def requests(draw: st.DrawFn) -> list[Request]:
                 prompt=tuple(range(1, 2 + 5 * group)),
                 continued=tuple(draw(st.lists(st.integers(1, 9), max_size=4))),
                 group=draw(st.sampled_from([None, group])),
+                lineage=draw(st.sampled_from([None, 1, 2])),
                 deadline=draw(st.integers(0, 2)),
                 stopping=Stopping(max_new_tokens=draw(st.integers(1, 20))),
                 holds_turn=draw(st.booleans()),
@@ -259,6 +260,59 @@ def test_a_prompt_of_a_group_is_computed_once() -> None:
         loop.scheduler.commit(plan, loop.executor.execute(plan))
     assert [row.num_tokens for row in plans[0].rows] == [30]
     assert sorted(row.num_tokens for row in plans[1].rows) == [1, 1, 1, 1]
+
+
+def branches(loop: Loop, *contexts: tuple[int, ...], lineage: int | None = 9) -> list[int]:
+    """Let branches that begin so take a turn each, one giving way to the next; returns tokens prefilled."""
+    computed, stopping = [], Stopping(max_new_tokens=3, is_length_prescribed=True)
+    for number, context in enumerate(contexts):
+        asked = request(number, prompt=context, lineage=lineage, holds_turn=True, stopping=stopping)
+        loop.scheduler.submit(asked)
+        prefilled = 0
+        while plan := loop.scheduler.plan():
+            prefilled += sum(row.num_tokens for row in plan.rows if not row.is_decoding)
+            loop.ended += loop.scheduler.commit(plan, loop.executor.execute(plan))
+            loop.scheduler.check_integrity()
+        computed.append(prefilled)
+        ended = loop.ended.pop()
+        assert list(ended.tokens) == expected(asked, list(context), len(context) + 3)
+        loop.scheduler.abort(number)
+        loop.scheduler.check_integrity()
+    return computed
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 7])
+def test_a_branch_computes_only_what_no_other_branch_of_its_episode_did(block_size: int) -> None:
+    limits = Limits(num_blocks=100, block_size=block_size, max_running=4, step_tokens=64)
+    context, loop = tuple(range(1, 31)), Loop(limits, depth=1)
+    forked = (*context[:20], *range(40, 52))
+    assert branches(loop, context, forked, (*context, 91, 92, 93), forked[:21]) == [30, 12, 3, 0]
+    assert loop.scheduler.residency.num_reused == 20 + 30 + 20
+    assert loop.scheduler.load(()).kv_tokens == 0, "what nobody but a remnant uses is as good as free"
+    alone = Loop(limits, depth=1)
+    assert branches(alone, context, forked, lineage=None) == [30, 32]
+    assert alone.scheduler.residency.num_reused == 0
+
+
+def test_remnants_make_room_before_anybody_loses_a_place() -> None:
+    limits = Limits(num_blocks=12, block_size=4, max_running=2, step_tokens=64)
+    loop = Loop(limits, depth=1)
+    assert branches(loop, tuple(range(1, 31))) == [30]
+    loop.scheduler.submit(request(50, prompt=(7,) * 40, stopping=Stopping(max_new_tokens=6)))
+    while loop.step():
+        pass
+    assert loop.scheduler.load(()).num_preempted == 0
+    assert branches(loop, tuple(range(1, 31))) == [30], "it had to go"
+
+
+def test_remnants_go_with_their_version() -> None:
+    loop = Loop(Limits(num_blocks=40, block_size=4, max_running=2, step_tokens=64), depth=1)
+    context = tuple(range(1, 31))
+    branches(loop, context)
+    loop.scheduler.residency.drop_version(0)
+    loop.scheduler.check_integrity()
+    assert loop.scheduler.residency.num_free == 40
+    assert branches(loop, context) == [30]
 
 
 def test_the_most_urgent_goes_first_and_the_least_urgent_makes_room() -> None:

@@ -75,6 +75,8 @@ class EngineLoad(Record, frozen=True):
     """Seconds that went to computing KV once more that had been lost or left behind."""
     kv_moves_s: float = 0.0
     """Seconds that went to copying KV to host memory and back."""
+    num_reused: int = 0
+    """Tokens that were not prefilled since the engine began because another branch's KV was at hand."""
     pass_rows: float = 0.0
     """Requests whose decoding takes as long as a version's pass by itself; 0 where versions share one."""
 

@@ -52,6 +52,9 @@ class Request(Record, frozen=True):
     """Tokens after the prompt that exist already, generated or from an environment: prefilled, not drawn."""
     group: int | None = None
     """The group of the request: requests of one group and version share a prompt, which is prefilled once."""
+    lineage: int | None = None
+    """What requests that may begin alike have in common, such as branches of an episode: one that gives way
+    between turns leaves its KV, as long as there is room, to others of its lineage and version."""
     deadline: int = 0
     """The batch the request is due in. Lower is more urgent; among equals the earlier submitted is."""
     holds_turn: bool = False

@@ -102,6 +102,7 @@ class Generation:
             continued=tuple(partial.tokens[turn.in_prompt if turn is not None else 0 :]),
             # A branch that does not begin with its group's prompt shares none.
             group=start.group if turn is None or not turn.in_prompt else None,
+            lineage=start.trajectory if turn is not None else None,
             deadline=start.version + self._max_staleness,
             holds_turn=turn is not None,
         )

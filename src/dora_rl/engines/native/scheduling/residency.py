@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dora_rl.engines.config import Limits
 from dora_rl.engines.native.scheduling.blocks import BlockPool
 from dora_rl.engines.native.scheduling.host_room import HostRoom
-from dora_rl.engines.native.scheduling.prefixes import Prefix, Prefixes
+from dora_rl.engines.native.scheduling.prefixes import Prefix, Prefixes, Remnants
 from dora_rl.engines.native.scheduling.sequence import Sequence
 from dora_rl.engines.native.scheduling.step_plan import (
     CopyBlock,
@@ -33,6 +33,9 @@ class Residency:
         self._limits = limits
         self._pool = BlockPool(limits.num_blocks)
         self._prefixes = Prefixes(self._pool)
+        self._remnants = Remnants(self._pool, limits.block_size)
+        self.num_reused = 0
+        """Tokens that were not computed again because a branch of the same episode had computed them."""
         self._slots = list(range(limits.max_running - 1, -1, -1))
         self.host = HostRoom(limits.num_host_blocks)
         self._draft = Draft()
@@ -61,6 +64,11 @@ class Residency:
         """How many blocks are free on the device."""
         return self._pool.num_free
 
+    @property
+    def num_spare(self) -> int:
+        """How many blocks are used by nothing but remnants, which go as soon as room is needed."""
+        return self._pool.num_spare
+
     def num_missing(self, sequence: Sequence) -> int:
         """How many blocks must be taken for a sequence to enter."""
         num_needed = self._limits.blocks_for(sequence.num_tokens)
@@ -71,12 +79,12 @@ class Residency:
         return num_needed - len(sequence.blocks)
 
     def has_prefix(self, sequence: Sequence) -> bool:
-        """Whether the prompt of the sequence's group is computed and kept."""
+        """Whether the prompt of the sequence's group, or another beginning of it, is computed and kept."""
         return self._prefix_of(sequence) is not None
 
     def evict_prefix(self) -> bool:
-        """Give up the least recently used prefix; False when there is none."""
-        return self._prefixes.evict()
+        """Give up the least recently used remnant, else prefix; False when there is neither."""
+        return self._remnants.evict() or self._prefixes.evict()
 
     # --- in and out -----------------------------------------------------------------------------
 
@@ -134,8 +142,9 @@ class Residency:
         self._give(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Free the slot, the blocks and the parked KV of a sequence."""
+        """Free the slot, the blocks and the parked KV of a sequence; other branches may use what is left."""
         self.leave_slot(sequence)
+        self._leave_remnant(sequence)
         self._give(sequence)
         if sequence.ticket is not None:
             self.host.forget(sequence.ticket)
@@ -162,15 +171,30 @@ class Residency:
             key, Prefix(prompt=sequence.request.prompt, blocks=tuple(blocks), num_tokens=num_tokens)
         )
 
+    def _leave_remnant(self, sequence: Sequence) -> None:
+        """Keep the KV of a sequence that is between turns, for branches that begin like it."""
+        key, num_tokens = sequence.lineage_key, sequence.num_computed
+        # Of one in its turn steps may be under way that have not written yet what they count as computed.
+        if key is None or not sequence.is_held or not sequence.blocks or not num_tokens:
+            return
+        num_blocks = self._limits.blocks_for(num_tokens)
+        kept, sequence.blocks = sequence.blocks[:num_blocks], sequence.blocks[num_blocks:]
+        self._remnants.keep(key, sequence.tokens[:num_tokens], tuple(kept))
+
     def drop_version(self, version: int) -> None:
-        """Forget all prefixes computed with a version."""
+        """Forget all prefixes and remnants computed with a version."""
         self._prefixes.drop_version(version)
+        self._remnants.drop_version(version)
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Assert that blocks, slots and parked KV are accounted for, given every sequence there is."""
         sequences = list(sequences)
         self._pool.check_integrity(
-            [*self._prefixes.uses(), *(block for sequence in sequences for block in sequence.blocks)]
+            [
+                *self._prefixes.uses(),
+                *self._remnants.uses(),
+                *(block for sequence in sequences for block in sequence.blocks),
+            ]
         )
         slots = sorted(self._slots + [each.slot for each in sequences if each.slot is not None])
         assert slots == list(range(self._limits.max_running)), f"slots {slots}"
@@ -179,7 +203,12 @@ class Residency:
     # --- parts ----------------------------------------------------------------------------------
 
     def _prefix_of(self, sequence: Sequence) -> Prefix | None:
-        return self._prefixes.find(sequence.prefix_key, sequence.request.prompt)
+        """The longest beginning of a sequence that is computed and kept."""
+        prompt = self._prefixes.find(sequence.prefix_key, sequence.request.prompt)
+        remnant = self._remnants.find(sequence.lineage_key, sequence.tokens)
+        if prompt is None or (remnant is not None and remnant.num_tokens > prompt.num_tokens):
+            return remnant
+        return prompt
 
     def _use(self, prefix: Prefix, sequence: Sequence) -> None:
         num_full, rest = divmod(prefix.num_tokens, self._limits.block_size)
@@ -189,6 +218,7 @@ class Residency:
         if rest:
             sequence.blocks.append(self._copy(prefix.blocks[num_full]))
         sequence.num_computed = prefix.num_tokens
+        self.num_reused += prefix.num_tokens if not prefix.prompt else 0
 
     def _unpark(self, sequence: Sequence, ticket: int) -> None:
         for _ in range(self.host.num_blocks(ticket)):

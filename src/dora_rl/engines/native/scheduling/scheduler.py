@@ -141,7 +141,7 @@ class Scheduler:
         self, versions: tuple[int, ...], *, clock: float = 0.0, round_s: float | None = None
     ) -> EngineLoad:
         """The requests, KV and versions that the engine carries now."""
-        num_used = self.limits.num_blocks - self.residency.num_free
+        num_used = self.limits.num_blocks - self.residency.num_free - self.residency.num_spare
         return EngineLoad(
             num_running=len(self._batch.running),
             num_waiting=len(self._batch.waiting),
@@ -152,6 +152,7 @@ class Scheduler:
             versions=versions,
             clock=clock,
             round_s=round_s,
+            num_reused=self.residency.num_reused,
         )
 
     def check_integrity(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from dora_rl.engines.native.scheduling.prefixes import PrefixKey
+from dora_rl.engines.native.scheduling.prefixes import LineageKey, PrefixKey
 from dora_rl.engines.native.scheduling.turns import Priority
 from dora_rl.engines.requests import Request, Stopping
 
@@ -78,6 +78,12 @@ class Sequence:
         """The key under which this sequence's prompt is shared."""
         group = self.request.group
         return None if group is None else (self.request.version, group)
+
+    @property
+    def lineage_key(self) -> LineageKey | None:
+        """The key under which requests are found that may begin like this one."""
+        lineage = self.request.lineage
+        return None if lineage is None else (self.request.version, lineage)
 
     @property
     def num_shareable(self) -> int:
