@@ -119,7 +119,7 @@ def _default(field: schema.Field, *, is_section: bool) -> str:
         return "-"
     made = field.default if field.default_factory is NODEFAULT else field.default_factory()
     value: Any = msgspec.to_builtins(made)
-    if is_section and isinstance(value, dict):
+    if is_section and value and isinstance(value, dict):
         return f"kind: {value['kind']}" if "kind" in value else "see below"
     return "null" if value is None else msgspec.json.encode(value).decode()
 
