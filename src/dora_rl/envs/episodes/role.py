@@ -16,7 +16,7 @@ from dora_rl.core.named import did_you_mean
 from dora_rl.core.recipe.episodes import RoleSettings
 from dora_rl.envs.chat.messages import Message, Said, ToolSchema, as_messages, plain_message
 from dora_rl.envs.chat.tool_calls import ToolCall
-from dora_rl.envs.chat_completions import ChatCompletions
+from dora_rl.envs.chat_client import ChatClient
 from dora_rl.envs.episodes.tools import Tool, ToolBox
 from dora_rl.envs.episodes.turn import Turn
 
@@ -37,7 +37,7 @@ class RolePlayer:
             "max_tokens": settings.max_tokens,
             **looked_up["options"],
         }
-        self._endpoint = ChatCompletions(
+        self._endpoint = ChatClient(
             settings.url,
             who=f"the role '{name}'",
             key=looked_up["api_key"],

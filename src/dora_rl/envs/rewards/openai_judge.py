@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dora_rl.core.errors import UserError
-from dora_rl.envs.chat_completions import ChatCompletions
+from dora_rl.envs.chat_client import ChatClient
 from dora_rl.envs.rewards.texts import Completion, text_of
 
 _PROMPT = """\
@@ -62,7 +62,7 @@ class OpenAIJudge:
         self._template, self._system, self._score = prompt, system, re.compile(score)
         self._lowest, self._highest = lowest, highest
         self._body = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(body or {})}
-        self._endpoint = ChatCompletions(
+        self._endpoint = ChatClient(
             base_url,
             who="the judge",
             key=_key(key_env),

@@ -25,7 +25,7 @@ class EndpointFailed(Exception):
     """An endpoint gave no answer; the message says why."""
 
 
-class ChatCompletions:
+class ChatClient:
     """Asks one endpoint, many times at once; what a request says is the caller's."""
 
     def __init__(
