@@ -12,6 +12,7 @@ from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.episodes.episode_function import load_episode
 
 EXAMPLE = Path(__file__).parents[2] / "examples/first_day"
+SUPPORT = Path(__file__).parents[2] / "examples/support"
 AGENTS = Path(__file__).parents[2] / "examples/agents"
 
 
@@ -45,6 +46,17 @@ def test_the_recipe_of_agents_names_an_agent_and_what_judges_it() -> None:
     row = load_data(recipe.data).train[0]
     solved = load_named(recipe.episode.options["reward"])
     assert [solved(row=row, result=result) for result in (row.columns["solution"], "", None)] == [1, 0, 0]
+
+
+def test_the_recipe_of_a_help_desk_names_its_customer_and_rows_with_a_goal() -> None:
+    recipe = resolve_recipe(str(SUPPORT / "recipe.yaml"), [])
+    assert recipe.episode is not None
+    load_episode(recipe.episode.function, recipe.episode.options)
+    assert set(recipe.roles) == {"user"}
+    assert recipe.data is not None
+    rows = load_data(recipe.data, needs_prompt=False).train
+    unchanged = sum(row.columns["goal"] == row.columns["orders"] for row in rows) / len(rows)
+    assert 0.4 < unchanged < 0.9, "some wishes must be refused, some fulfilled"
 
 
 def _arguments(program: Path, called: str) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """Roles that are not trained: asked over HTTP, written down, answered from there when all begins again."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dora_rl.core.errors import UserError
+from dora_rl.core.named import load_named
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.episodes import RoleSettings
 from dora_rl.core.struct_loader import build
+from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes.blocking_chat import BlockingChat
 from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.episodes.episode_messages import OnceAsked
@@ -172,6 +175,26 @@ def test_the_key_of_a_role_comes_from_the_environment(
     monkeypatch.delenv("ROLE_KEY")
     with pytest.raises(UserError, match="role user takes a value from the environment variable ROLE_KEY"):
         RolePlayer("user", recipe.roles["user"])
+
+
+@pytest.mark.parametrize(("wanted", "reward"), [("cancelled", 1.0), ("processing", 0.0)])
+def test_a_help_desk_is_judged_by_what_became_of_the_orders(
+    endpoint: Endpoint, wanted: str, reward: float
+) -> None:
+    support = load_named(f"{Path(__file__).parents[2] / 'examples/support/support.py'}:support")
+    orders = {"12345": {"item": "lamp", "status": "processing", "address": "1 Elm Street"}}
+    goal = {"12345": orders["12345"] | {"status": wanted}}
+    row = Row(row=0, prompt=None, columns={"orders": orders, "goal": goal, "wish": "Cancel 12345."})
+
+    def policy(context: str) -> str:
+        return "Done!" if "[tool]cancelled" in context else 'CALL cancel_order {"order": "12345"}'
+
+    endpoint.answers = [(200, "Please cancel 12345."), (200, "Thanks. DONE")]
+    end, run = play(support, policy, row=row, roles=player(endpoint))
+    assert end.reward == reward
+    assert len(run.asked()) == 2
+    assert "Cancel 12345." in endpoint.asked[0]["messages"][0]["content"]
+    assert endpoint.asked[1]["messages"][-1]["content"] == "Done!"
 
 
 def test_a_run_remembers_the_role_under_a_number_of_its_own(endpoint: Endpoint) -> None:
