@@ -74,7 +74,7 @@ def test_a_program_over_http_trains(make_setup: MakeSetup) -> None:
 
 DEATHS: tuple[Plan, ...] = (
     [(40, "SIGKILL", "workers.episode_worker"), (80, "SIGKILL", "workers.episode_worker")],
-    [("TurnEnded", "SIGKILL", "workers.instance_worker"), (70, "SIGKILL", "workers.episode_worker")],
+    [(60, "SIGKILL", "workers.episode_worker"), (90, "SIGKILL", "workers.instance_worker")],
 )
 
 
