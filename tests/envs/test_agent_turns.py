@@ -15,7 +15,7 @@ from dora_rl.envs.episodes.chat import Chat  # noqa: E402
 from dora_rl.envs.episodes.episode_messages import EpisodeBroken, EpisodeDone  # noqa: E402
 
 from .endpoint_client import Client  # noqa: E402
-from .scripted_run import ScriptedRun, begin, text  # noqa: E402
+from .scripted_run import LetterCodec, ScriptedRun, begin, text  # noqa: E402
 
 CALL = 'CALL add {"a": 1, "b": 2}'
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
@@ -129,18 +129,20 @@ def test_calls_that_are_said_twice_have_two_ids() -> None:
 def test_what_goes_on_further_back_forks_there_behind_the_drawn_tokens() -> None:
     async def agent(client: Client, chat: Chat) -> float:
         first = await message(client, "q0")
+        assert first.pop("reasoning_content") == "well"
         await message(client, "q0", first, "q1")
         await message(client, "q0", first, "other")
         await message(client, "q0", first, "q1")
         return 1.0
 
-    _, run = play(agent)
+    said = numbered()
+    _, run = play(agent, ScriptedRun(lambda context: f"<well>{said(context)}"))
     asked = run.asked()
     branches = [each.branch for each in asked]
     assert branches[:2] == [ROOT, ROOT]
     assert len(set(branches)) == 3
-    assert text(asked[2].tokens) == "[user]q0[assistant]answer 0\x03[user]other[assistant]"
-    assert text(asked[3].tokens) == "[user]q0[assistant]answer 0\x03[user]q1[assistant]"
+    assert text(asked[2].tokens) == "[user]q0[assistant]<well>answer 0\x03[user]other[assistant]"
+    assert text(asked[3].tokens) == "[user]q0[assistant]<well>answer 0\x03[user]q1[assistant]"
 
 
 def test_what_repeats_nothing_and_other_tools_open_branches() -> None:
@@ -154,7 +156,7 @@ def test_what_repeats_nothing_and_other_tools_open_branches() -> None:
     end, run = play(agent)
     assert len({asked.branch for asked in run.asked()}) == 4
     assert all(asked.is_new for asked in run.asked())
-    assert end.values["endpoint/branches"] == 2.0
+    assert end.values["endpoint/branches"] == 3.0
 
 
 def test_several_answers_are_branches_beside_each_other_and_each_can_be_gone_on_with() -> None:
@@ -217,6 +219,29 @@ def test_a_stop_string_is_the_engine_s_to_look_for_and_is_left_out_of_what_is_se
     assert [asked.stop for asked in run.asked()] == [("END",), ()]
     assert {asked.branch for asked in run.asked()} == {ROOT}
     assert "so far END.\x03" in text(run.contexts[0, ROOT]), "what was drawn stays in the branch"
+
+
+def test_a_conversation_that_cannot_be_rendered_is_refused_and_the_root_is_left_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin_any = LetterCodec.begin
+
+    def begin_some(self: LetterCodec, messages: Any, tools: Any = ()) -> list[int]:
+        if len(messages) > 1:
+            raise UserError("roles must alternate")
+        return begin_any(self, messages, tools)
+
+    monkeypatch.setattr(LetterCodec, "begin", begin_some)
+
+    async def agent(client: Client, chat: Chat) -> float:
+        status, answer = await client.post("chat/completions", {"messages": [user("a"), user("b")]})
+        assert (status, answer["error"]["message"]) == (400, "roles must alternate")
+        await message(client, "a")
+        return 1.0
+
+    end, run = play(agent)
+    assert isinstance(end, EpisodeDone), end
+    assert [asked.branch for asked in run.asked()] == [ROOT]
 
 
 def test_a_retry_takes_no_turn() -> None:

@@ -112,7 +112,9 @@ def test_an_agent_that_fails_is_a_failed_environment_that_says_why(tmp_path: Pat
     assert isinstance(end, EpisodeBroken)
     assert (end.reason, "ended with code 1" in end.detail, "no luck" in end.detail) == ("raised", True, True)
     end = play(from_agent(["/no/such/program"]))
-    assert "/no/such/program cannot be started" in end.detail
+    assert "/no/such/program" in end.detail
+    end = play(from_agent("true", directory="/no/such/place"))
+    assert "cannot be started in /no/such/place: No such file or directory" in end.detail
 
     def broken(base_url: str) -> float:
         raise KeyError("door")

@@ -27,6 +27,9 @@ for group in alive:
         pass
 """
 """Reads the groups that begin and end, and kills those left when nobody can tell it of another."""
+_GATE = 'read -r _ && exec "$@"'
+"""Becomes the program when a first line comes: when the other process knows of it, and not if the worker dies
+before."""
 _SHOWN = 2000
 
 
@@ -62,7 +65,7 @@ class AgentPrograms:
         try:
             given = transport.get_pipe_transport(0)
             assert isinstance(given, asyncio.WriteTransport), "a program has an input"
-            given.write(stdin)
+            given.write(b"\n" + stdin)
             given.close()
             await heard.has_exited.wait()
         finally:
@@ -82,13 +85,14 @@ class AgentPrograms:
         try:
             return await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Heard(self._output_bytes),
-                *argv,
+                *("/bin/sh", "-c", _GATE, "agent", *argv),
                 env={**os.environ, **variables},
                 cwd=directory,
                 process_group=0,
             )
         except OSError as error:
-            raise AgentFailed(f"the agent's program {argv[0]} cannot be started: {error.strerror}") from error
+            where = "" if directory is None else f" in {directory}"
+            raise AgentFailed(f"the agent's program cannot be started{where}: {error.strerror}") from error
 
     def _tell(self, word: str) -> None:
         """Tell the process that ends what is left of agents, and start it if there is none."""

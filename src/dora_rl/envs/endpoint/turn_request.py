@@ -1,7 +1,7 @@
 """What a client asks an endpoint for, whichever of OpenAI's ways it asked in."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -47,18 +47,21 @@ class TurnRequest:
         return blake2b(self.histories[-1] + _json(rest), digest_size=16).digest()
 
 
-def histories(messages: tuple[Message, ...]) -> tuple[bytes, ...]:
+def histories(messages: Sequence[Message]) -> tuple[bytes, ...]:
     """A digest of every beginning of a conversation, the empty one first; raises EndpointError."""
-    digest = blake2b(digest_size=16)
-    found = [digest.digest()]
+    found = [b""]
     for number, message in enumerate(messages):
         try:
-            digest.update(match_key(message).encode() + b"\n")
+            found.append(next_history(found[-1], message))
         except (UserError, AttributeError, TypeError, UnicodeEncodeError) as error:
             why = error.message if isinstance(error, UserError) else "it is not a message in OpenAI's form"
             raise EndpointError(f"message {number} cannot be read: {why}", field="messages") from error
-        found.append(digest.digest())
     return tuple(found)
+
+
+def next_history(before: bytes, message: Message) -> bytes:
+    """The digest of a conversation that had this one before its last message."""
+    return blake2b(before + match_key(message).encode(), digest_size=16).digest()
 
 
 def _json(value: Any) -> bytes:

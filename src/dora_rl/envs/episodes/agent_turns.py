@@ -15,10 +15,11 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
+from dora_rl.core.errors import UserError
 from dora_rl.envs.chat.messages import Message
 from dora_rl.envs.endpoint.answerer import TurnAnswer
 from dora_rl.envs.endpoint.endpoint_error import EndpointError
-from dora_rl.envs.endpoint.turn_request import TurnRequest, histories
+from dora_rl.envs.endpoint.turn_request import TurnRequest, histories, next_history
 from dora_rl.envs.episodes.branch import Branch, BranchLength, named_number
 from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.episodes.turn import EpisodeClosed, EpisodeTruncated, Turn
@@ -52,12 +53,12 @@ class AgentTurns:
         """`chat` is where the agent begins; `count` adds one to a value of the episode."""
         self._chat = chat
         self._count = count
-        self._places: dict[bytes, list[BranchPoint]] = {}
+        self._points: dict[bytes, list[BranchPoint]] = {}
         self._asked: Counter[bytes] = Counter()
         """How often each content began a branch."""
         self.conversations: dict[int, list[Message]] = {}
         """By branch, in the order in which they began, what was said in it."""
-        self._add_place(chat, tuple(chat.branch.messages))
+        self._add_point(chat, histories(chat.branch.messages)[-1])
 
     @property
     def model(self) -> str:
@@ -72,8 +73,9 @@ class AgentTurns:
         self.counted("requests")
         # Chosen before any is asked for: the first goes on where the conversation stands.
         chosen = [self._chosen(asked) for _ in range(asked.num_answers)]
-        tasks = [self._answer(chat, said, asked) for chat, said in chosen]
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        answers = await asyncio.gather(
+            *(self._answer(point, said, asked) for point, said in chosen), return_exceptions=True
+        )
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -81,22 +83,23 @@ class AgentTurns:
 
     # --- where ----------------------------------------------------------------------------------
 
-    def _chosen(self, asked: TurnRequest) -> tuple[Chat, tuple[Message, ...]]:
-        """The chat that a request goes on in, and what is said there."""
+    def _chosen(self, asked: TurnRequest) -> tuple[BranchPoint, tuple[Message, ...]]:
+        """The point that a request goes on from, which is taken by it, and what is said there."""
         # The last message is said in any case: a turn answers something.
         for length in range(len(asked.messages) - 1, -1, -1):
-            places = self._places.get(asked.histories[length], ())
-            place = next((each for each in places if not each.is_taken), None)
-            said = asked.messages[length:]
-            if place is not None:
-                place.is_taken = True
-                return place.chat, said
-            if places and length:
-                number = self._number(asked)
-                return self._chat.at(places[0].branch.forked(number=number, at=places[0].length)), said
+            points = self._points.get(asked.histories[length], ())
+            point = next((each for each in points if not each.is_taken), None)
+            if point is None and points and length:
+                point = self._opened(points[0].branch.forked(number=self._number(asked), at=points[0].length))
+            if point is not None:
+                point.is_taken = True
+                return point, asked.messages[length:]
         root = self._chat.branch
         fresh = root.fresh((), is_trained=root.is_trained, number=self._number(asked))
-        return self._chat.at(fresh), asked.messages
+        return self._opened(fresh), asked.messages
+
+    def _opened(self, branch: Branch) -> BranchPoint:
+        return BranchPoint(self._chat.at(branch), branch, branch.length)
 
     def _number(self, asked: TurnRequest) -> int:
         """The number of a branch that a request begins: by its content, and how often that came before."""
@@ -104,28 +107,35 @@ class AgentTurns:
         self._asked[asked.content] += 1
         return named_number(asked.content + b"/%d" % self._asked[asked.content])
 
-    def _add_place(self, chat: Chat, messages: tuple[Message, ...]) -> None:
-        place = BranchPoint(chat, chat.branch, chat.branch.length)
-        self._places.setdefault(histories(messages)[-1], []).append(place)
+    def _add_point(self, chat: Chat, history: bytes) -> None:
+        point = BranchPoint(chat, chat.branch, chat.branch.length)
+        self._points.setdefault(history, []).append(point)
 
     # --- a turn ---------------------------------------------------------------------------------
 
-    async def _answer(self, chat: Chat, said: tuple[Message, ...], asked: TurnRequest) -> TurnAnswer:
+    async def _answer(self, point: BranchPoint, said: tuple[Message, ...], asked: TurnRequest) -> TurnAnswer:
+        chat = point.chat
         try:
             turn = await chat.turn(
                 list(said), tools=asked.tools, max_tokens=asked.max_tokens, stop=asked.stop
             )
+        except UserError as error:
+            # It could not be rendered, so nothing was asked for: who asks otherwise goes on from here.
+            point.is_taken = False
+            raise EndpointError(error.message, code="cannot_be_rendered") from error
         except EpisodeTruncated as error:
             code = "context_length_exceeded" if error.reason == "context" else "episode_truncated"
             raise EndpointError(f"there is no further turn: {_WHY[error.reason]}", code=code) from error
         except EpisodeClosed as error:
             raise EndpointError(error.message, status=410, code="gone") from error
         branch = chat.branch
+        if branch is not point.branch:
+            self.counted("branches")  # Other tools, or thinking that is stripped.
         turn, text = _with_ids(turn, branch), _before(asked.stop, turn.text)
         # As its client has it: without the stop string, which stands in the tokens.
         branch.messages[-1] = message = {**turn.message, "content": text}
         self.conversations[branch.number] = branch.messages
-        self._add_place(chat, (*asked.messages, message))
+        self._add_point(chat, next_history(asked.histories[-1], message))
         return TurnAnswer(turn=turn, text=text, num_prompt_tokens=len(branch.ids) - len(turn.tokens))
 
 
