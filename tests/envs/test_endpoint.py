@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -77,7 +78,7 @@ async def test_a_browser_that_was_led_here_under_another_name_is_refused() -> No
 
 @looped
 async def test_a_body_that_is_too_large_is_refused_however_it_is_sent() -> None:
-    async with serving(max_body_bytes=1000) as (_, open_client):
+    async with serving(max_body_bytes=1000) as (endpoint, open_client):
         client = open_client("1", Echo())
         said = await refused(client, 413, "request_too_large", messages=[user("a" * 2000)])
         assert "1000 bytes" in said
@@ -90,6 +91,12 @@ async def test_a_body_that_is_too_large_is_refused_however_it_is_sent() -> None:
         url = f"{client.url}/chat/completions"
         async with client.session.post(url, data=unannounced(), headers=headers) as response:
             assert response.status == 413
+        announced = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        head = f"Host: 127.0.0.1:{endpoint.port}\r\nAuthorization: Bearer {client.key}\r\n"
+        line = "POST /e/1/v1/chat/completions HTTP/1.1\r\n"
+        announced[1].write(f"{line}{head}Content-Length: 5000\r\n\r\n".encode())
+        assert b"413" in await announced[0].readline(), "before any of it is sent"
+        announced[1].close()
         assert await client.says("small") == "1.0: small"
 
 
@@ -117,11 +124,14 @@ async def test_a_slow_client_is_ended_and_hurts_nobody() -> None:
 async def test_a_client_that_does_not_read_its_answer_is_ended_and_may_ask_again() -> None:
     async with serving(client_limit_s=0.5) as (endpoint, open_client):
         echo = Echo()
-        echo.is_long = 2_500_000
+        echo.is_long = 1_000_000
         client = open_client("1", echo)
         body = json.dumps({"messages": [user("a")]})
         head = f"Host: 127.0.0.1:{endpoint.port}\r\nAuthorization: Bearer {client.key}\r\n"
-        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port, limit=1024)
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small.connect(("127.0.0.1", endpoint.port))
+        reader, writer = await asyncio.open_connection(sock=small, limit=1024)
         size = f"Content-Length: {len(body)}\r\n\r\n"
         writer.write(f"POST /e/1/v1/chat/completions HTTP/1.1\r\n{head}{size}{body}".encode())
         await reader.readuntil(b"\r\n")

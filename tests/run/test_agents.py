@@ -115,9 +115,9 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = train(
         "tools",
         steps=1,
-        data={"train": {"name": "tools", "options": {"rows": 128, "held_out_rows": 8}}},
-        warm_start={"steps": 250},
-        batch={"groups": 4, "group_size": 4},
+        data={"train": {"name": "tools", "options": {"rows": 64, "held_out_rows": 8}}},
+        warm_start={"steps": 200},
+        batch={"groups": 2, "group_size": 4},
         evaluation={"every": None},
         run={"directory": str(tmp_path_factory.mktemp("taught") / "run")},
         progress=False,
@@ -135,7 +135,7 @@ LIBRARIES = (
 )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("agent", "package"), LIBRARIES)
 def test_an_agent_of_another_library_trains_unmodified(
     agent: str, package: str, taught: Path, tmp_path: Path
@@ -146,14 +146,15 @@ def test_an_agent_of_another_library_trains_unmodified(
         "tools",
         model=str(taught),
         steps=5,
-        data={"train": {"name": "tools", "options": {"rows": 128, "held_out_rows": 8}}},
+        data={"train": {"name": "tools", "options": {"rows": 64, "held_out_rows": 8}}},
         warm_start={"steps": 0},
-        batch={"groups": 4, "group_size": 4},
+        batch={"groups": 2, "group_size": 4},
         evaluation={"every": None},
         episode={
             "function": "agent",
             "options": {"agent": f"{AGENTS}:{agent}", "reward": f"{AGENTS}:solved"},
             "max_context_tokens": 512,
+            "processes": 1,
         },
         run={"directory": str(tmp_path / "run")},
         progress=False,
