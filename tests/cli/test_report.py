@@ -128,6 +128,14 @@ def test_the_starter_holds_out_what_it_never_trains_on(dora: Dora, tmp_path: Pat
     assert 0.1 < right < 0.5, "the teacher leaves something to learn"
 
 
+def test_init_writes_an_agent_if_that_is_wanted(dora: Dora, tmp_path: Path) -> None:
+    called = dora("init", "--agent", tmp_path / "new")
+    assert called.exit_code == 0
+    recipe = resolve_recipe(str(tmp_path / "new" / "recipe.yaml"))
+    assert recipe.episode is not None
+    assert recipe.episode.function == f"{tmp_path}/new/episode.py:follow_links"
+
+
 def test_init_leaves_what_is_there_alone(dora: Dora, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     called = dora("init", tmp_path)

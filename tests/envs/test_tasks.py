@@ -32,7 +32,7 @@ GSM8K = [
 ]
 
 
-PLAYED = ("seeds", "tools")
+PLAYED = ("bfcl", "seeds", "textworld", "tools")
 """Tasks whose rows are episodes, which give their reward themselves."""
 
 

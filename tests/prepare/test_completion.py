@@ -6,11 +6,13 @@ import pytest
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Evaluation, Recipe
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.core.struct_loader import build, to_dict
 from dora_rl.envs.data.rows import Row
+from dora_rl.envs.tasks import load_task
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
-from dora_rl.prepare.completion import completed
+from dora_rl.prepare.completion import completed, judged_recipe
 from dora_rl.run.prompt_table import PromptTable
 
 
@@ -74,3 +76,18 @@ def test_a_sample_passes_by_a_reward_that_there_is() -> None:
     with pytest.raises(ConfigError, match="'rihgt', and there is no such reward") as error:
         made(evaluation=named)
     assert error.value.hint == "did you mean 'right'?"
+
+
+def test_a_tasks_episode_is_changed_by_what_the_recipe_says_of_it() -> None:
+    task = load_task("tools", seed=0, options={"rows": 1, "held_out_rows": 1})
+    assert task.episode is not None
+    recipe = Recipe(episode=EpisodeSettings(processes=5, options={"a": 1}))
+    found = judged_recipe(recipe, task, "tools").episode
+    assert found is not None
+    assert (found.function, found.max_turns) == (task.episode.function, task.episode.max_turns)
+    assert (found.processes, found.options) == (5, {"a": 1})
+    assert judged_recipe(Recipe(), task, "tools").episode == task.episode
+    own = EpisodeSettings(function="mine.py:play")
+    assert judged_recipe(Recipe(episode=own), task, "tools").episode == own
+    with pytest.raises(ConfigError, match="no episode of their own"):
+        judged_recipe(recipe, None, "rows.jsonl")

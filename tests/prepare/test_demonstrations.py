@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dora_rl.cli import agent_starter
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.data import DataConfig, SourceConfig
+from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.envs.data.rows import Row
+from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.tasks import load_task
 from dora_rl.model.tiny import save_tiny
 from dora_rl.model.tokenizer import load_tokenizer
@@ -66,3 +69,24 @@ def test_a_row_without_turns_to_show_is_named(model: Path) -> None:
     row = replace(rows()[0], columns={"solution": "3", "demonstration": "3"})
     with pytest.raises(ConfigError, match="row 0 has no list of texts under 'demonstration'"):
         played([row], model)
+
+
+def test_the_starter_of_an_agent_is_played_by_its_teacher_and_keeps_rows_back(
+    model: Path, tmp_path: Path
+) -> None:
+    for name, make in agent_starter.FILES.items():
+        (tmp_path / name).write_text(make())
+    recipe = resolve_recipe(str(tmp_path / "recipe.yaml"))
+    assert recipe.data is not None
+    data = load_data(recipe.data)
+    shown = demonstrated_turns(data.train[:50], recipe, model, {})
+    assert len(shown) == sum(len(row.columns["demonstration"]) for row in data.train[:50])
+    said = [load_tokenizer(model).decode(context) for context, _ in shown]
+    assert not any("error" in context for context in said)
+    longest = max(said, key=len)
+    row = next(row for row in data.train if f"<|user|>{row.prompt}<|end|>" in longest)
+    assert longest.endswith("<|tool|>.<|end|><|assistant|>"), row
+    starts = [{str(row.columns["links"])[:11] for row in rows} for rows in (data.train, data.held_out)]
+    assert not starts[0] & starts[1]
+    right = [row.columns["demonstration"][-1] == row.columns["solution"] for row in data.train]
+    assert 0.3 < sum(right) / len(right) < 0.8, "the teacher leaves something to learn"

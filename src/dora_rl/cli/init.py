@@ -1,13 +1,14 @@
-"""`dora init`: a directory with a recipe and a reward function that work as they are."""
+"""`dora init`: a directory with a recipe and a reward function, or an episode, that work as they are."""
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dora_rl.cli import agent_starter
 from dora_rl.core.errors import UserError
 
 _RECIPE = """\
@@ -74,20 +75,24 @@ _LONGEST, _NUM_ROWS, _SLOPPINESS = 11, 1500, 0.3
 
 def init(
     directory: Annotated[Path, typer.Argument(help="A directory that does not exist, or is empty.")],
+    agent: Annotated[
+        bool, typer.Option("--agent", help="An agent with a tool that is trained over several turns.")
+    ] = False,
 ) -> None:
     """Write a starter recipe, a reward function and some rows; `dora train DIR/recipe.yaml` runs them."""
-    _write_starter(directory)
-    typer.echo(f"wrote {', '.join(_FILES)} into {directory}")
+    files = agent_starter.FILES if agent else _FILES
+    _write_starter(directory, files)
+    typer.echo(f"wrote {', '.join(files)} into {directory}")
     typer.echo(f"next: dora train {directory / 'recipe.yaml'}")
 
 
-def _write_starter(directory: Path) -> None:
-    """Write a starter recipe, its reward and its rows; an error if the directory is not empty."""
+def _write_starter(directory: Path, files: Mapping[str, Callable[[], str]]) -> None:
+    """Write the files of a starter; an error if the directory is not empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory} exists and is not empty", hint="choose another directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for name, make in _FILES.items():
+        for name, make in files.items():
             (directory / name).write_text(make(), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {directory}: {error.strerror}", hint="choose another place") from error

@@ -10,6 +10,7 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import did_you_mean
 from dora_rl.core.recipe import Evaluation, Lognormal, Recipe, Turns
 from dora_rl.core.recipe.algorithm import AdvantageConfig
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.envs.tasks.task import Task
 from dora_rl.run.prompt_table import PromptTable
@@ -21,9 +22,15 @@ _LEAST_ROOM = 64
 
 def judged_recipe(recipe: Recipe, task: Task | None, source: str) -> Recipe:
     """The recipe with what judges its rows: reward functions, or episodes; of a task its own."""
-    if recipe.episode is None and task is not None and task.episode is not None:
-        recipe = replace(recipe, episode=task.episode)
+    asked = recipe.episode
+    if task is not None and task.episode is not None and (asked is None or not asked.function):
+        recipe = replace(recipe, episode=_changed(task.episode, asked or EpisodeSettings()))
     if recipe.episode is not None:
+        if not recipe.episode.function:
+            raise ConfigError(
+                f"the rows of '{source}' have no episode of their own, and the recipe names none",
+                hint="set episode.function=file.py:play, or leave the section episode out",
+            )
         # It gives its reward itself; functions that are named beside it judge what it was.
         return recipe
     rewards = recipe.rewards or (task.rewards if task is not None else ())
@@ -33,6 +40,14 @@ def judged_recipe(recipe: Recipe, task: Task | None, source: str) -> Recipe:
             hint="name a reward function: rewards: [file.py:my_reward]; in Python, rewards=[my_reward]",
         )
     return replace(recipe, rewards=rewards)
+
+
+def _changed(own: EpisodeSettings, asked: EpisodeSettings) -> EpisodeSettings:
+    """A task's episode with what a recipe says otherwise."""
+    usual = EpisodeSettings()
+    said = {key: getattr(asked, key) for key in asked.__struct_fields__}
+    others = {key: value for key, value in said.items() if value != getattr(usual, key)}
+    return replace(own, **others | {"options": own.options | asked.options})
 
 
 def completed(recipe: Recipe, task: Task | None, prompts: PromptTable, max_positions: int) -> Recipe:

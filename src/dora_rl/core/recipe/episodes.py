@@ -11,10 +11,11 @@ from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
 class EpisodeSettings(Section, frozen=True):
     """Several turns with an environment, in the place of one response with a reward."""
 
-    function: str
+    function: str = ""
     """The episode: `module:function` or `file.py:function`. It is called with a chat and a row for every
     member of a group, awaits turns, and returns the reward. Built in are `environment` (TRL's environment
-    classes), `gym` (reset and step) and `mcp` (tool servers), whose options name what is played."""
+    classes), `gym` (reset and step) and `mcp` (tool servers), whose options name what is played. Left out,
+    the episode of the task that the rows come from, with what the other keys change."""
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments the episode always gets; of a class, those it is made with. `env:NAME` is the value
     of that environment variable."""

@@ -20,6 +20,8 @@ TASKS = {
     "arithmetic": "dora_rl.envs.tasks.arithmetic:arithmetic",
     "seeds": "dora_rl.envs.tasks.seeds:seeds",
     "tools": "dora_rl.envs.tasks.tools:tools",
+    "bfcl": "dora_rl.envs.tasks.bfcl:bfcl",
+    "textworld": "dora_rl.envs.tasks.textworld_games:textworld",
     "gsm8k": "dora_rl.envs.tasks.gsm8k:gsm8k",
     "reasoning_gym": "dora_rl.envs.tasks.reasoning_gym_tasks:reasoning_gym",
 }
