@@ -547,10 +547,12 @@ def test_the_shipped_recipes_are_listed(dora: Dora) -> None:
     lines = dora("train", "--list").out.splitlines()
     assert [line.split()[0] for line in lines] == [
         "arithmetic",
+        "bfcl",
         "countdown",
         "demo",
         "gsm8k",
         "smollm2-chain-sum",
+        "textworld",
         "tools",
     ]
 

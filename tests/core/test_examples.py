@@ -64,3 +64,19 @@ def _arguments(program: Path, called: str) -> dict[str, Any]:
     calls = [each for each in ast.walk(ast.parse(program.read_text())) if isinstance(each, ast.Call)]
     (call,) = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == called]
     return {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+
+
+def test_the_environments_of_the_examples_are_played() -> None:
+    recipe = resolve_recipe(str(EXAMPLE.parent / "environments/gym.yaml"), [])
+    assert recipe.episode is not None
+    assert load_episode(recipe.episode.function, recipe.episode.options).is_async
+    corridor = load_named(str(recipe.episode.options["make"]))()
+    shown, _ = corridor.reset(seed=1)
+    wanted = int("right" in shown.partition(".")[0])
+    corridor.step(wanted)
+    assert corridor.step(wanted)[1:3] == (1.0, True)
+
+    game = load_named(f"{EXAMPLE.parent}/environments/trl_game.py:Hotter")()
+    game.reset(seed=4)
+    assert [game.guess(number) for number in (1, 9, 6, 5)] == ["hotter", "colder", "hotter", "found"]
+    assert game.get_reward() == 1.0

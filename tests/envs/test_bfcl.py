@@ -10,6 +10,7 @@ import pytest
 
 from dora_rl.core.errors import UserError
 from dora_rl.envs.data.rows import Row
+from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.tasks import Task, load_task
 
 from .scripted_run import play, text
@@ -67,13 +68,17 @@ def test_the_first_wrong_turn_ends_the_episode_and_what_was_right_counts() -> No
     assert end.values == {"solved": 0.0}
     assert end.reward == pytest.approx(0.25)
     assert len(run.asked()) == 3
-    end, _ = play(lambda chat, row: function_calls(chat, row, partial=False), solver([[], []]), row=row)
-    assert end.reward == 0.0
+
+    async def all_or_nothing(chat: Chat, row: Row) -> float:
+        return await function_calls(chat, row, partial=False)
+
+    ends = [play(all_or_nothing, solver(made), row=row)[0] for made in (calls, calls[:1] + [[]] * 3)]
+    assert [end.reward for end in ends] == [1.0, 0.0]
 
 
 def test_what_cannot_be_called_is_text() -> None:
     row = task().train[0]
-    policy = solver([["CALL fly {}", "CALL cd"]])
+    policy = solver([["CALL fly {}", "CALL cd ("]])
     _, run = play(function_calls, policy, row=row)
     said = text(run.asked()[1].tokens)
     assert "there is no tool 'fly'" in said

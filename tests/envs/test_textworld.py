@@ -1,6 +1,7 @@
 """Games of textworld: what an answer means, and, with the package, games that are made and won."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from dora_rl.core.errors import UserError
 from dora_rl.envs.episodes.episode_function import load_episode
 from dora_rl.envs.tasks import load_task
-from dora_rl.envs.tasks.textworld_games import _tidy, meant
+from dora_rl.envs.tasks.textworld_games import _tidy, meant, numbered, open_game
 
 from .scripted_run import play, text
 
@@ -94,3 +95,22 @@ def test_a_wrong_option_is_a_sentence(options: dict[str, Any], words: str) -> No
     pytest.importorskip("textworld")
     with pytest.raises(UserError, match=words):
         load_task("textworld:coin_collector", seed=0, options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_games_of_one_process_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("textworld")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def played(seed: int) -> list[str]:
+        game = open_game(kind="coin_collector", level=2, game_seed=seed)
+        seen = [numbered(*game.reset()), *(game.step(str(n % 3 + 1))[0] for n in range(4))]
+        game.close()
+        return seen
+
+    alone = [played(seed) for seed in (1, 2)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(played, [1, 2] * 8)) == alone * 8

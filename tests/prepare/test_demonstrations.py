@@ -79,13 +79,11 @@ def test_the_starter_of_an_agent_is_played_by_its_teacher_and_keeps_rows_back(
     recipe = resolve_recipe(str(tmp_path / "recipe.yaml"))
     assert recipe.data is not None
     data = load_data(recipe.data)
-    shown = demonstrated_turns(data.train[:50], recipe, model, {})
-    assert len(shown) == sum(len(row.columns["demonstration"]) for row in data.train[:50])
-    said = [load_tokenizer(model).decode(context) for context, _ in shown]
-    assert not any("error" in context for context in said)
-    longest = max(said, key=len)
-    row = next(row for row in data.train if f"<|user|>{row.prompt}<|end|>" in longest)
-    assert longest.endswith("<|tool|>.<|end|><|assistant|>"), row
+    shown = demonstrated_episodes(data.train[:50], recipe, model, {})
+    said = [load_tokenizer(model).decode(each.response) for each in shown]
+    assert not any("error" in episode for episode in said)
+    for row, episode in zip(data.train, said, strict=False):
+        assert ("<|tool|>.<|end|>" in episode) == (len(row.columns["demonstration"]) > len(row.columns["links"]))
     starts = [{str(row.columns["links"])[:11] for row in rows} for rows in (data.train, data.held_out)]
     assert not starts[0] & starts[1]
     right = [row.columns["demonstration"][-1] == row.columns["solution"] for row in data.train]

@@ -32,7 +32,7 @@ response: {max_new_tokens: 80}          # tokens of one turn
 
 # `tiny` has random weights, so it is first shown the column `demonstration`: the turns of a sloppy teacher,
 # who often stops too early. The reward teaches the rest. A model that can call tools needs no such line.
-warm_start: {steps: 600, update_rows: 32, rate: 3e-3}
+warm_start: {steps: 250, update_rows: 32, rate: 3e-3}
 
 algorithm: {preset: grpo, loss: {kind: ppo, clip_low: 0.2, clip_high: 0.28}}
 optimizer: {learning_rate: 5e-4, beta2: 0.99}

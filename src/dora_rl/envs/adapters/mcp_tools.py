@@ -12,7 +12,7 @@ an error, is text to the policy; a server that cannot be reached or has gone is 
 import asyncio
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ class McpEpisode:
         for name in (*own, *(self._tools or ())):
             if name not in schemas:
                 raise ValueError(f"the server has no tool '{name}'; it has: {', '.join(schemas)}")
-        offered = [schemas[name] for name in self._tools or schemas if name not in own]
+        offered = {name: schemas[name] for name in self._tools or schemas if name not in own}
         shown = None
         if self._reset_tool is not None:
             taken = schemas[self._reset_tool]["function"]["parameters"].get("properties", {})
@@ -88,9 +88,9 @@ class McpEpisode:
             arguments = {name: given[name] for name in taken if name in given}
             shown = await connection.result(self._reset_tool, arguments)
         try:
-            turn = await chat.turn(first_messages(row.prompt, shown), tools=offered)
+            turn = await chat.turn(first_messages(row.prompt, shown), tools=offered.values())
             while turn.tool_calls:
-                turn = await chat.turn([await connection.answer(call) for call in turn.tool_calls])
+                turn = await chat.turn([await connection.answer(call, offered) for call in turn.tool_calls])
         except EpisodeTruncated:
             # What it has come to counts.
             pass
@@ -134,12 +134,12 @@ class McpConnection:
             raise RuntimeError(f"the tool '{name}' of the server failed: {text}")
         return text
 
-    async def answer(self, call: ToolCall) -> Message:
-        """Carry out a call of the policy's; whatever is wrong with it is text."""
+    async def answer(self, call: ToolCall, offered: Collection[str]) -> Message:
+        """Carry out a call of the policy's to one of these tools; whatever is wrong with it is text."""
         if call.problem is not None:
             content = f"error: {call.problem}"
-        elif call.name not in self.schemas:
-            hint = did_you_mean(call.name, list(self.schemas), "there are")
+        elif call.name not in offered:
+            hint = did_you_mean(call.name, list(offered), "there are")
             content = f"error: there is no tool '{call.name}'; {hint}"
         else:
             text, is_error = await self._called(call.name, call.arguments)

@@ -95,12 +95,11 @@ class EnvironmentEpisode:
         offered = dict(row.columns) if row.prompt is None else {"prompt": row.prompt, **row.columns}
         if self._has_several:
             offered.pop(_COLUMN, None)
-        parameters = inspect.signature(environment.reset).parameters.values()
-        if any(each.kind is each.VAR_KEYWORD for each in parameters):
-            return offered
-        named = {each.name for each in parameters}
-        seeds = {"seed": chat.task_rng.getrandbits(31)} if "seed" in named else {}
-        return {name: value for name, value in (seeds | offered).items() if name in named}
+        parameters = inspect.signature(environment.reset).parameters
+        if "seed" in parameters:
+            offered = {"seed": chat.task_rng.getrandbits(31)} | offered
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        return {name: value for name, value in offered.items() if takes_all or name in parameters}
 
 
 class _Nothing:

@@ -32,8 +32,8 @@ _LARGEST_SEED = 2**31 - 1
 _PROMPT_LINE = re.compile(r"\n>.*", re.DOTALL)
 _NUMBER = re.compile(r"\d+")
 _BLANK_LINES = re.compile(r"\s*\n\s*\n\s*")
-_MAKING = Lock()
-"""The package keeps what it makes in globals: one game at a time in a process."""
+_ONE_AT_A_TIME = Lock()
+"""The package keeps what it parses and makes in globals: its games take turns in a process."""
 
 
 def textworld(
@@ -77,7 +77,7 @@ def textworld(
         train=read(held_out_rows, rows),
         held_out=read(0, held_out_rows),
         rewards=(),
-        max_new_tokens=16,
+        max_new_tokens=12,
         episode=EpisodeSettings(
             function="gym",
             options={
@@ -102,18 +102,21 @@ class TextWorldGame:
         """Open the game in this file."""
         package = _package()
         wanted = package.EnvInfos(admissible_commands=True, objective=True, description=True, max_score=True)
-        self._game = package.start(str(path), wanted)
+        with _ONE_AT_A_TIME:
+            self._game = package.start(str(path), wanted)
         self._possible: Sequence[str] = ()
 
     def reset(self) -> tuple[str, Mapping[str, Any]]:
         """Begin the game: its goal, and where one stands."""
-        state = self._game.reset()
+        with _ONE_AT_A_TIME:
+            state = self._game.reset()
         self._possible = state.admissible_commands
         return f"{state.objective.strip()}\n\n{_tidy(state.description)}", state
 
     def step(self, answer: str) -> tuple[str, float, bool, Mapping[str, Any]]:
         """Give the game the command that an answer means."""
-        state, score, is_over = self._game.step(meant(answer, self._possible))
+        with _ONE_AT_A_TIME:
+            state, score, is_over = self._game.step(meant(answer, self._possible))
         self._possible = state.admissible_commands
         return _tidy(state.feedback), score / max(1, state.max_score or 1), bool(is_over), state
 
@@ -127,7 +130,7 @@ def open_game(kind: str, level: int, game_seed: int) -> TextWorldGame:
     package = _package()
     place = _cache() / f"{kind}-{level}-{game_seed}.z8"
     # Two processes may make the same game; the one that is later puts the same in its place.
-    with _MAKING:
+    with _ONE_AT_A_TIME:
         if not (place.exists() and place.with_suffix(".json").exists()):
             _make(package, kind, level, game_seed, place)
     return TextWorldGame(place)
