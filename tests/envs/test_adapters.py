@@ -336,3 +336,26 @@ def test_an_episode_begun_again_plays_the_same() -> None:
     again, _ = play(from_environment(Counter), run=run)
     assert (first.reward, again.reward, run.num_drawn) == (1.0, 1.0, 2)
     assert ROW.prompt is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.filterwarnings("default")
+def test_a_game_of_textarena_is_its_seeds_whoever_plays_beside() -> None:
+    pytest.importorskip("textarena")
+    from dora_rl.envs.adapters.textarena_games import TextArenaEpisode
+
+    def halving(context: str) -> str:
+        low, high = 1, 20
+        for guess, hint in re.findall(r"\[(\d+)\]\x03\[user\]The target number is (\w+)", context):
+            low, high = (int(guess) + 1, high) if hint == "higher" else (low, int(guess) - 1)
+        return f"[{(low + high) // 2}]"
+
+    said = []
+    for disturbance in (1, 2):
+        random.seed(disturbance)
+        end, run = play(TextArenaEpisode("GuessTheNumber-v0"), halving, row=SEEDED, member=disturbance)
+        assert end.reward == 1.0
+        said.append([text(word.tokens) for word in run.asked()])
+    assert said[0] == said[1]
+    assert len(said[0]) > 1

@@ -2,6 +2,7 @@
 
 trl_environment   classes whose public methods are tools, as TRL's `environment_factory` takes them
 gym_environment   `reset` and `step` in gymnasium's form, or in that of the gym before it
+textarena_games   games of TextArena for one player
 mcp_tools         tools of MCP servers
 agent             programs and functions that know OpenAI's interface only
 agent_program     an agent's processes

@@ -18,6 +18,7 @@ EPISODES = {
     "environment": "dora_rl.envs.adapters.trl_environment:EnvironmentEpisode",
     "gym": "dora_rl.envs.adapters.gym_environment:GymEpisode",
     "mcp": "dora_rl.envs.adapters.mcp_tools:McpEpisode",
+    "textarena": "dora_rl.envs.adapters.textarena_games:TextArenaEpisode",
 }
 """Episodes that are built in, by name: they play environments of others, which their options name."""
 
