@@ -89,9 +89,10 @@ def test_tools_that_are_missing_come_later_and_types_are_those_of_json() -> None
     row = task("miss_func").train[0]
     turn, names = next(iter(row.columns["missed_function"].items()))
     tools = Offered(row.columns, is_brief=True)
-    assert all(tools.problem(name) is not None for name in names)
+    offered = {tool["function"]["name"] for tool in tools.schemas}
+    assert not offered & set(names)
     tools.add_missed(int(turn))
-    assert all(tools.problem(name) is None for name in names)
+    assert {tool["function"]["name"] for tool in tools.schemas} == offered | set(names)
     kinds = {
         each["type"]
         for tool in tools.schemas
