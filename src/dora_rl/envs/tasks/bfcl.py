@@ -161,7 +161,7 @@ class Offered:
 
     def problem(self, name: str) -> str | None:
         """What is wrong with the name of a tool; None if the row has it."""
-        # One that is offered later is carried out as well, as on the leaderboard: row 49 of miss_func needs it.
+        # One that is offered later is carried out too, as on the leaderboard: row 49 of miss_func needs it.
         if name in self._all:
             return None
         return f"there is no tool '{name}'; {did_you_mean(name, self._names, 'there are')}"
