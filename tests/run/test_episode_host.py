@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dora_rl.core import decisions as do
@@ -12,8 +13,9 @@ from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.core.stream_key import StreamKey
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes import episode_messages as say
+from dora_rl.envs.episodes.snapshot import SNAPSHOT, EpisodeSnapshot
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
-from dora_rl.run.episodes.episode_record import EpisodeRecord
+from dora_rl.run.episodes.episode_record import EpisodeRecord, OnceRecord
 from dora_rl.run.episodes.episode_turns import EpisodeTurns
 from dora_rl.run.episodes.host import EpisodeHost, EpisodesFailed
 from dora_rl.run.episodes.opened_prompts import OpeningPrompt
@@ -24,10 +26,12 @@ from dora_rl.store.journal_records import (
     EarlyOnce,
     EpisodeContexts,
     JournalledTrajectory,
+    JournalledTurn,
     OnceValue,
     Progress,
     Response,
     Rewarded,
+    Stretch,
     TurnFinished,
 )
 
@@ -340,6 +344,81 @@ def test_a_side_effect_is_run_once_and_known_once_it_is_durable(running: Play) -
     running.workers.news()
     running.says(say.OnceAsked(episode=2, branch=0, number=1, key="buy"))
     assert running.workers.news() == [say.OnceRecorded(episode=2, branch=0, number=1, value=b"x")]
+
+
+def _snapshot(place: int, **fields: Any) -> bytes:
+    given: dict[str, Any] = {
+        "state": b"s",
+        "place": place,
+        "number": 0,
+        "ids": (1, 2, 3, 8),
+        "messages": [],
+        "tools": (),
+        "is_trained": True,
+        "num_operations": 2,
+        "num_children": 0,
+        "opened": [0],
+        "total": None,
+        "last_rewards": {},
+        "told_rewards": [],
+        "values": {},
+        "rng": (3, (), None),
+        "task_rng": (3, (), None),
+    }
+    return msgspec.msgpack.encode(EpisodeSnapshot(**given | fields))
+
+
+def test_an_episode_goes_on_from_its_newest_snapshot(running: Play) -> None:
+    running.host.read(1.0)
+    running.draws(6, 8)
+    running.workers.news()
+    value = _snapshot(1)
+    received = running.says(say.OnceDone(episode=0, branch=0, number=1, key=SNAPSHOT, value=value))
+    assert received.payloads == [
+        OnceValue(trajectory=6, attempt=0, branch=0, number=1, key=SNAPSHOT, value=value)
+    ]
+    (effect,) = received.effects
+    running.host.answer(effect)
+    # Nobody needs the value as an answer.
+    assert running.workers.news() == [say.OnceRecorded(episode=0, branch=0, number=1, value=b"")]
+    running.says(EpisodeLost(episode=0, reason="killed"))
+    (begun,) = running.workers.news()
+    assert isinstance(begun, say.BeginEpisode)
+    assert begun.snapshot == value
+    # What comes behind it is asked for as ever; the next attempt begins at the beginning.
+    received = running.says(asked(begun.episode, number=2, tokens=(4, 5), reward=0.5))
+    assert [type(each) for each in received.inputs] == [told.EnvironmentReplied]
+    running.host.reopen(do.Reopen(trajectory=6, attempt=1))
+    assert [each.snapshot for each in running.workers.news() if isinstance(each, say.BeginEpisode)] == [None]
+
+
+def test_a_resumed_run_has_the_newest_snapshot_and_the_rewards_before_it() -> None:
+    stretches = [Stretch(start=start, version=None if start % 2 == 0 else 7) for start in range(4)]
+    response = Response(tokens=(3, 8, 4, 9), logprobs=(0.0, 0.0), stretches=tuple(stretches))
+    values = [_snapshot(2, told_rewards=[(0, 2, 0.5)]), _snapshot(1)]
+    before = JournalledTrajectory(
+        trajectory=6,
+        group=GROUP,
+        version=7,
+        key=StreamKey(seed=0),
+        prompt=(1, 2),
+        response=response,
+        is_truncated=False,
+        is_evaluation=False,
+        turns=(JournalledTurn(finish="stop", order=1), JournalledTurn(finish="stop", order=2)),
+        onces=tuple(
+            OnceValue(trajectory=6, attempt=0, branch=0, number=number, key=SNAPSHOT, value=value)
+            for number, value in zip((1, 3), reversed(values), strict=True)
+        ),
+    )
+    record = EpisodeRecord(epoch=0, row=0, member=0, is_evaluation=False, trajectory=6, prompt=(1, 2))
+    record.recall(before)
+    assert record.snapshot == values[0]
+    assert record.rewards == [0.5]
+    assert [each.value for each in record.branches[0].operations if isinstance(each, OnceRecord)] == [
+        b"",
+        b"",
+    ]
 
 
 def test_an_environment_that_fails_to_start_is_tried_again_and_then_given_up(

@@ -80,6 +80,15 @@ class BlockingChat:
             recorded = self.wait(self._chat.once_done(asked, value))
         return msgspec.msgpack.decode(recorded.value)
 
+    @property
+    def restored(self) -> bytes | None:
+        """The state that was last given to `snapshot`, where an episode goes on from it after a crash."""
+        return self._chat.restored
+
+    def snapshot(self, state: bytes) -> None:
+        """Have the environment's state written down: after a crash the episode goes on here."""
+        self.wait(self._chat.snapshot(state))
+
     def use_tools(self, turn: Turn) -> list[Message]:
         """Call the functions that a turn called, in this thread; returns what to say next."""
         return [_at_once(self._chat.tools.answer(call, self._called)) for call in turn.tool_calls]

@@ -49,6 +49,14 @@ class Branch(Struct, kw_only=True, eq=False):
     _num_operations: int = 0
     _num_children: int = 0
 
+    @property
+    def num_operations(self) -> int:
+        return self._num_operations
+
+    @property
+    def num_children(self) -> int:
+        return self._num_children
+
     def next_operation(self) -> int:
         """The number of the operation that its code asks for now."""
         self._num_operations += 1

@@ -15,6 +15,7 @@ from dora_rl.envs.episodes.branch import Branch
 from dora_rl.envs.episodes.episode import Episode
 from dora_rl.envs.episodes.episode_messages import OnceAsked, OnceDone, OnceRecorded, OnceRun, TurnAsked
 from dora_rl.envs.episodes.role import RoleChat, find_player
+from dora_rl.envs.episodes.snapshot import SNAPSHOT, read_snapshot, restore_episode, taken_snapshot
 from dora_rl.envs.episodes.tools import Tool, ToolBox
 from dora_rl.envs.episodes.turn import Turn
 
@@ -29,12 +30,31 @@ class Chat:
         self._branch = branch
         self._tools = ToolBox(())
         self._is_asking = False
+        self._is_first = False
+        self.restored: bytes | None = None
+        """The state that was last given to `snapshot`, where an episode goes on from it after a crash."""
         self.environment: Any = None
         """What the policy acts on, if the episode says so: reward functions get it as `environments`."""
         self.task_rng = episode.task_rng(branch.number)
         """Random numbers that are the same for all members of a group: for drawing the task."""
         self.rng = episode.rng(branch.number)
         """Random numbers of this member's own."""
+
+    @classmethod
+    def first(cls, episode: Episode) -> "Chat":
+        """The chat that an episode is given: at its beginning, or where its last snapshot was taken."""
+        if episode.begin.snapshot is None:
+            chat = cls(episode, Branch())
+        else:
+            snapshot = read_snapshot(episode.begin.snapshot)
+            restore_episode(episode, snapshot)
+            chat = cls(episode, snapshot.branch)
+            chat._tools = ToolBox(snapshot.tools)
+            chat.restored = snapshot.state
+            chat.rng.setstate(snapshot.rng)
+            chat.task_rng.setstate(snapshot.task_rng)
+        chat._is_first = True
+        return chat
 
     async def turn(
         self,
@@ -111,6 +131,29 @@ class Chat:
         if recorded is None:
             recorded = await self.once_done(asked, await self.call(effect, self.once_key(asked)))
         return msgspec.msgpack.decode(recorded.value)
+
+    async def snapshot(self, state: bytes) -> None:
+        """Have the environment's state written down: after a crash the episode goes on here.
+
+        It is then called with a chat that stands where this one does, and whose `restored` is the state; the
+        turns before are not replayed. Only for the chat that the episode was given, after its first turn, and
+        while no other chat of the episode asks for anything.
+        """
+        branch = self._branch
+        if not self._is_first:
+            raise RuntimeError("a fork or a fresh chat has no snapshots: take one of the episode's own chat")
+        if not branch.has_begun:
+            raise RuntimeError("a snapshot is taken after a turn: before it there is nothing to be restored")
+        self._episode.check_alone()
+        number = branch.next_operation()
+        done = OnceDone(
+            episode=self._episode.begin.episode,
+            branch=branch.number,
+            number=number,
+            key=SNAPSHOT,
+            value=taken_snapshot(self._episode, branch, state, self.rng, self.task_rng),
+        )
+        await self._episode.ask_once(done)
 
     async def use_tools(self, turn: Turn) -> list[Message]:
         """Call the functions that a turn called, of those given as `tools`; returns what to say next.
@@ -204,15 +247,18 @@ class Chat:
         episode.check_turn(self._branch.number)
         said = said or self._first_words()
         branch, added = self._extended(said)
+        number, reward = branch.next_operation(), episode.last_rewards.pop(branch.number, None)
+        if reward is not None:
+            episode.told_rewards.append((branch.number, number, reward))
         asked = TurnAsked(
             episode=episode.begin.episode,
             branch=branch.number,
-            number=branch.next_operation(),
+            number=number,
             tokens=tuple(added) if branch.has_begun else (*branch.ids, *added),
             is_new=not branch.has_begun,
             max_tokens=max_tokens,
             stop=stop,
-            reward=episode.last_rewards.pop(branch.number, None),
+            reward=reward,
             is_trained=branch.is_trained,
         )
         self._branch, branch.has_begun = branch, True

@@ -68,7 +68,8 @@ class Episode:
         """Doors by the chat they lead to."""
         self._turns = asyncio.Lock()
         self._asked: dict[tuple[int, int], asyncio.Future[Answer]] = {}
-        self._branches: set[int] = set()
+        self.branches: set[int] = set()
+        """Numbers of the branches that were opened."""
         self._refused: dict[int | None, TruncationReason] = {}
         """Branches that get no further turn, and why; under None, that none of them does."""
         self.threads: set[int] = set()
@@ -82,6 +83,9 @@ class Episode:
         """The sum of all rewards given so far; None if there was none."""
         self.last_rewards: dict[int, float] = {}
         """By branch, what was given for its last turn."""
+        self.told_rewards: list[tuple[int, int, float]] = []
+        """What was given for earlier turns: the branch, and the operation that was asked for next."""
+        self.num_snapshots = 0
         self.values: dict[str, float] = {}
         self.endings: list[Callable[[bool], None]] = []
         """Who is told of the end, and whether it was in order."""
@@ -115,6 +119,13 @@ class Episode:
         answer = await self._ask(asked)
         assert not isinstance(answer, TurnTaken), f"a once was asked for, and the answer is {answer}"
         return answer
+
+    def check_alone(self) -> None:
+        """Raise RuntimeError unless the chat that the episode was given is all there is of it now."""
+        if self._asked or self._turns.locked():
+            raise RuntimeError("another chat of the episode waits for an answer: await it first")
+        if self._doors:
+            raise RuntimeError("an episode that is also played over HTTP has no snapshots: it is replayed")
 
     async def _ask(self, asked: TurnAsked | OnceAsked | OnceDone) -> Answer:
         self.check_open()
@@ -156,9 +167,9 @@ class Episode:
 
     def opened(self, branch: int) -> None:
         """Note that a branch was opened; no two have one number."""
-        if branch in self._branches:
+        if branch in self.branches:
             raise RuntimeError(f"two branches of the episode have the number {branch}: open fewer")
-        self._branches.add(branch)
+        self.branches.add(branch)
 
     def door(self, chat: Any) -> Door:
         """The door to a chat, opened when it is first asked for."""

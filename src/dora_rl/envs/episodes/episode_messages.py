@@ -75,6 +75,8 @@ class BeginEpisode(EpisodeTold, frozen=True):
     attempt: int
     seed: int
     is_evaluation: bool = False
+    snapshot: bytes | None = None
+    """Where it goes on; None for its beginning."""
 
 
 class TurnTaken(EpisodeTold, frozen=True):

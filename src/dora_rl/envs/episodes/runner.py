@@ -17,7 +17,6 @@ from typing import Any
 from dora_rl.core.recipe.endpoints import EndpointSettings
 from dora_rl.envs.chat.codec import Codec
 from dora_rl.envs.episodes.blocking_chat import BlockingChat
-from dora_rl.envs.episodes.branch import Branch
 from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.episodes.doors import EpisodeDoors
 from dora_rl.envs.episodes.episode import Episode, checked_reward
@@ -129,7 +128,7 @@ class EpisodeRunner:
     async def _run(self, episode: Episode) -> None:
         """Run an episode's code to its end and say how it ended."""
         running_in.set(episode.threads)
-        chat = Chat(episode, Branch())
+        chat = Chat.first(episode)
         word: EpisodeDone | EpisodeBroken
         try:
             word = await self._played(episode, chat)

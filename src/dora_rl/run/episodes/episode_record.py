@@ -8,6 +8,7 @@ with what it asked before. Knows no process and no clock.
 from msgspec import Struct, field
 
 from dora_rl.core.turn_finish import TurnFinish
+from dora_rl.envs.episodes.snapshot import SNAPSHOT, read_snapshot
 from dora_rl.store.journal_records import (
     EarlyOnce,
     JournalledBranch,
@@ -41,6 +42,11 @@ class OnceRecord(Struct, kw_only=True):
     value: bytes
     is_journalled: bool = True
     """Whether the journal has it: before a member's first turn it has not."""
+
+    @classmethod
+    def of(cls, key: str, value: bytes, *, is_journalled: bool = True) -> "OnceRecord":
+        """A record to answer from; a snapshot's value is nobody's answer, and large."""
+        return cls(key=key, value=b"" if key == SNAPSHOT else value, is_journalled=is_journalled)
 
 
 class BranchRecord(Struct, kw_only=True):
@@ -86,7 +92,7 @@ class BranchRecord(Struct, kw_only=True):
         for number in range(len(turns) + len(values)):
             value = values.get(number)
             branch.operations.append(
-                next(remaining) if value is None else OnceRecord(key=value.key, value=value.value)
+                next(remaining) if value is None else OnceRecord.of(value.key, value.value)
             )
         return branch
 
@@ -144,6 +150,8 @@ class EpisodeRecord(Struct, kw_only=True):
     """The turn that is asked for and has not ended; None while the coroutine has the word."""
     failures: int = 0
     """How often it failed before its first turn."""
+    snapshot: bytes | None = None
+    """Its newest snapshot, which its coroutine is begun with."""
 
     @property
     def num_turns(self) -> int:
@@ -174,6 +182,7 @@ class EpisodeRecord(Struct, kw_only=True):
             nothing = JournalledBranch(number=number, response=Response())
             branches.append(BranchRecord.recalled(nothing, self.prompt, journalled.onces))
         self.branches = {each.number: each for each in branches}
+        self._recall_snapshot(journalled.onces)
         self.held = _last_branch(journalled, branches)
         if self.held is not None and self.branches[self.held].turns[-1].finish is None:
             self.current = self.branches[self.held].turns[-1]
@@ -192,6 +201,14 @@ class EpisodeRecord(Struct, kw_only=True):
         for once in onces:
             branch = self.branches.setdefault(once.branch, BranchRecord(number=once.branch, prompt=()))
             branch.operations.append(OnceRecord(key=once.key, value=once.value, is_journalled=False))
+
+    def _recall_snapshot(self, onces: tuple[OnceValue, ...]) -> None:
+        """Find the newest snapshot; the rewards of turns before it are nowhere else."""
+        found = [(read_snapshot(once.value), once.value) for once in onces if once.key == SNAPSHOT]
+        if found:
+            newest, self.snapshot = max(found, key=lambda each: each[0].place)
+            for branch, number, reward in newest.told_rewards:
+                self.branches[branch].note_reward(number, reward)
 
     def next_attempt(self, attempt: int) -> "EpisodeRecord":
         """The same member with nothing of this attempt."""

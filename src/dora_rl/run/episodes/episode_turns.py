@@ -9,6 +9,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.errors import DoraError
 from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.envs.episodes import episode_messages as say
+from dora_rl.envs.episodes.snapshot import SNAPSHOT
 from dora_rl.run.episodes.episode_record import BranchRecord, EpisodeRecord, OnceRecord, TurnRecord
 from dora_rl.run.episodes.pool import EpisodePool
 from dora_rl.run.received import AnswerOperation, ContinueRequest, Received
@@ -286,7 +287,9 @@ class EpisodeTurns:
         prompt = record.prompt if word.branch == 0 else ()
         branch = record.branches.setdefault(word.branch, BranchRecord(number=word.branch, prompt=prompt))
         is_journalled = record.trajectory is not None and record.num_turns > 0
-        operation = OnceRecord(key=word.key, value=word.value, is_journalled=is_journalled)
+        operation = OnceRecord.of(word.key, word.value, is_journalled=is_journalled)
+        if word.key == SNAPSHOT:
+            record.snapshot = word.value
         branch.operations.append(operation)
         if record.trajectory is None or not is_journalled:
             # Until then it may run again, as it may after a crash.

@@ -352,6 +352,7 @@ class EpisodeHost:
                 attempt=record.attempt,
                 seed=self._recipe.seed,
                 is_evaluation=record.is_evaluation,
+                snapshot=record.snapshot,
             )
         )
 
