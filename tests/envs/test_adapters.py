@@ -1,12 +1,14 @@
 """Environments of others, played unchanged."""
 
+import asyncio
 import random
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from dora_rl.core.errors import ConfigError, UserError
@@ -16,10 +18,12 @@ from dora_rl.envs.adapters.gym_environment import from_gym
 from dora_rl.envs.adapters.trl_environment import from_environment
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes.episode_function import load_episode
+from dora_rl.envs.episodes.episode_messages import EpisodeDone, OnceDone
 from dora_rl.envs.episodes.judge import EpisodeJudge, load_judging
+from dora_rl.envs.episodes.snapshot import read_snapshot
 from dora_rl.envs.scoring.functions import reward_function
 
-from .scripted_run import ROW, ScriptedRun, play, text
+from .scripted_run import ROW, ScriptedRun, begin, play, text
 
 SEEDED = Row(row=3, prompt=None, columns={"seed": 11})
 
@@ -238,6 +242,38 @@ class TestGym:
         assert [each.is_closed for each in made] == [True, True]
         same = from_gym(lambda: made[0])
         play(same, adding("1"), row=row)
+
+    def test_one_that_gives_its_state_is_restored_and_not_played_again(self) -> None:
+        class Saved(Corridor):
+            done: ClassVar[list[str]] = []
+
+            def snapshot(self) -> bytes:
+                return bytes([self.place])
+
+            def restore(self, state: bytes) -> None:
+                self.place = state[0]
+                self.done.append("restored")
+
+            def step(self, action: int) -> Any:
+                self.done.append("step")
+                return super().step(action)
+
+        end, run = play(from_gym(Saved), adding("1", "0", "1", "1", "1"), row=SEEDED)
+        saved = [read_snapshot(word.value) for word in run.said if isinstance(word, OnceDone)]
+        assert (end.reward, len(saved), Saved.done) == (2.5, 4, ["step"] * 5)
+        Saved.done.clear()
+        again = ScriptedRun(adding("1", "0", "1", "1", "1"))
+        again.contexts[0, 0] = list(saved[2].ids)
+
+        async def played() -> Any:
+            runner = again.runner(from_gym(Saved))
+            runner.tell(begin(row=SEEDED, snapshot=msgspec.msgpack.encode(saved[2])))
+            return await again.end_of(0)
+
+        again_end = asyncio.run(played())
+        assert isinstance(again_end, EpisodeDone), again_end
+        assert again_end.reward == end.reward
+        assert Saved.done == ["restored", "step", "step"]
 
     def test_environments_are_made_ahead_and_checked(self) -> None:
         made: list[Corridor] = []

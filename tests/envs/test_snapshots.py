@@ -10,7 +10,7 @@ from dora_rl.envs.data.rows import Row
 from dora_rl.envs.episodes.blocking_chat import BlockingChat
 from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.episodes.episode_messages import EpisodeDone, OnceDone, TurnAsked
-from dora_rl.envs.episodes.snapshot import SNAPSHOT, read_snapshot
+from dora_rl.envs.episodes.snapshot import SNAPSHOT, EpisodeSnapshot, read_snapshot
 
 from .scripted_run import ScriptedRun, begin, play
 
@@ -40,7 +40,7 @@ async def saved(chat: Chat, row: Row) -> float:
     game = Game(chat.restored)
     while len(game.said) < TURNS:
         number = len(game.said)
-        tools = [tool] if number >= 3 else []
+        tools = {0: [], 3: [tool]}.get(number)
         turn = await chat.turn(f"seen {game.said[-1:]} {chat.task_rng.random():.4f}", tools=tools)
         game.step(turn.text, chat.rng.randint(0, 99))
         chat.reward(number + 1)
@@ -74,6 +74,13 @@ def _begun_again(whole: ScriptedRun, num_said: int) -> tuple[EpisodeDone, Script
     return asyncio.run(played()), again, newest
 
 
+def _last_snapshot(run: ScriptedRun, begun_with: bytes | None) -> EpisodeSnapshot:
+    taken = [word.value for word in run.said if isinstance(word, OnceDone) and word.key == SNAPSHOT]
+    value = taken[-1] if taken else begun_with
+    assert value is not None
+    return read_snapshot(value)
+
+
 def test_whenever_it_is_killed_it_ends_as_if_it_had_not_been() -> None:
     end, whole = play(saved)
     assert isinstance(end, EpisodeDone), end
@@ -91,6 +98,7 @@ def test_whenever_it_is_killed_it_ends_as_if_it_had_not_been() -> None:
         for word in again.asked():
             before = behind[word.branch, word.number]
             assert (word.tokens, word.reward, word.is_new) == (before.tokens, before.reward, before.is_new)
+        assert _last_snapshot(again, newest) == _last_snapshot(whole, None)
         if newest is not None:
             told = read_snapshot(newest).told_rewards
             known = [(w.branch, w.number, w.reward) for w in whole.asked() if w.reward is not None]

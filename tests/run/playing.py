@@ -38,6 +38,19 @@ async def served(chat: Chat, row: Row) -> float:
     return float(len(turn.tokens))
 
 
+async def saved(chat: Chat, row: Row, effects: str) -> float:
+    """Four turns whose state is saved after each; what was played before a state is noted if it is again."""
+    texts = chat.restored.decode().split("|") if chat.restored is not None else []
+    if chat.restored is not None:
+        _noted(effects, f"restored {len(texts)}")
+    while len(texts) < 4:
+        turn = await chat.turn(f"say {len(texts)} {chat.rng.randint(0, 9)}", max_tokens=6)
+        chat.reward(0.125 * len(turn.tokens))
+        texts.append(str(len(turn.tokens)))
+        await chat.snapshot("|".join(texts).encode())
+    return float(texts[0] < texts[-1])
+
+
 async def straggles(chat: Chat, row: Row, closed: str) -> float:
     """One member of each group, and one group as a whole, would play on for ever; its end is noted."""
     turn = await chat.turn("say")

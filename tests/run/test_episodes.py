@@ -20,6 +20,7 @@ from dora_rl.run.open_run import replay_live
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 from dora_rl.store.journal import Journal
+from dora_rl.store.journal_records import JournalledTrajectory
 
 from ..envs.chat_server import serving
 from .conftest import MakeSetup, staged
@@ -108,6 +109,34 @@ def test_whoever_dies_episodes_go_on_where_they_were(make_setup: MakeSetup, plan
     check_journal(root)
     check_episodes(root)
     assert replay_live(root).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_killed_run_goes_on_from_snapshots(make_setup: MakeSetup, tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    effects.touch()
+    setup = playing(make_setup, "saved", options={"effects": str(effects)})
+    root = Path(setup.run_directory)
+    dies: Plan = [(40, "SIGKILL", "workers.episode_worker"), (70, "SIGKILL", "self")]
+    assert run(setup, dies).returncode == -9
+    for moment in ("TurnEnded", "EnvironmentReplied"):
+        assert run(setup, [(moment, "SIGKILL", "self")], is_first=False).returncode == -9
+    summary(run(setup, [(50, "SIGKILL", "workers.episode_worker")], is_first=False))
+    check_journal(root)
+    assert replay_live(root).difference is None
+    assert effects.read_text().count("restored") >= 4
+    with Journal.open(LiveLayout(root=root).journal) as journal:
+        batches = list(journal.batches_after(journal.oldest_start))
+    for member in (each for batch in batches for group in batch.groups for each in group.members):
+        # Rewards of turns before a snapshot are kept, whoever died since.
+        assert [turn.reward for turn in member.turns] == [0.125 * num for num in _turn_lengths(member)]
+
+
+def _turn_lengths(member: JournalledTrajectory) -> list[int]:
+    stretches = member.response.stretches
+    ends = [*(each.start for each in stretches[1:]), len(member.response.tokens)]
+    return [end - each.start for each, end in zip(stretches, ends, strict=True) if each.version is not None]
 
 
 @pytest.mark.slow

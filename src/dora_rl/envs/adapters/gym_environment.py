@@ -5,6 +5,9 @@
 
 What the environment shows is said to the policy, its answer is the action, and the reward of a step is the
 reward of the turn. An answer from which no action can be read is told so, and takes a turn but no step.
+
+An environment with the methods `snapshot() -> bytes` and `restore(bytes)` is restored after a crash; another
+is reset, and plays the same steps again.
 """
 
 import inspect
@@ -12,6 +15,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
+
+import msgspec
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.keywords import keywords_of
@@ -91,11 +96,17 @@ class GymEpisode:
         seed = int(row.columns.get("seed", chat.task_rng.getrandbits(31)))
         call = _caller(chat, OwnRandom(seed) if self._swaps_random else None)
         chat.environment = environment = await self._environment(chat, call, row, seed)
-        first = await call(environment.reset, **await _reset_arguments(environment, row, seed, call))
-        observation, info = first if _is_pair(first) else (first, {})
-        said: Any = first_messages(row.prompt or self._prompt or None, self._worded(observation, info))
-        score = 0.0
-        for _ in range(self._max_steps) if self._max_steps is not None else count():
+        if chat.restored is not None:
+            begin, score, said, state = msgspec.msgpack.decode(chat.restored)
+            await call(environment.restore, state)
+        else:
+            begin, score, said = 0, 0.0, await self._reset(environment, row, seed, call)
+        for number in count(begin):
+            if number == self._max_steps:
+                break
+            if number > begin and self._has_snapshots(environment):
+                state = await call(environment.snapshot)
+                await chat.snapshot(msgspec.msgpack.encode((number, score, said, state)))
             turn = await chat.turn(said)
             try:
                 action = self._read(turn.text, environment)
@@ -110,6 +121,17 @@ class GymEpisode:
                 break
             said = self._worded(observation, info) or "(nothing happens)"
         return 0.0
+
+    async def _reset(self, environment: Any, row: Row, seed: int, call: Callable[..., Any]) -> Any:
+        """Reset an environment; returns what is said first."""
+        first = await call(environment.reset, **await _reset_arguments(environment, row, seed, call))
+        observation, info = first if _is_pair(first) else (first, {})
+        return first_messages(row.prompt or self._prompt or None, self._worded(observation, info))
+
+    def _has_snapshots(self, environment: Any) -> bool:
+        """Whether an environment gives its state, and that is all there is: random numbers may be outside."""
+        methods = [getattr(environment, name, None) for name in ("snapshot", "restore")]
+        return all(map(callable, methods)) and not self._swaps_random
 
     async def _environment(self, chat: Chat, call: Callable[..., Any], row: Row, seed: int) -> Any:
         offered = {**row.columns, "row": row, "seed": seed}
