@@ -99,7 +99,7 @@ def test_no_more_environments_are_open_than_may_be() -> None:
 
 
 def test_room_for_less_than_a_group_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is less than one group"):
+    with pytest.raises(ConfigError, match="fewer than one group"):
         make_bench(group_size=4, max_open=3)
 
 

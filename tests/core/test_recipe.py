@@ -1,5 +1,6 @@
 """A recipe says only what differs, and what it resolves to says everything."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import yaml
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig
+from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.core.recipe.loss_configs import CispoConfig, CustomLossConfig, PpoConfig
 from dora_rl.core.recipe.presets import PRESETS
 from dora_rl.core.recipe.resolution import resolve_recipe, shipped_recipes, summary_of
@@ -213,3 +215,11 @@ def test_files_that_an_episode_names_are_those_beside_its_recipe(tmp_path: Path)
         "server": ["python", f"{tmp_path}/server.py"],
         "n": 3,
     }
+
+
+def test_as_many_episodes_are_open_as_their_processes_hold() -> None:
+    made = partial(EpisodeSettings, function="a:b", processes=4)
+    assert made().most_open is None
+    assert made(max_open=9).most_open == 9
+    assert made(per_process=2).most_open == 8
+    assert made(per_process=2, max_open=3).most_open == 3

@@ -46,6 +46,27 @@ def test_episodes_of_a_process_that_is_killed_are_begun_again_and_lose_no_turn(t
         assert run.deaths.total == {"episode worker 0": 1}
 
 
+def test_episodes_have_a_process_of_their_own_with_a_limit_of_its_memory(tmp_path: Path) -> None:
+    opened = opening(tmp_path, "as_told", memory_bytes=4 << 30)
+    with answered(tmp_path, opened, processes=2, per_process=1) as run:
+        run.is_answering = False
+        for member, what in enumerate(("fill the memory", "", "")):
+            run.begin(member, what)
+        run.until(lambda: len(run.heard) == 2, "first turns")
+        assert [len(process.episodes) for process in run.pool._processes] == [1, 1]
+        assert run.pool.num_open == 3  # One waits for a process.
+        os.kill(run.pids[1], signal.SIGKILL)
+        run.until(lambda: len(run.heard) == 3, "news of a death")
+        assert isinstance(run.heard[2], EpisodeLost)
+        run.is_answering = True
+        run.hear(run.heard[0])
+        run.all_end(3)
+        assert [type(run.ends[member]) for member in range(3)] == [EpisodeBroken, EpisodeDone, EpisodeDone]
+        assert "MemoryError" in run.ends[0].detail
+        # Nobody but the one whose process was killed was begun again.
+        assert sum(isinstance(word, EpisodeLost) for word in run.heard) == 1
+
+
 def test_code_that_ends_its_process_twice_is_to_blame_and_its_neighbours_are_not(tmp_path: Path) -> None:
     with answered(tmp_path, opening(tmp_path, "as_told")) as run:
         run.is_answering = False

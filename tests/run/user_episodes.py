@@ -33,6 +33,8 @@ async def as_told(chat: Chat, row: Row) -> float:
     match row.prompt:
         case "exit":
             os._exit(3)
+        case "fill the memory":
+            bytearray(1 << 40)
         case "keep the loop":
             time.sleep(60)
         case "hang in a thread":

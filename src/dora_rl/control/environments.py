@@ -20,7 +20,7 @@ class Environments:
     def __init__(self, parts: ControlParts) -> None:
         self._p = parts
         self.is_episodic = parts.episode is not None
-        self._most = parts.episode.max_open if parts.episode is not None else None
+        self._most = parts.episode.most_open if parts.episode is not None else None
         self._most_ahead = (parts.episode.ahead if parts.episode is not None else None) or parts.batch.groups
         self._evaluations: deque[Trajectory] = deque()
         self._opening: dict[tuple[int, int], deque[Trajectory]] = {}
@@ -29,9 +29,10 @@ class Environments:
         """Environments that are reset, are being reset, or take part in an episode."""
         if self._most is not None and self._most < parts.batch.group_size:
             raise ConfigError(
-                f"episode.max_open = {self._most} is less than one group, batch.group_size = "
+                f"{self._most} episodes may be open at a time, fewer than one group, batch.group_size = "
                 f"{parts.batch.group_size}: none could start",
-                hint=f"set episode.max_open to {parts.batch.group_size} or more",
+                hint=f"let episode.max_open, and episode.processes times episode.per_process, be "
+                f"{parts.batch.group_size} or more",
             )
 
     # --- opening ---

@@ -21,6 +21,11 @@ class EpisodeSettings(Section, frozen=True):
     of that environment variable."""
     processes: Positive = 2
     """Number of processes that episodes run in."""
+    per_process: Positive | None = None
+    """Most episodes at a time in a process, so that `processes` times as many are open at most. 1 gives each
+    a process of its own: code that crashes or blocks costs no other episode anything."""
+    memory_bytes: Positive | None = None
+    """Most memory of a process that episodes run in; code that would take more gets a MemoryError."""
     max_open: Positive | None = None
     """Most episodes at a time, running or ready to start; left out, as many as groups can be active."""
     ahead: Positive | None = None
@@ -45,6 +50,13 @@ class EpisodeSettings(Section, frozen=True):
     """Where code that the model writes runs: `auto`, in a sandbox, and the run is refused where the system
     allows none; `none`, with the rights of whoever runs this, under limits alone."""
     endpoint: EndpointSettings = EndpointSettings()
+
+    @property
+    def most_open(self) -> int | None:
+        """Most episodes at a time, by `max_open` and by what the processes hold; None for no limit."""
+        held = None if self.per_process is None else self.processes * self.per_process
+        known = [each for each in (self.max_open, held) if each is not None]
+        return min(known, default=None)
 
 
 class RoleSettings(Section, frozen=True):

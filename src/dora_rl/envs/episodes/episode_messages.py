@@ -56,6 +56,8 @@ class OpenWorker(EpisodeTold, frozen=True):
     limit_s: float | None = None
     sandbox: Literal["auto", "none"] = "auto"
     """Whether an episode that takes a sandbox gets one, or limits alone."""
+    memory_bytes: int | None = None
+    """Most memory of the process; None for no limit."""
     rewards: tuple[RewardConfig, ...] = ()
     """Functions that judge episodes which are over."""
     endpoint: EndpointSettings = EndpointSettings()

@@ -75,6 +75,7 @@ def open_pool(
         tool_calls=episode.tool_calls,
         template_options=setup.data.template_options,
         sandbox=episode.sandbox,
+        memory_bytes=episode.memory_bytes,
         start_limit_s=episode.start_limit_s,
         call_limit_s=episode.call_limit_s,
         limit_s=episode.limit_s,
@@ -86,6 +87,7 @@ def open_pool(
     return EpisodePool(
         opening,
         processes=episode.processes,
+        per_process=episode.per_process,
         launch=launch,
         deaths=deaths,
         log=layout.episodes_log,

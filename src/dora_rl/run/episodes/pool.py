@@ -57,6 +57,7 @@ class EpisodePool:
         opening: OpenWorker,
         *,
         processes: int,
+        per_process: int | None = None,
         launch: Launch,
         deaths: WorkerDeaths,
         log: Callable[[int], Path],
@@ -66,10 +67,12 @@ class EpisodePool:
     ) -> None:
         """`opening` is what each process is told first, `log` the file of each by number.
 
-        A process has `start_s` seconds to be ready, and is given up after `silence_s` without a sign of life.
+        A process has at most `per_process` episodes. It has `start_s` seconds to be ready, and is given up
+        after `silence_s` without a sign of life.
         """
         self._opening = opening
         self._num_processes = processes
+        self._per_process = per_process
         self._launch = launch
         self._deaths = deaths
         self._log = log
@@ -82,7 +85,7 @@ class EpisodePool:
         self._where: dict[int, EpisodeProcess] = {}
         """Which process has an episode, by the episode's number."""
         self._queue: deque[BeginEpisode] = deque()
-        """Episodes that no process is there for."""
+        """Episodes that no process has room for."""
         self._deaths_of: Counter[AttemptKey] = Counter()
         """Processes that died while an attempt's code ran in them, by attempt."""
         for number in range(processes):
@@ -106,15 +109,19 @@ class EpisodePool:
     # --- talking --------------------------------------------------------------------------------
 
     def begin(self, begin: BeginEpisode) -> None:
-        """Begin an episode in the process that has the fewest, one that is ready first."""
-        staying = [process for process in self._processes if not process.is_leaving]
-        if not staying:
+        """Begin an episode where there is room for it: where there are fewest, in one that is ready first."""
+        with_room = [process for process in self._processes if self._has_room(process)]
+        if not with_room:
             self._queue.append(begin)
             return
-        process = min(staying, key=lambda each: (not each.is_ready, len(each.episodes)))
+        process = min(with_room, key=lambda each: (not each.is_ready, len(each.episodes)))
         process.episodes[begin.episode] = BegunEpisode(begin=begin)
         self._where[begin.episode] = process
         process.handle.send(begin)
+
+    def _has_room(self, process: EpisodeProcess) -> bool:
+        is_full = self._per_process is not None and len(process.episodes) >= self._per_process
+        return not (process.is_leaving or is_full)
 
     def tell(self, message: TurnTaken | OnceRun | OnceRecorded) -> None:
         """Give an episode the answer it waits for; one that is over is told nothing."""

@@ -56,7 +56,7 @@ class PlayedEpisodes(ExitStack):
         self._group_size = recipe.batch.group_size
         self._tries = recipe.control.environment_tries
         slots = self._num_instances * setup.engine.limits.max_running
-        self._most_open = episode.max_open or _OPEN_PER_SLOT * slots
+        self._most_open = episode.most_open or _OPEN_PER_SLOT * slots
         self._unopened = deque(range(len(prompts.all_rows) * self._num_samples))
         self._num_open = 0
         self._requests = RequestTable()

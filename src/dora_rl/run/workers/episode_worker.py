@@ -12,6 +12,7 @@ Never imports torch unless a user's module does.
 
 import asyncio
 import io
+import resource
 import sys
 import threading
 import time
@@ -79,6 +80,9 @@ class SignsOfLife:
 
 async def serve(channel: Channel, opened: OpenWorker, signs: SignsOfLife) -> None:
     """Import the function, open the codec, say so, and run episodes until the owner says Stop."""
+    if opened.memory_bytes is not None:
+        # Memory that is written to; what a library only reserves does not count.
+        resource.setrlimit(resource.RLIMIT_DATA, (opened.memory_bytes, opened.memory_bytes))
     limits = EpisodeLimits(
         start_limit_s=opened.start_limit_s, call_limit_s=opened.call_limit_s, limit_s=opened.limit_s
     )
