@@ -169,7 +169,7 @@ class SandboxedAgentEpisode:
     async def _ran(self, sandbox: Sandbox, chat: Chat, row: Row) -> AgentResult:
         content = msgspec.json.encode(row)
         # Its time is the episode's, which ends it.
-        ended = await sandbox.limited(wall_s=None).run_with_endpoint(
+        ended = await sandbox.limited(wall_s=None, cpu_s=None).run_with_endpoint(
             self._argv,
             port=urlsplit(chat.base_url).port or 0,
             stdin=content,

@@ -7,15 +7,12 @@ what runs in it. If its owner dies, whatever the way, so does everything in the 
 import fcntl
 import marshal
 import os
-import selectors
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
@@ -26,14 +23,14 @@ import msgspec
 from dora_rl.core.errors import DoraError
 from dora_rl.envs.sandbox.inside import messages, root
 from dora_rl.envs.sandbox.inside.interpreter import received
-from dora_rl.envs.sandbox.limits import BoxLimits, FinishedProgram, WhyEnded
+from dora_rl.envs.sandbox.limits import BoxLimits, FinishedProgram
+from dora_rl.envs.sandbox.program_watch import ProgramWatch
 
 Content = str | bytes
 
 _BEGIN = "import sys; sys.path.insert(0, sys.argv[1]); from inside.main import main; main(int(sys.argv[2]))"
 _START_S = 30.0
 _END_S = 5.0
-_CHUNK = 1 << 16
 
 
 class BoxFailed(DoraError):
@@ -186,7 +183,10 @@ class Box:
                 raise BoxFailed("the box is closed")
             with ExitStack() as opened:
                 outputs = self._begin(opened, kind, marshal.dumps(job), _as_bytes(stdin))
-                return _Watch(self._control, self.limits, outputs).finished(lambda: self._is_closed)
+                finished = ProgramWatch(self._control, self.limits, outputs).finished()
+            if finished.why_ended == "closed" and not self._is_closed:
+                raise BoxFailed("the box ended while a program ran in it")
+            return finished
         finally:
             self._running.release()
 
@@ -207,70 +207,6 @@ class Box:
             for each in given:
                 os.close(each)
         return outputs
-
-
-class _Watch:
-    """One program while it runs: what it says is kept up to a limit, and its time is."""
-
-    def __init__(self, control: socket.socket, limits: BoxLimits, outputs: list[int]) -> None:
-        self._control = control
-        self._limits = limits
-        self._said = {descriptor: bytearray() for descriptor in outputs}
-        self._why: WhyEnded | None = None
-        """The limit that it was ended for."""
-        self._ended: dict[str, Any] | None = None
-        self._is_lost = False
-
-    def finished(self, is_closed: Any) -> FinishedProgram:
-        """Wait for the end of the program and of all it said."""
-        begun = time.monotonic()
-        due = None if self._limits.wall_s is None else begun + self._limits.wall_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            for output in self._said:
-                selector.register(output, selectors.EVENT_READ)
-            while selector.get_map():
-                left = None if due is None or self._why else max(0.0, due - time.monotonic())
-                for key, _ in selector.select(left):
-                    if not self._read(key.fileobj):
-                        selector.unregister(key.fileobj)
-                if due is not None and time.monotonic() >= due:
-                    self._end_for("wall")
-        if self._ended is None and not is_closed():
-            raise BoxFailed("the box ended while a program ran in it")
-        return self._outcome(time.monotonic() - begun)
-
-    def _read(self, source: Any) -> bool:
-        """Read what is there; returns whether there can be more."""
-        if source is self._control:
-            word = self._control.recv(messages.LONGEST)
-            self._ended = marshal.loads(word) if word else None
-            return False
-        read = os.read(source, _CHUNK)
-        said, limit = self._said[source], self._limits.output_bytes
-        said += read[: limit - len(said)]
-        if len(said) == limit and read:
-            self._end_for("output")
-        return bool(read)
-
-    def _end_for(self, why: WhyEnded) -> None:
-        if self._why is None and self._ended is None:
-            self._why = why
-            with suppress(OSError):
-                self._control.send(messages.KILL)
-
-    def _outcome(self, wall_s: float) -> FinishedProgram:
-        ended = self._ended or {"ended": signal.SIGKILL, "why": "closed", "cpu_s": 0.0}
-        code = os.waitstatus_to_exitcode(ended["ended"])
-        why: WhyEnded = ended["why"] if ended["why"] in ("memory", "closed") else "exited"
-        if ended["why"] == "killed" and self._why is not None:
-            why = self._why
-        elif why == "exited" and (
-            code == -signal.SIGXCPU or (code == -signal.SIGKILL and ended["cpu_s"] >= self._limits.cpu_s)
-        ):
-            why = "cpu"
-        stdout, stderr = (bytes(said).decode(errors="replace") for said in self._said.values())
-        return FinishedProgram(returncode=code, stdout=stdout, stderr=stderr, why_ended=why, wall_s=wall_s)
 
 
 def _environment(home: str) -> dict[str, str]:

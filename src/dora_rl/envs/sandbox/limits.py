@@ -16,8 +16,8 @@ class BoxLimits(Record, frozen=True):
 
     wall_s: float | None = 10.0
     """Seconds that a program may run; None for no limit."""
-    cpu_s: float = 10.0
-    """Seconds of a processor that each process may use."""
+    cpu_s: float | None = 10.0
+    """Seconds of a processor that each process may use; None for no limit."""
     memory_bytes: int = 1024 * _MIB
     """Memory of all processes together; a process that asks for more than that alone gets none."""
     disk_bytes: int = 64 * _MIB

@@ -118,8 +118,8 @@ class Sandbox:
     ) -> FinishedProgram:
         """Run a program whose network is one address: `127.0.0.1:port`, the same inside and outside.
 
-        A program that waits for turns should have no limit on its time: `sandbox.limited(wall_s=None)`. It is
-        ended if this is cancelled.
+        A program that waits for turns should have no limit of its own on time:
+        `sandbox.limited(wall_s=None, cpu_s=None)`. It is ended if this is cancelled.
         """
         # Where there are no namespaces the program reaches the port itself.
         ports = (port,) if self._mode == "auto" else ()
@@ -132,7 +132,7 @@ class Sandbox:
                 return await program
         finally:
             # It ends the program as well, which the thread waits for.
-            box.close()
+            await asyncio.shield(asyncio.to_thread(box.close))
 
     def close(self) -> None:
         """Close the boxes that are ready."""

@@ -10,20 +10,22 @@ from .root import USER
 from .syscalls import filter_program
 
 
-def set_limits(limits: dict[str, float]) -> None:
+def set_limits(limits: dict[str, float | None]) -> None:
     """Limit what one process may take; of the number of processes, what all of them may."""
-    memory, cpu_s = int(limits["memory_bytes"]), math.ceil(limits["cpu_s"])
-    for kind, soft, hard in (
-        (resource.RLIMIT_CORE, 0, 0),
+    memory, disk, files = (int(limits[name] or 0) for name in ("memory_bytes", "disk_bytes", "open_files"))
+    cpu_s = limits["cpu_s"]
+    if cpu_s is not None:
         # At the first it is told, at the second it ends.
-        (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu_s), math.ceil(cpu_s) + 1))
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
         # Not its addresses: whole runtimes reserve terabytes of those and use nothing.
-        (resource.RLIMIT_DATA, memory, memory),
-        (resource.RLIMIT_FSIZE, int(limits["disk_bytes"]), int(limits["disk_bytes"])),
-        (resource.RLIMIT_MEMLOCK, 0, 0),
-        (resource.RLIMIT_NOFILE, int(limits["open_files"]), int(limits["open_files"])),
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_FSIZE, disk),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_NOFILE, files),
     ):
-        resource.setrlimit(kind, (soft, hard))
+        resource.setrlimit(kind, (most, most))
 
 
 def limit_processes(processes: int) -> None:

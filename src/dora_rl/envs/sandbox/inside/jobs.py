@@ -36,7 +36,7 @@ class Jobs:
         """`interpreter` is the text of the module that waits for code."""
         self._control = control
         self._spec = spec
-        self._limits: dict[str, float] = spec["limits"]
+        self._limits: dict[str, Any] = spec["limits"]
         self._interpreter = interpreter
         self._others = Namespaced() if spec["is_isolated"] else Descendants()
         self._waiting: tuple[int, socket.socket] | None = None
