@@ -154,6 +154,27 @@ def test_another_branch_is_started_behind_its_own_context_under_the_same_version
     assert again.prompt_tokens + again.generated_tokens == 12
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_another_branch_starts_where_the_first_was_if_there_is_room(is_full: bool) -> None:
+    bench = make_bench(group_size=4, max_staleness=0)
+    bench.join(0, slots=2)
+    bench.join(1, slots=2)
+    bench.tick()
+    opened(bench, one(bench.all, do.Open))
+    starts = bench.made(do.Start)
+    here = [start for start in starts if start.instance == 0]
+    assert len(here) == 2
+    for start in starts:
+        if start.instance == 1:
+            ends(bench, start.trajectory)
+    bench.turn_ends(here[0])
+    if is_full:
+        # What others hold there leaves no room.
+        bench.tell(told.LoadReport, instance=0, clock=10.0, kv_tokens=10**9, step_s=0.01)
+    decisions = bench.tell(told.EnvironmentReplied, trajectory=here[0].trajectory, tokens=0, context=12)
+    assert one(decisions, do.Start).instance == (1 if is_full else 0), "its KV may be of use there"
+
+
 def test_a_branch_shorter_than_the_prompt_is_no_longer_than_it_is() -> None:
     bench = make_bench(max_staleness=0)
     (start,) = started(bench)

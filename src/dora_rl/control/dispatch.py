@@ -65,11 +65,19 @@ class Dispatch:
         """Whether this instance could decode one more request; without queues it is given any number."""
         return not self._queues or instance.has_slot()
 
-    def place(self, t: Trajectory, *, is_back: bool = False) -> None:
-        """Start a pinned request where there is room, or let it wait: if it `is_back`, before new ones."""
+    def place(self, t: Trajectory, *, is_back: bool = False, near: Instance | None = None) -> None:
+        """Start a pinned request where there is room, or let it wait: if it `is_back`, before new ones.
+
+        If there is room `near` where it was, there: its engine may have kept what it begins with.
+        """
         if self._overrides is not None:
             self._repin(t, self._overrides)
-        instance = self.place_for(t.version, t.prompt_tokens + t.tokens)
+        tokens = t.prompt_tokens + t.tokens
+        can_stay = near is not None and self._queues and t.version in near.cohorts
+        if near is not None and can_stay and self._fleet.has_room(near, tokens):
+            instance: Instance | None = near
+        else:
+            instance = self.place_for(t.version, tokens)
         if instance is not None:
             self.start(t, instance)
         else:

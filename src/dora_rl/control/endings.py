@@ -107,21 +107,26 @@ class Endings:
         if event.context is None:
             self._p.dispatch.resume(t, event.tokens)
         else:
-            self._drop_held(t)
+            held_on = self._drop_held(t)
             t.prompt_tokens = min(group.prompt.tokens, event.context)
             t.tokens = event.context - t.prompt_tokens
             t.phase = Phase.PENDING
-            self._p.dispatch.place(t, is_back=True)
+            self._p.dispatch.place(t, is_back=True, near=held_on)
         if t.phase == Phase.PENDING:
             self._admission.make_room(t.version)
 
-    def _drop_held(self, t: Trajectory) -> None:
-        """Free the KV of a trajectory whose environment had the turn: the next turn is of another branch."""
+    def _drop_held(self, t: Trajectory) -> Instance | None:
+        """Free the KV of a trajectory whose environment had the turn: the next turn is of another branch.
+
+        Returns where it was, if it was not on its way.
+        """
         instance = self._p.fleet.get(t.instance)
         if t.id in self._p.dispatch.moving:
             self._outcomes.take_off(t, "another branch goes on")
-        elif instance is not None:
+            return None
+        if instance is not None:
             self._p.dispatch.evict(t, instance)
+        return instance
 
     def episode_ended(self, event: told.EpisodeEnded) -> None:
         """An episode returned or was cut: free what it holds; its reward is still to come."""
