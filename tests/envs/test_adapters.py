@@ -395,3 +395,20 @@ def test_a_game_of_textarena_is_its_seeds_whoever_plays_beside() -> None:
         said.append([text(word.tokens) for word in run.asked()])
     assert said[0] == said[1]
     assert len(said[0]) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.filterwarnings("default")
+def test_an_environment_of_gymnasium_is_played_in_numbers_and_names() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+
+    def lake() -> Any:
+        return gymnasium.make("FrozenLake-v1", is_slippery=False)
+
+    row = Row(row=0, prompt="0 left, 1 down, 2 right, 3 up. You are at ", columns={})
+    end, run = play(from_gym(lake), adding("1", "1", "2", "2", "down: 1", "2"), row=row)
+    assert end.reward == 1.0
+    assert text(run.asked()[0].tokens) == f"[user]{row.prompt}0[assistant]"
+    named = from_gym(lake, action=["left", "down", "right", "up"], max_steps=1)
+    assert play(named, adding("go down"), row=row)[0].reward == 0.0
