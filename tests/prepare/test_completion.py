@@ -13,6 +13,7 @@ from dora_rl.envs.data.rows import Row
 from dora_rl.envs.tasks import load_task
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt
 from dora_rl.prepare.completion import completed, judged_recipe
+from dora_rl.prepare.episode_checks import check_context
 from dora_rl.run.prompt_table import PromptTable
 
 
@@ -91,3 +92,10 @@ def test_a_tasks_episode_is_changed_by_what_the_recipe_says_of_it() -> None:
     assert judged_recipe(Recipe(episode=own), task, "tools").episode == own
     with pytest.raises(ConfigError, match="no episode of their own"):
         judged_recipe(recipe, None, "rows.jsonl")
+
+
+def test_contexts_that_the_model_does_not_take_are_refused() -> None:
+    check_context(Recipe(episode=EpisodeSettings(max_context_tokens=64)), 64)
+    with pytest.raises(ConfigError, match="max_context_tokens = 65, and the model takes 64") as error:
+        check_context(Recipe(episode=EpisodeSettings(max_context_tokens=65)), 64)
+    assert error.value.hint == "set episode.max_context_tokens=64"

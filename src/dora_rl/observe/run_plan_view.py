@@ -203,12 +203,13 @@ def _trainer(devices: DeviceLayout) -> str:
 
 
 def _processes(plan: RunPlan) -> dict[str, int]:
-    devices = plan.setup.devices
+    devices, episode = plan.setup.devices, plan.setup.recipe.episode
+    judging = {"reward worker": plan.setup.recipe.scoring.processes}
     return {
         "orchestrator": 1,
         "instance": devices.instances,
         "trainer rank" if devices.trainer_ranks > 1 else "trainer": devices.trainer_ranks,
-        "reward worker": plan.setup.scoring.processes,
+        **(judging if episode is None else {"episode worker": episode.processes}),
     }
 
 

@@ -29,7 +29,7 @@ from dora_rl.prepare.completion import completed, judged_recipe, placed
 from dora_rl.prepare.demonstrations import demonstrated_episodes
 from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.disk import disk_entries
-from dora_rl.prepare.episode_checks import check_codec
+from dora_rl.prepare.episode_checks import check_codec, check_context
 from dora_rl.prepare.function_checks import check_functions
 from dora_rl.prepare.machine import (
     Gpu,
@@ -124,6 +124,7 @@ class RunPlanner:
             )
         if judged.episode is not None:
             check_codec(judged, self._directory, self._prompts.stop_tokens)
+            check_context(judged, self._model.max_positions)
         report(Doing(what="working out who runs where"))
         self._recipe = completed(judged, data.task, self._prompts, self._model.max_positions)
 

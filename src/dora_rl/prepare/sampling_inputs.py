@@ -20,7 +20,7 @@ from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.prepare.completion import judged_recipe
-from dora_rl.prepare.episode_checks import check_codec
+from dora_rl.prepare.episode_checks import check_codec, check_context
 from dora_rl.prepare.function_checks import check_functions
 from dora_rl.prepare.machine import gpus, num_cores
 from dora_rl.prepare.messages import Doing, Given, Report
@@ -70,6 +70,7 @@ def prepare_sampling(
     prompts.write(layout.prompts)
     if recipe.episode is not None:
         check_codec(recipe, directory, prompts.stop_tokens)
+        check_context(recipe, model.max_positions)
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
 
     devices = _devices(recipe)
