@@ -185,6 +185,40 @@ def test_a_program_reaches_its_endpoint_and_nothing_else(sandbox: Sandbox) -> No
     asyncio.run(run())
 
 
+FLOOD = """
+import socket, sys, time
+socket.setdefaulttimeout(5)
+held = [socket.create_connection(('127.0.0.1', int(sys.argv[1]))) for _ in range(100)]
+time.sleep(0.5)
+for each in held: each.sendall(b'x'); each.shutdown(socket.SHUT_WR)
+print(sum(each.makefile().read() == 'X' for each in held))
+"""
+
+
+def test_a_flood_of_connections_waits_and_takes_no_descriptors_from_others(sandbox: Sandbox) -> None:
+    most = 0
+
+    async def run() -> None:
+        open_now = 0
+
+        async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal most, open_now
+            open_now += 1
+            most = max(most, open_now)
+            await _echo(reader, writer)
+            open_now -= 1
+
+        server = await asyncio.start_server(count, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        argv = [sys.executable, "flood.py", str(port)]
+        done = await sandbox.run_with_endpoint(argv, port=port, files={"flood.py": FLOOD})
+        assert done.stdout == "100\n", done
+        server.close()
+
+    asyncio.run(run())
+    assert 1 < most <= 64
+
+
 def test_a_program_ends_with_the_coroutine_that_waits_for_it(sandbox: Sandbox) -> None:
     async def run() -> None:
         endless = sandbox.limited(wall_s=None).run_with_endpoint(["sleep", "60"], port=9)

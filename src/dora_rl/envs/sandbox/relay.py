@@ -9,34 +9,37 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+_MAX_CONNECTIONS = 64
+"""Connections of a box at a time: each takes two descriptors of this process, which others need too."""
 _CHUNK = 1 << 16
 
 
 @asynccontextmanager
 async def relayed(listener: socket.socket, host: str, port: int) -> AsyncIterator[None]:
-    """Lead every connection to `listener` to `host:port` while the block runs."""
-    connections: set[asyncio.Task[None]] = set()
-
-    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "a connection is served by a task"
-        connections.add(task)
-        try:
-            await _lead(reader, writer, host, port)
-        finally:
-            connections.discard(task)
-
-    server = await asyncio.start_server(lead, sock=listener.dup())
+    """Lead every connection to `listener` to `host:port` while the block runs; more than a few wait."""
+    accepting = asyncio.create_task(_accept(listener, host, port))
     try:
         yield
     finally:
-        server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        accepting.cancel()
+        with suppress(asyncio.CancelledError):
+            await accepting
 
 
-async def _lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+async def _accept(listener: socket.socket, host: str, port: int) -> None:
+    listener.setblocking(False)
+    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(_MAX_CONNECTIONS)
+    async with asyncio.TaskGroup() as connections:
+        while True:
+            await slots.acquire()
+            accepted, _ = await loop.sock_accept(listener)
+            leading = connections.create_task(_lead(accepted, host, port))
+            leading.add_done_callback(lambda _: slots.release())
+
+
+async def _lead(accepted: socket.socket, host: str, port: int) -> None:
+    """Copy one connection to the address and back, until both directions are over."""
+    reader, writer = await asyncio.open_connection(sock=accepted)
     try:
         there_reader, there_writer = await asyncio.open_connection(host, port)
     except OSError:

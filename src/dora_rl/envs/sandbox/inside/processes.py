@@ -4,6 +4,7 @@ import os
 import signal
 from contextlib import suppress
 
+_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
 _FIRST = 1
 """The number of the first process of a namespace."""
 
@@ -54,9 +55,9 @@ def _signal(process: int, number: signal.Signals) -> None:
 
 
 def _memory_bytes(process: int) -> int:
-    """Anonymous and shared memory of a process, 0 if it is gone."""
+    """Anonymous and shared memory of a process, also what is swapped out; 0 if it is gone."""
     with suppress(OSError), open(f"/proc/{process}/status") as file:
-        kilobytes = [line.split()[1] for line in file if line.startswith(("RssAnon:", "RssShmem:"))]
+        kilobytes = [line.split()[1] for line in file if line.startswith(_COUNTED)]
         return 1024 * sum(map(int, kilobytes))
     return 0
 
