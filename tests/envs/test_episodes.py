@@ -143,6 +143,7 @@ class TestBranches:
 
     def test_an_episode_asks_for_one_turn_at_a_time(self) -> None:
         async def wide(chat: Chat) -> None:
+            await chat.turn("begin")
             await asyncio.gather(*(chat.fork().turn(f"{n}") for n in range(8)))
 
         run = ScriptedRun(delay_s=lambda word: 0.002)
@@ -164,7 +165,16 @@ class TestBranches:
 
         asyncio.run(played())
         assert max(most) == 1
-        assert len(run.asked()) == 8
+        assert len(run.asked()) == 9
+
+    def test_the_first_turn_is_taken_in_the_chat_that_the_episode_is_given(self) -> None:
+        async def episode(chat: Chat, row: Row) -> float:
+            await chat.fresh("short").turn()
+            return 1.0
+
+        end, _ = play(episode)
+        assert isinstance(end, EpisodeBroken)
+        assert "the first turn of an episode is taken in the chat that it is given" in end.detail
 
     def test_a_fresh_chat_knows_nothing_but_its_messages(self) -> None:
         async def asks(chat: Chat) -> None:
