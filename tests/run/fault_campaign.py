@@ -88,7 +88,7 @@ EPISODES = StruckKind(
     # With all checkpoints all tokens stay, and every branch can be judged.
     sets=("checkpoints.keep=100",),
     victims=("workers.instance", "workers.trainer", "workers.episode_worker"),
-    strikes=("kill", "kill", "kill", "kill", "behead", "fell"),
+    strikes=("kill",) * 8 + ("behead", "fell"),
     moments=("turn", "turn", "reply", "publish"),
     # Not before episodes go on again after the last strike.
     moment_s=60.0,
