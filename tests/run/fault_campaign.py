@@ -87,7 +87,7 @@ EPISODES = StruckKind(
     recipe=_EPISODES,
     # With all checkpoints all tokens stay, and every branch can be judged.
     # Nobody is stopped, so silence is only that of a busy machine.
-    sets=("checkpoints.keep=100", "control.silence_s=60", "devices.instances=1"),
+    sets=("checkpoints.keep=100", "control.silence_s=60"),
     victims=("workers.instance", "workers.trainer", "workers.episode_worker"),
     strikes=("kill",) * 8 + ("behead", "fell"),
     moments=("turn", "turn", "reply", "publish"),
