@@ -32,7 +32,7 @@ from dora_rl.observe.live.completions import read_completions
 from dora_rl.run.open_run import replay_live
 
 from .campaign import RUNS_AT_ONCE, side_by_side, table
-from .learning import KINDS, RECIPE, begin, command_line, num_published, num_told, resume
+from .learning import KINDS, RECIPE, TRAIN, begin, command_line, num_published, num_told, resume
 from .sql_verdict import lost_turns, violations
 from .verdict import check_journal
 
@@ -53,6 +53,8 @@ class StruckKind:
     """Seconds for which a moment is waited for: it may not come any more."""
     steps: int = 24
     recipe: str = RECIPE
+    entry: tuple[str, ...] = TRAIN
+    """What Python is started with to train."""
 
     @property
     def assignments(self) -> tuple[str, ...]:
@@ -106,6 +108,14 @@ AGENTS = replace(
     steps=12,
 )
 """The same with programs that take their turns over HTTP."""
+SCRIPTED = replace(
+    EPISODES,
+    entry=(str(Path(__file__).with_name("scripted_train.py")),),
+    sets=("devices.instances=1", "response.max_new_tokens=40", "control.silence_s=60"),
+    victims=("scripted_instance", "scripted_trainer", "workers.episode_worker"),
+    steps=40,
+)
+"""The same with an instance and a trainer that compute nothing, and so are there again in no time."""
 
 
 @dataclass
@@ -175,7 +185,9 @@ class StruckRun:
     def go(self, seed: int, is_enough: Callable[[], bool]) -> None:
         """Strike until it is enough, let it end, and judge it."""
         kind = self._kind
-        self._command = begin(self._root, *kind.assignments, f"seed={seed}", text=kind.recipe)
+        self._command = begin(
+            self._root, *kind.assignments, f"seed={seed}", text=kind.recipe, entry=kind.entry
+        )
         try:
             self._strike_until(is_enough)
             code, _, said = self._command.ended(within_s=240)
@@ -199,7 +211,7 @@ class StruckRun:
             is_resumed = self._strike()
             if is_resumed:
                 self._tally.resumed.append(self._root.name)
-                self._command = resume(self._root)
+                self._command = resume(self._root, entry=self._kind.entry)
 
     def _accuse(self, what: str) -> None:
         self._tally.wrong.append(f"{self._root.name}: {what}")
@@ -329,7 +341,7 @@ class StruckRun:
 
 def _role(pid: int) -> str:
     """What a worker is, by its module."""
-    module = command_line(pid).partition("dora_rl.run.workers.")[2].partition("\0")[0]
+    module = command_line(pid).partition("-m\0")[2].partition("\0")[0].rpartition(".")[2]
     if "http_agent.py" in command_line(pid):
         return "agent"
     return module.removesuffix("_worker").removesuffix("_main") or "other"

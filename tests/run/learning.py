@@ -51,17 +51,21 @@ checkpoints: {{every: 5}}
 """
 
 
-class Command:
-    """`dora train` in a process of its own, with everything it starts."""
+TRAIN = ("-c", "from dora_rl.cli.entry import main; main()", "train")
+"""What Python is started with to train."""
 
-    def __init__(self, root: Path, *arguments: str) -> None:
+
+class Command:
+    """`dora train`, or something like it, in a process of its own, with everything it starts."""
+
+    def __init__(self, root: Path, *arguments: str, entry: tuple[str, ...] = TRAIN) -> None:
         self.root = root
         self._before = num_published(root)
         self.began_at = time.monotonic()
         # Not beside the run, whose disk may be full, and no pipe, which may be.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it has ended
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from dora_rl.cli.entry import main; main()", "train", *arguments],
+            [sys.executable, *entry, *arguments],
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
@@ -114,17 +118,23 @@ class Command:
         return os.pread(self._stderr.fileno(), length, 0).decode(errors="replace")
 
 
-def begin(root: Path, *sets: str, is_json: bool = True, text: str = RECIPE) -> Command:
+def begin(
+    root: Path,
+    *sets: str,
+    is_json: bool = True,
+    text: str = RECIPE,
+    entry: tuple[str, ...] = TRAIN,
+) -> Command:
     """A new run of the recipe, or of another one."""
     recipe = root.with_suffix(".yaml")
     recipe.write_text(text)
     assignments = [word for each in (f"run.directory={root}", *sets) for word in ("--set", each)]
-    return Command(root, str(recipe), *["--json"] * is_json, *assignments)
+    return Command(root, str(recipe), *["--json"] * is_json, *assignments, entry=entry)
 
 
-def resume(root: Path, *, is_json: bool = True) -> Command:
+def resume(root: Path, *, is_json: bool = True, entry: tuple[str, ...] = TRAIN) -> Command:
     """Nothing but the run is given."""
-    return Command(root, "--resume", str(root), *["--json"] * is_json)
+    return Command(root, "--resume", str(root), *["--json"] * is_json, entry=entry)
 
 
 def finished(command: Command, within_s: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from .campaign import MINUTES, SEED
-from .fault_campaign import AGENTS, EPISODES, FaultCampaign, StruckKind
+from .fault_campaign import AGENTS, EPISODES, SCRIPTED, FaultCampaign, StruckKind
 from .sql_verdict import violations
 
 NUM_SIGNALS = int(os.environ.get("FAULT_SIGNALS", "1000"))
@@ -28,7 +28,7 @@ def test_runs_that_are_struck_again_and_again_keep_the_laws(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(400 + 60 * MINUTES)
-@pytest.mark.parametrize("kind", [EPISODES, AGENTS], ids=["episodes", "agents"])
+@pytest.mark.parametrize("kind", [EPISODES, AGENTS, SCRIPTED], ids=["native", "agents", "scripted"])
 def test_episodes_whose_processes_are_killed_in_the_middle_keep_the_laws(
     tmp_path: Path, kind: StruckKind
 ) -> None:

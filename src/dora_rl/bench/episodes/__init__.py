@@ -5,5 +5,5 @@ turns_bench        the codec's part of a turn as episodes grow, and what is trai
 timed_reply        the episode: it waits, and says when it stopped waiting
 scripted_launch    real processes, but for instances and the trainer, which compute nothing
 scripted_instance  the process of an instance that computes nothing: turns take the time they are told to
-scripted_trainer   the process of a trainer that is never given a batch
+scripted_trainer   the process of a trainer that computes nothing: it counts versions
 """

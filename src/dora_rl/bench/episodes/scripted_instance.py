@@ -37,13 +37,15 @@ class _Turn(Struct, kw_only=True):
     version: int
     context: int
     """Tokens of KV that it holds beside what it draws."""
+    length: int = TURN_TOKENS
+    """Tokens of the turn: less where no more are allowed."""
     num_told: int = 0
     """Tokens drawn in this turn that were told."""
     began_at: float | None = None
     """When the turn began; None while it is held."""
 
     def num_drawn(self, now: float) -> int:
-        return min(TURN_TOKENS, int((now - self.began_at) / STEP_S)) if self.began_at is not None else 0
+        return min(self.length, int((now - self.began_at) / STEP_S)) if self.began_at is not None else 0
 
 
 class ScriptedInstance:
@@ -88,11 +90,11 @@ class ScriptedInstance:
                 context = (*request.prompt, *request.continued)
                 self._note(context[-_READ_TOKENS:], now)
                 self._turns[request.id] = _Turn(version=request.version, context=len(context))
-                self._begin(request.id, now)
-            case say.ResumeRequest(request=id, tokens=tokens):
+                self._begin(request.id, request.stopping.max_new_tokens, now)
+            case say.ResumeRequest(request=id, tokens=tokens, max_new_tokens=limit):
                 self._note(tokens[-_READ_TOKENS:], now)
                 self._turns[id].context += len(tokens)
-                self._begin(id, now)
+                self._begin(id, limit, now)
             case say.AbortRequest(request=id):
                 self._turns.pop(id, None)
             case _:
@@ -102,23 +104,23 @@ class ScriptedInstance:
         if (at := replied_at(self._tokenizer.decode(list(tokens)))) is not None:
             self._book.write(_ARRIVAL.pack(at, now))
 
-    def _begin(self, id: int, now: float) -> None:
+    def _begin(self, id: int, limit: int, now: float) -> None:
         turn = self._turns[id]
-        turn.began_at, turn.num_told = now, 0
-        heappush(self._ends, (now + TURN_TOKENS * STEP_S, id))
+        turn.began_at, turn.num_told, turn.length = now, 0, min(TURN_TOKENS, limit)
+        heappush(self._ends, (now + turn.length * STEP_S, id))
 
     def _end(self, id: int, now: float) -> None:
         turn = self._turns.get(id)
         if turn is None or turn.began_at is None:
             return
-        drawn = self._drawn(id, turn, TURN_TOKENS)
-        turn.context, turn.began_at = turn.context + TURN_TOKENS, None
+        drawn = self._drawn(id, turn, turn.length)
+        turn.context, turn.began_at = turn.context + turn.length, None
         self._channel.send(
             say.RequestEnded(
                 drawn=drawn,
                 clock=self._clock(now),
                 kv_tokens=self._kv_tokens(now),
-                finish="stop",
+                finish="stop" if turn.length == TURN_TOKENS else "length",
                 is_held=True,
             )
         )
