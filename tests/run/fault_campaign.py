@@ -97,17 +97,6 @@ EPISODES = StruckKind(
     moment_s=60.0,
     steps=18,
 )
-AGENTS = replace(
-    EPISODES,
-    sets=(
-        *EPISODES.sets,
-        "episode.function=agent",
-        f"episode.options={{command: ['{sys.executable}', '{_AGENT}']}}",
-    ),
-    victims=(*EPISODES.victims, "http_agent.py"),
-    steps=12,
-)
-"""The same with programs that take their turns over HTTP."""
 SCRIPTED = replace(
     EPISODES,
     entry=(str(Path(__file__).with_name("scripted_train.py")),),
@@ -116,6 +105,17 @@ SCRIPTED = replace(
     steps=150,
 )
 """The same with an instance and a trainer that compute nothing, and so are there again in no time."""
+AGENTS = replace(
+    SCRIPTED,
+    sets=(
+        *SCRIPTED.sets,
+        "episode.function=agent",
+        f"episode.options={{command: ['{sys.executable}', '{_AGENT}']}}",
+    ),
+    victims=(*SCRIPTED.victims, "http_agent.py"),
+    steps=60,
+)
+"""The same with programs that take their turns over HTTP."""
 
 
 @dataclass

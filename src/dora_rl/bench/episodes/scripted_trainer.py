@@ -17,7 +17,7 @@ _FILE = "scripted_version"
 
 
 class ScriptedTrainer:
-    """Counts versions."""
+    """Counts the versions of a run, and keeps the last that a checkpoint has."""
 
     def __init__(self, channel: Channel, directory: Path) -> None:
         self._channel = channel
