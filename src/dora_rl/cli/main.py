@@ -11,7 +11,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from dora_rl import __version__
-from dora_rl.cli import bench, doctor, evaluate, generate, init, keys, model, plan, report, simulate, train
+from dora_rl.cli import (
+    bench,
+    doctor,
+    evaluate,
+    generate,
+    init,
+    keys,
+    model,
+    plan,
+    report,
+    serve,
+    simulate,
+    train,
+)
 from dora_rl.cli.recipe_command import RecipeCommand
 from dora_rl.core.errors import DoraError, missing_package
 from dora_rl.core.lasting_output import lasting_output, needed_output
@@ -32,6 +45,7 @@ app.command()(init.init)
 app.command()(keys.keys)
 app.command()(plan.plan)
 app.command()(report.report)
+app.command(cls=RecipeCommand)(serve.serve)
 app.command(cls=RecipeCommand)(train.train)
 
 

@@ -42,13 +42,28 @@ class PrepareSampling(Message, frozen=True):
     """Whether rewards judge the samples."""
 
 
+class PrepareServing(Message, frozen=True):
+    """Leave in a directory what serving a model begins with, and answer with ServingPrepared."""
+
+    recipe: Recipe
+    directory: str
+    context_tokens: int | None
+    """Most tokens of a conversation; None for as many as the model has, within reason."""
+    run: str | None = None
+    """The directory of the run whose newest version is served; None for the model's own weights."""
+
+
+class TakeNewest(Message, frozen=True):
+    """Add the run's newest version to those that are served, if it is new; answered with NewestTaken."""
+
+
 class WriteInputs(Message, frozen=True):
     """Leave what the planned run begins with in a directory, and answer with InputsWritten."""
 
     directory: str
 
 
-PrepareCommand = PlanRun | PrepareSampling | WriteInputs | Stop
+PrepareCommand = PlanRun | PrepareSampling | PrepareServing | TakeNewest | WriteInputs | Stop
 
 # --- said ---
 
@@ -89,4 +104,29 @@ class SamplingPrepared(Message, frozen=True):
     setup: RunSetup
 
 
-PrepareWord = Broken | Alive | Doing | Planned | InputsWritten | SamplingPrepared
+class TakenVersion(Record, frozen=True):
+    """A version that can be served."""
+
+    number: int
+    """Its number among those that are served."""
+    run_version: int | None
+    """Its number in its run; None where it is of no run."""
+
+
+class ServingPrepared(Message, frozen=True):
+    """Everything that serving begins with is in the directory asked for."""
+
+    setup: RunSetup
+    stop_tokens: tuple[int, ...]
+    version: TakenVersion
+
+
+class NewestTaken(Message, frozen=True):
+    """The run's newest version can be served; None if it could before."""
+
+    version: TakenVersion | None
+
+
+PrepareWord = (
+    Broken | Alive | Doing | Planned | InputsWritten | SamplingPrepared | ServingPrepared | NewestTaken
+)

@@ -25,8 +25,10 @@ from dora_rl.prepare.messages import (
     Planned,
     PlanRun,
     PrepareSampling,
+    PrepareServing,
     PrepareWord,
     SamplingPrepared,
+    ServingPrepared,
     WriteInputs,
 )
 from dora_rl.prepare.recipe_names import check_model_name, named_data
@@ -104,6 +106,22 @@ class Preparation:
         self._worker.send(Stop())
         self._worker.end(within_s=_STOP_S)
         return setup
+
+    def serving(
+        self, asked: PrepareServing, *, follows: bool, tell: Tell = lambda text: None
+    ) -> tuple[ServingPrepared, Handle]:
+        """Have everything made that serving begins with, in the directory asked for.
+
+        Returns the worker beside it, which takes the run's newer versions over if asked; else it has ended.
+        """
+        spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
+        self._worker = self._launch.start(spec, PrepareWord)
+        self._worker.send(asked)
+        prepared = next(word for word in self._words(tell) if isinstance(word, ServingPrepared))
+        if not follows:
+            self._worker.send(Stop())
+            self._worker.end(within_s=_STOP_S)
+        return prepared, self._worker
 
     def finish(self, tell: Tell = lambda text: None) -> Path:
         """Do the warm start if there is one; returns the directory of what the planned run begins with."""

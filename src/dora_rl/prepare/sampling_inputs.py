@@ -73,7 +73,7 @@ def prepare_sampling(
         check_context(recipe, model.max_positions)
     layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
 
-    devices = _devices(recipe)
+    devices = generating_devices(recipe)
     longest = longest_prompt(prompts, recipe)
     sized = RunMemory(recipe, model, devices, tuple(memory_limits(recipe, devices)), longest).add_engines()
     setup = RunSetup(
@@ -85,7 +85,8 @@ def prepare_sampling(
     )
     check_lengths(prompts, setup)
     report(Doing(what="reading the model"))
-    _publish(directory, setup, layout.versions)
+    with Store(layout.versions) as store:
+        store.publish(0, served_tensors(directory, recipe))
     return setup
 
 
@@ -128,7 +129,7 @@ def _unjudged(recipe: Recipe, task: Task | None, source: str) -> Recipe:
     return replace(recipe, rewards=(), episode=None)
 
 
-def _devices(recipe: Recipe) -> DeviceLayout:
+def generating_devices(recipe: Recipe) -> DeviceLayout:
     """One instance on all cores, or one on each GPU."""
     asked = recipe.devices
     found = gpus() if asked.kind != "cpu" else []
@@ -148,12 +149,10 @@ def _devices(recipe: Recipe) -> DeviceLayout:
     )
 
 
-def _publish(directory: Path, setup: RunSetup, store: Path) -> None:
-    dtype = getattr(torch, setup.recipe.trainer.serving_dtype)
-    decoder, lora = load_decoder(directory, dtype=torch.float32), setup.recipe.trainer.lora
+def served_tensors(directory: Path, recipe: Recipe) -> dict[str, torch.Tensor]:
+    """The weights of a model as an engine holds them, its adapter merged."""
+    decoder, lora = load_decoder(directory, dtype=torch.float32), recipe.trainer.lora
     if lora is not None and lora.adapter is not None:
         merge_adapter(decoder, lora, load_factors(Path(lora.adapter)))
-    decoder = decoder.to(dtype)
-    tensors = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
-    with Store(store) as publishing:
-        publishing.publish(0, tensors)
+    decoder = decoder.to(getattr(torch, recipe.trainer.serving_dtype))
+    return {name: parameter.detach() for name, parameter in decoder.named_parameters()}

@@ -22,11 +22,14 @@ from dora_rl.prepare.messages import (
     PlanRun,
     PrepareCommand,
     PrepareSampling,
+    PrepareServing,
     SamplingPrepared,
+    TakeNewest,
 )
 
 if TYPE_CHECKING:
     from dora_rl.prepare.planner import RunPlanner
+    from dora_rl.prepare.serving_inputs import ServedVersions
     from dora_rl.run.run_setup import RunSetup
 
 
@@ -34,6 +37,7 @@ def main(address: str) -> None:
     """Obey the owner's commands until told to stop."""
     channel = Channel.connect(address, PrepareCommand)
     planner: RunPlanner | None = None
+    served: ServedVersions | None = None
     # Its output is the owner's stderr, which may be a terminal that is gone by then.
     with telling_why(channel), lasting_output():
         try:
@@ -53,6 +57,11 @@ def main(address: str) -> None:
                         channel.send(Planned(plan=planner.plan()))
                     elif isinstance(command, PrepareSampling):
                         channel.send(SamplingPrepared(setup=_sampling(command, channel)))
+                    elif isinstance(command, PrepareServing):
+                        served = _served(command, channel)
+                    elif isinstance(command, TakeNewest):
+                        assert served is not None, "serving is prepared first"
+                        channel.send(served.take_newest())
                     else:
                         assert planner is not None, "a run is planned first"
                         planner.write_inputs(Path(command.directory))
@@ -71,6 +80,16 @@ def _sampling(command: PrepareSampling, channel: Channel) -> "RunSetup":
     return prepare_sampling(
         command.recipe, Path(command.directory), channel.send, command.given, is_judged=command.is_judged
     )
+
+
+def _served(command: PrepareServing, channel: Channel) -> "ServedVersions":
+    try:
+        from dora_rl.prepare import serving_inputs
+    except ModuleNotFoundError as error:
+        raise missing_package(error, needed_for="serving") or error from error
+    served = serving_inputs.ServedVersions(command, channel.send)
+    channel.send(served.prepared())
+    return served
 
 
 if __name__ == "__main__":

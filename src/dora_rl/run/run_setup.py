@@ -77,6 +77,8 @@ class RunSetup(Record, frozen=True):
     devices: DeviceLayout
     control_codes: tuple[str, ...] = ()
     """The control code that the run was begun with, and each that went on with it, in order."""
+    is_served: bool = False
+    """Whether clients ask for what is generated, each with stop strings of its own."""
 
     def __post_init__(self) -> None:
         # What they are made of is checked as they are made: before the run has a directory.
@@ -114,8 +116,8 @@ class RunSetup(Record, frozen=True):
 
     @property
     def looks_for_strings(self) -> bool:
-        """Whether a turn may end at a string: the recipe's, or one that an episode asks for."""
-        return bool(self.recipe.response.stop_strings) or self.recipe.episode is not None
+        """Whether a turn may end at a string: the recipe's, or one that an episode or a client asks for."""
+        return bool(self.recipe.response.stop_strings) or self.recipe.episode is not None or self.is_served
 
     @property
     def scoring(self) -> ScoringConfig:

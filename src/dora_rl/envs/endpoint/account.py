@@ -57,7 +57,7 @@ class Account:
         if self._num_open >= self._settings.requests_at_once:
             raise EndpointError(
                 f"{self._num_open} requests of this key are open, which are as many as may be at once "
-                "(episode.endpoint.requests_at_once)",
+                "(requests_at_once)",
                 status=429,
                 code="rate_limit_exceeded",
                 headers={"Retry-After": "1"},
@@ -105,7 +105,7 @@ class Account:
         self._allowance = min(max(rate, 1.0), self._allowance + since_s * rate)
         if self._allowance < 1.0:
             raise EndpointError(
-                f"more than {rate:g} requests a second came with this key (episode.endpoint.requests_per_s)",
+                f"more than {rate:g} requests a second came with this key (requests_per_s)",
                 status=429,
                 code="rate_limit_exceeded",
                 headers={"Retry-After": "1"},

@@ -18,6 +18,10 @@ class TurnAnswer(Struct, frozen=True, kw_only=True):
     """What the client is sent of the turn's text: without the stop string at which it ended."""
     num_prompt_tokens: int
     """Tokens of the context that it was drawn behind."""
+    model: str | None = None
+    """Who answered, where that is more than the name that was asked for: the model and its version."""
+    logprobs: tuple[tuple[str, float], ...] | None = None
+    """Every token drawn, as text, with its logprob; None where they were not asked for."""
 
 
 class Answerer(Protocol):

@@ -16,9 +16,9 @@ from dora_rl.envs.endpoint.turn_request import TurnRequest
 
 _USED = ("messages", "max_tokens", "max_completion_tokens", "response_format")
 _REFUSED = {
-    "logit_bias": "the recipe alone says how tokens are drawn",
+    "logit_bias": "tokens are drawn as the model has them",
     "logprobs": "they are recorded with the trajectory",
-    "top_logprobs": "the logprobs of what was drawn are recorded with the trajectory",
+    "top_logprobs": "at most the logprobs of what was drawn are",
     "functions": "give 'tools'",
     "function_call": "give 'tools'",
     "audio": "answers are text",
@@ -33,9 +33,14 @@ _PIECE = 64
 class ChatCompletions:
     """Requests to `chat/completions`, and what they are answered with."""
 
+    def __init__(self, *, gives_logprobs: bool = False) -> None:
+        """Whether clients may have the logprobs of what was drawn."""
+        self._used = (*_USED, "logprobs") if gives_logprobs else _USED
+        self._refused = {name: why for name, why in _REFUSED.items() if name not in self._used}
+
     def read(self, body: Mapping[str, Any]) -> Call:
         """A request from its body; raises EndpointError."""
-        found = read.given(body, used=_USED, refused=_REFUSED)
+        found = read.given(body, used=self._used, refused=self._refused)
         read.texts_only(found, "response_format")
         messages = found.get("messages")
         if not isinstance(messages, list) or not messages:
@@ -50,6 +55,7 @@ class ChatCompletions:
                 stop=read.stops(found),
                 num_answers=read.num_answers(found),
                 sampling=read.sampling(found),
+                wants_logprobs=found.get("logprobs") is True,
             ),
             model=str(found.get("model", "")),
             is_streamed=found.get("stream") is True,
@@ -64,22 +70,26 @@ class ChatCompletions:
             {
                 "index": index,
                 "message": _message(answer),
-                "logprobs": None,
+                "logprobs": _logprobs(answer),
                 "finish_reason": _finish(answer),
             }
             for index, answer in enumerate(answers)
         ]
-        return _envelope("chat.completion", call.model) | {"choices": choices, "usage": _usage(answers)}
+        return _envelope("chat.completion", answers[0].model or call.model) | {
+            "choices": choices,
+            "usage": _usage(answers),
+        }
 
     def events(self, call: Call, answers: Sequence[TurnAnswer]) -> Iterator[bytes]:
         """The same as server-sent events."""
-        head = _envelope("chat.completion.chunk", call.model)
+        head = _envelope("chat.completion.chunk", answers[0].model or call.model)
         for index, answer in enumerate(answers):
             for delta in _deltas(answer):
                 choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
                 yield _event(head | {"choices": [choice]})
-            end = {"index": index, "delta": {}, "logprobs": None, "finish_reason": _finish(answer)}
-            yield _event(head | {"choices": [end]})
+            # A piece is of characters, not of tokens: the logprobs come with the end.
+            end = {"index": index, "delta": {}, "logprobs": _logprobs(answer)}
+            yield _event(head | {"choices": [end | {"finish_reason": _finish(answer)}]})
         if call.includes_usage:
             yield _event(head | {"choices": [], "usage": _usage(answers)})
         yield b"data: [DONE]\n\n"
@@ -138,6 +148,16 @@ def _deltas(answer: TurnAnswer) -> Iterator[dict[str, Any]]:
         yield {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
         for piece in pieces(arguments(call)):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def _logprobs(answer: TurnAnswer) -> dict[str, Any] | None:
+    if answer.logprobs is None:
+        return None
+    content = [
+        {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        for text, logprob in answer.logprobs
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _finish(answer: TurnAnswer) -> str:

@@ -21,11 +21,11 @@ _REFUSED = {
     "conversation": "nothing is kept between requests; send the whole conversation as 'input'",
     "background": "an answer is awaited",
     "prompt": "there are no stored prompts",
-    "top_logprobs": "the logprobs of what was drawn are recorded with the trajectory",
+    "top_logprobs": "chat/completions has 'logprobs'",
     "n": "ask several times",
     "stop": "chat/completions has it",
     "response_format": "it is chat/completions' field",
-    "logit_bias": "the recipe alone says how tokens are drawn",
+    "logit_bias": "tokens are drawn as the model has them",
 }
 _ECHOED = ("instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user")
 
@@ -59,11 +59,11 @@ class Responses:
 
     def whole(self, call: Call, answers: Sequence[TurnAnswer]) -> dict[str, Any]:
         """The response to a request that is not streamed."""
-        return _ended(_begun(call), answers[0])
+        return _ended(_begun(call, answers[0]), answers[0])
 
     def events(self, call: Call, answers: Sequence[TurnAnswer]) -> Iterator[bytes]:
         """The same as server-sent events."""
-        begun = _begun(call)
+        begun = _begun(call, answers[0])
         ended = _ended(begun, answers[0])
         for number, event in enumerate(_events(begun, ended)):
             data = msgspec.json.encode(event | {"sequence_number": number})
@@ -113,7 +113,7 @@ def _messages(given: Any) -> list[Message]:
 # --- written ------------------------------------------------------------------------------------
 
 
-def _begun(call: Call) -> Item:
+def _begun(call: Call, answer: TurnAnswer) -> Item:
     body = call.body
     return {
         "id": _name("resp"),
@@ -122,7 +122,7 @@ def _begun(call: Call) -> Item:
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
-        "model": call.model,
+        "model": answer.model or call.model,
         "output": [],
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "tool_choice": body.get("tool_choice", "auto"),

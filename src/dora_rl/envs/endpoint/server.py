@@ -9,12 +9,14 @@ so that whatever goes wrong until then has an HTTP status.
 """
 
 import asyncio
+import errno
 import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -35,10 +37,6 @@ _BACKLOG = 1024
 _IDLE_S = 75.0
 """Seconds for which a connection may wait for its next request."""
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
-_WAYS: dict[str, ChatCompletions | Responses] = {
-    "chat/completions": ChatCompletions(),
-    "responses": Responses(),
-}
 _RETRY_MARKS = ("x-stainless-retry-count", "x-retry-count", "retry-attempt")
 _MAY_GO_ON = (400, 404, 410, 429)
 """Errors after which a connection is kept: its client is who it says, and its request was read."""
@@ -49,15 +47,26 @@ _LEAVE_S = 1.0
 
 def aiohttp_web() -> Any:
     """The server's library; a UserError where it is missing."""
-    return optional_module("aiohttp.web", needed_for="an endpoint for agents", install="aiohttp")
+    return optional_module("aiohttp.web", needed_for="an endpoint", install="aiohttp")
 
 
 class Endpoint:
     """A server for any number of accounts, each under a path of its own: `/e/NAME/v1`, or `/v1`."""
 
-    def __init__(self, settings: EndpointSettings, loop: asyncio.AbstractEventLoop, *, port: int = 0) -> None:
+    def __init__(
+        self,
+        settings: EndpointSettings,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        port: int = 0,
+        gives_logprobs: bool = False,
+    ) -> None:
         """Bind the socket; may be called in any thread. Port 0 is one that is free."""
         aiohttp_web()
+        self._ways: dict[str, ChatCompletions | Responses] = {
+            "chat/completions": ChatCompletions(gives_logprobs=gives_logprobs),
+            "responses": Responses(),
+        }
         self._settings = settings
         self._loop = loop
         self._accounts: dict[str, Account] = {}
@@ -67,9 +76,12 @@ class Endpoint:
         try:
             self._socket = socket.create_server((settings.host, port), family=family, backlog=_BACKLOG)
         except OSError as error:
+            is_taken = error.errno == errno.EADDRINUSE
             raise UserError(
-                f"the endpoint cannot listen on {settings.host}: {error.strerror}",
-                hint="give episode.endpoint.host an address of this machine",
+                f"the endpoint cannot listen on {settings.host}, port {port}: {error.strerror}",
+                hint="give another port; 0 is one that is free"
+                if is_taken
+                else "give an address of this machine as the host, and a port that you may use",
             ) from error
         self.port: int = self._socket.getsockname()[1]
         self._serving = asyncio.run_coroutine_threadsafe(self._serve(), loop)
@@ -138,10 +150,10 @@ class Endpoint:
         account, path = self._admitted(request)
         if path == "models" or path.startswith("models/"):
             return _json(_models(account.answerer.model, path.partition("/")[2]))
-        way = _WAYS.get(path)
+        way = self._ways.get(path)
         if way is None:
             raise EndpointError(
-                f"there is no '{path}' here; there are models, {', '.join(_WAYS)}",
+                f"there is no '{path}' here; there are models, {', '.join(self._ways)}",
                 status=404,
                 code="not_found",
             )
@@ -157,16 +169,18 @@ class Endpoint:
     ) -> "web.StreamResponse":
         await asyncio.wait([delivery.answers])
         if delivery.answers.cancelled():
-            raise EndpointError("the episode is over: nothing is answered any more", status=410, code="gone")
+            raise EndpointError("it is over: nothing is answered any more", status=410, code="gone")
         answers = delivery.answers.result()
+        headers = {} if answers[0].model is None else {"X-Dora-Model": quote(answers[0].model, safe="@/")}
         if call.is_streamed:
-            response = aiohttp_web().StreamResponse(headers={"Cache-Control": "no-cache"})
+            response = aiohttp_web().StreamResponse(headers=headers | {"Cache-Control": "no-cache"})
             response.content_type = "text/event-stream"
             parts: Iterable[bytes] = way.events(call, answers)
         else:
-            response, parts = aiohttp_web().StreamResponse(), [msgspec.json.encode(way.whole(call, answers))]
+            parts = [whole := msgspec.json.encode(way.whole(call, answers))]
+            response = aiohttp_web().StreamResponse(headers=headers)
             response.content_type = "application/json"
-            response.content_length = len(parts[0])
+            response.content_length = len(whole)
         try:
             async with asyncio.timeout(self._settings.client_limit_s):
                 await self._write(request, response, parts)
@@ -216,9 +230,9 @@ class Endpoint:
             )
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not account.has_key(given.strip()):
-            what = "is not this episode's" if given else "is missing"
+            what = "is not the one for this address" if given else "is missing"
             raise EndpointError(
-                f"the key {what}: send the episode's own as 'Authorization: Bearer KEY'",
+                f"the key {what}: send it as 'Authorization: Bearer KEY'",
                 status=401,
                 code="invalid_api_key",
             )
@@ -253,7 +267,7 @@ async def _parts(request: "web.BaseRequest") -> AsyncIterator[bytes]:
 
 def _too_large(limit: int) -> EndpointError:
     return EndpointError(
-        f"the request has more than {limit} bytes (episode.endpoint.max_body_bytes)",
+        f"the request has more than {limit} bytes (max_body_bytes)",
         status=413,
         code="request_too_large",
     )

@@ -23,6 +23,7 @@ class TurnRequest:
         stop: tuple[str, ...] = (),
         num_answers: int = 1,
         sampling: Mapping[str, Any] | None = None,
+        wants_logprobs: bool = False,
     ) -> None:
         """`sampling` is what the client says of temperature and the like; who answers may have its own."""
         self.messages = messages
@@ -31,6 +32,7 @@ class TurnRequest:
         self.stop = stop
         self.num_answers = num_answers
         self.sampling = dict(sampling or {})
+        self.wants_logprobs = wants_logprobs
 
     @cached_property
     def histories(self) -> tuple[bytes, ...]:
@@ -43,8 +45,13 @@ class TurnRequest:
     @cached_property
     def content(self) -> bytes:
         """A digest of all that the request asks: equal requests are retries, or draws of the same."""
-        rest = [self.tools, self.max_tokens, self.stop, self.num_answers, self.sampling]
+        limits = [self.max_tokens, self.stop, self.num_answers]
+        rest = [self.tools, *limits, self.sampling, self.wants_logprobs]
         return blake2b(self.histories[-1] + _json(rest), digest_size=16).digest()
+
+    def before_stop(self, text: str) -> str:
+        """A text up to the first of the strings at which the turn ends."""
+        return text[: min((at for at in map(text.find, self.stop) if at >= 0), default=len(text))]
 
 
 def histories(messages: Sequence[Message]) -> tuple[bytes, ...]:

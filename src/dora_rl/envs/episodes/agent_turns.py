@@ -131,17 +131,12 @@ class AgentTurns:
         branch = chat.branch
         if branch is not point.branch:
             self.counted("branches")  # Other tools, or thinking that is stripped.
-        turn, text = _with_ids(turn, branch), _before(asked.stop, turn.text)
+        turn, text = _with_ids(turn, branch), asked.before_stop(turn.text)
         # As its client has it: without the stop string, which stands in the tokens.
         branch.messages[-1] = message = {**turn.message, "content": text}
         self.conversations[branch.number] = branch.messages
         self._add_point(chat, next_history(asked.histories[-1], message))
         return TurnAnswer(turn=turn, text=text, num_prompt_tokens=len(branch.ids) - len(turn.tokens))
-
-
-def _before(stops: tuple[str, ...], text: str) -> str:
-    """A text up to the first of these strings."""
-    return text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]
 
 
 def _with_ids(turn: Turn, branch: Branch) -> Turn:
