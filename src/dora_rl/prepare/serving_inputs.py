@@ -104,7 +104,7 @@ def _sized(recipe: Recipe, model: ModelConfig, directory: Path, asked: PrepareSe
     context = asked.context_tokens or min(model.max_positions, _CONTEXT_TOKENS)
     if not 1 < context <= model.max_positions:
         raise ConfigError(
-            f"conversations of {context} tokens are asked for, and the model has {model.max_positions} positions",
+            f"conversations of {context} tokens are asked for; the model has {model.max_positions} positions",
             hint=f"give --context 2 to {model.max_positions}",
         )
     devices = generating_devices(recipe)

@@ -55,8 +55,8 @@ class EngineAnswers:
         *,
         context_tokens: int,
         stop_tokens: tuple[int, ...],
-        stop_strings: tuple[str, ...] = (),
-        sampling: Sampling = Sampling(),
+        stop_strings: tuple[str, ...],
+        sampling: Sampling,
         token_text: Callable[[int], str],
         names: Mapping[int, str],
     ) -> None:
@@ -126,15 +126,15 @@ class EngineAnswers:
     def _answer(self, drawn: DrawnResponse, asked: TurnRequest, num_prompt_tokens: int) -> TurnAnswer:
         self.counts["tokens"] += len(drawn.tokens)
         turn = _turn(self._codec, drawn, asked.tools)
-        pairs = zip(drawn.tokens, drawn.logprobs, strict=True)
+        logprobs = None
+        if asked.wants_logprobs:
+            logprobs = tuple(zip(map(self._token_text, drawn.tokens), drawn.logprobs, strict=True))
         return TurnAnswer(
             turn=turn,
             text=asked.before_stop(turn.text),
             num_prompt_tokens=num_prompt_tokens,
             model=self._names[drawn.version],
-            logprobs=tuple((self._token_text(id), each) for id, each in pairs)
-            if asked.wants_logprobs
-            else None,
+            logprobs=logprobs,
         )
 
 

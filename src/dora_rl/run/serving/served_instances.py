@@ -119,7 +119,8 @@ class ServedInstances(ExitStack):
         try:
             return await request.done
         finally:
-            if instance.requests.pop(id, None) is not None and not request.done.done():
+            del instance.requests[id]
+            if request.done.cancelled():
                 instance.handle.send(say.AbortRequest(request=id))
             self._drop_unused(instance)
 
