@@ -5,7 +5,7 @@ run_handle     a run: its metrics, report, waiting for it     prediction  simula
 arguments      keywords become a recipe, and objects beside it  objects     functions, packed for the workers
 loaded_models  a loaded model, a peft configuration             in_process  rewards that cannot be sent
 directory      where a run leaves everything                    progress    what it says meanwhile
-sampled_model  evaluate, generate: a model tried out
+sampled_model  evaluate, generate: a model tried out           served_model  a model behind an endpoint
 """
 
 from dora_rl.api.entry_points import dry_run as dry_run
