@@ -31,7 +31,7 @@ _WHOLE_CONTEXTS = 16
 """Conversations of the greatest length that KV is set aside for; shorter ones are more."""
 
 
-class ServedVersions:
+class ServingInputs:
     """What serving begins with, and the store of the versions that it goes on with."""
 
     def __init__(self, asked: PrepareServing, report: Report) -> None:

@@ -29,7 +29,7 @@ from dora_rl.prepare.messages import (
 
 if TYPE_CHECKING:
     from dora_rl.prepare.planner import RunPlanner
-    from dora_rl.prepare.serving_inputs import ServedVersions
+    from dora_rl.prepare.serving_inputs import ServingInputs
     from dora_rl.run.run_setup import RunSetup
 
 
@@ -37,7 +37,7 @@ def main(address: str) -> None:
     """Obey the owner's commands until told to stop."""
     channel = Channel.connect(address, PrepareCommand)
     planner: RunPlanner | None = None
-    served: ServedVersions | None = None
+    served: ServingInputs | None = None
     # Its output is the owner's stderr, which may be a terminal that is gone by then.
     with telling_why(channel), lasting_output():
         try:
@@ -82,12 +82,12 @@ def _sampling(command: PrepareSampling, channel: Channel) -> "RunSetup":
     )
 
 
-def _served(command: PrepareServing, channel: Channel) -> "ServedVersions":
+def _served(command: PrepareServing, channel: Channel) -> "ServingInputs":
     try:
         from dora_rl.prepare import serving_inputs
     except ModuleNotFoundError as error:
         raise missing_package(error, needed_for="serving") or error from error
-    served = serving_inputs.ServedVersions(command, channel.send)
+    served = serving_inputs.ServingInputs(command, channel.send)
     channel.send(served.prepared())
     return served
 
