@@ -297,10 +297,11 @@ async def test_an_instance_that_dies_is_an_error_not_a_hang(
     instances, (worker,) = await opened(tmp_path, monkeypatch, 1)
     with instances:
         (tmp_path / "logs/instance_0.log").write_text("")
+        await model_server._first(asyncio.sleep(0), model_server._raised(instances))
         worker.says(say.Broken(message="out of memory"))
         worker.dies()
         with pytest.raises(DoraError, match="instance 0 killed by SIGKILL: out of memory"):
-            await instances.broken
+            await model_server._first(asyncio.Event().wait(), model_server._raised(instances))
 
 
 # --- following ----------------------------------------------------------------------------------

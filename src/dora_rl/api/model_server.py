@@ -135,7 +135,8 @@ async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _raised(instances: ServedInstances) -> None:
-    await instances.broken
+    """Raise what an instance died of; who gives this up leaves it to the next who waits."""
+    await asyncio.shield(instances.broken)
 
 
 def _signalled() -> asyncio.Event:

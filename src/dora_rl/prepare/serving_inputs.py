@@ -109,7 +109,8 @@ def _sized(recipe: Recipe, model: ModelConfig, directory: Path, asked: PrepareSe
         )
     devices = generating_devices(recipe)
     limits = tuple(memory_limits(recipe, devices))
-    sized = RunMemory(recipe, model, devices, limits, context - 1).add_engines()
+    # An engine has room for one token more than the prompt and the single one that the recipe says.
+    sized = RunMemory(recipe, model, devices, limits, context - 2).add_engines()
     return RunSetup(
         recipe=recipe,
         run_directory=asked.directory,
