@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from dora_rl.api.model_server import Serving
+from dora_rl.cli.serve import _show
+
 from .conftest import Called
 
 HELP_AND_LIST_MODULES = """
@@ -47,6 +50,16 @@ def test_mistakes_are_sentences(dora: Any, arguments: tuple[str, ...], said: str
     called: Called = dora("serve", "tiny", *arguments)
     assert (called.exit_code, called.out) == (2, "")
     assert said in called.err
+
+
+def test_a_drawn_key_is_shown_and_one_in_a_variable_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    serving = Serving(url="http://127.0.0.1:1/v1", key="dora-secret", model="tiny", context_tokens=9)
+    _show(serving, None)
+    assert "key: dora-secret\n" in capsys.readouterr().out
+    _show(serving, "MY_KEY")
+    shown = capsys.readouterr().out
+    assert "dora-secret" not in shown
+    assert '"Authorization: Bearer $MY_KEY"' in shown, "the shell puts it in"
 
 
 # --- the whole ----------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def serve(
         context_tokens=context,
         chat=chat,
         follow=follow,
-        ready=lambda serving: _show(serving, is_drawn=key is None),
+        ready=lambda serving: _show(serving, variable_of(api_key)),
         progress="terminal",
         **values_of(sets or []),
     )
@@ -96,14 +96,15 @@ def _key(given: str) -> str:
     return key
 
 
-def _show(serving: "Serving", *, is_drawn: bool) -> None:
-    shown = serving.key if is_drawn else "$KEY"
+def _show(serving: "Serving", variable: str | None) -> None:
+    """Print how to reach the server; its key only where it is in no variable."""
     typer.echo(f"model: {serving.model}, conversations of up to {serving.context_tokens} tokens")
     typer.echo(f"url: {serving.url}")
-    if is_drawn:
+    if variable is None:
         typer.echo(f"key: {serving.key}")
+    shown = serving.key if variable is None else f"${variable}"
     typer.echo(
-        f"try: curl {serving.url}/chat/completions -H 'Authorization: Bearer {shown}' "
+        f'try: curl {serving.url}/chat/completions -H "Authorization: Bearer {shown}" '
         """-d '{"messages": [{"role": "user", "content": "Hello"}]}'"""
     )
     typer.echo("Ctrl-C ends it")
