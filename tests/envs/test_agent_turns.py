@@ -326,5 +326,5 @@ def test_a_blocking_episode_has_the_same_door_and_a_fresh_chat_its_own() -> None
 
 def test_where_the_server_s_package_is_missing_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "aiohttp.web", None)
-    with pytest.raises(UserError, match="an endpoint for agents needs the package 'aiohttp'"):
+    with pytest.raises(UserError, match="an endpoint needs the package 'aiohttp'"):
         aiohttp_web()
