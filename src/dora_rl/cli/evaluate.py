@@ -50,10 +50,17 @@ def evaluate(
 
 
 def values_of(assignments: list[str]) -> dict[str, Any]:
-    """What `KEY=VALUE` on the command line says, as keywords of a call."""
+    """What `KEY=VALUE` on the command line says, as keywords of a call that is given its model apart."""
+    from dora_rl.core.errors import UserError
     from dora_rl.core.struct_loader import split_assignment
 
-    return dict(map(split_assignment, assignments))
+    values = dict(map(split_assignment, assignments))
+    if "model" in values:
+        raise UserError(
+            f"--set model={values['model']}: the model is the command's argument",
+            hint=f"name it there: {values['model']}",
+        )
+    return values
 
 
 def _show(found: "Evaluated", out: Path | None) -> None:
