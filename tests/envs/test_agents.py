@@ -50,9 +50,11 @@ def ask(base_url: str, api_key: str, said: str) -> str:
         return str(json.load(response)["choices"][0]["message"]["content"])
 
 
-def play(episode: Any, policy: Any = lambda context: "42", **choices: Any) -> Any:
+def play(
+    episode: Any, policy: Any = lambda context: "42", *, run: ScriptedRun | None = None, **choices: Any
+) -> Any:
     """The end of an episode that an agent plays."""
-    run = ScriptedRun(policy)
+    run = run or ScriptedRun(policy)
 
     async def played() -> Any:
         runner = run.runner(episode, **choices)
