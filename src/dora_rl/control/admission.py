@@ -89,7 +89,8 @@ class Admission:
             p.window.admit(version)
             p.schedule.gate.admitted()
             group = p.ledger.admit(prompt, version)
-            p.durations.started(group.id, p.now)
+            if p.window.newest:  # Kernels are compiled while the first version generates.
+                p.durations.started(group.id, p.now)
             self._has_started |= version == p.window.newest
             p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
             for t in group.members:

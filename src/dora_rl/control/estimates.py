@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from dora_rl.control.fleet import Cohort
+from dora_rl.control.round_cost import LearnedRoundCost
 from dora_rl.core.instance_seconds import InstanceSeconds
 
 _BUCKETS_PER_OCTAVE = 4
@@ -154,6 +155,7 @@ class Estimates:
         self._load = Average(load_s)
         self._move = Average(move_s)
         self._decode = Average(step_s, weight=0.05)
+        self.round_cost = LearnedRoundCost()
         self._train: Average | None = None
         self.waits = EnvironmentWaits()
         self._prefill = Average(step_s / _ROWS_A_STEP)

@@ -9,6 +9,7 @@ as slow as B, and 2 B twice as fast), so a controller that climbs would stop hal
 from bisect import bisect_right
 from operator import mul
 
+from dora_rl.control.round_cost import RoundCost
 from dora_rl.core.record import Record
 
 _CELLS = 16
@@ -30,9 +31,18 @@ class Flow(Record, frozen=True):
     """Seconds from a group's start to a member's end, in equal parts, shortest first."""
     rows: float
     """Trajectories that can be generated at once."""
+    instances: int = 1
     pass_rate: float = 1.0
     halts: bool = False
     """Whether nothing generates while a step trains."""
+    round_cost: RoundCost | None = None
+    """How versions and rows slow decoding down; None: not at all."""
+
+    def drag(self, versions: int, rows: float) -> float:
+        """How much longer than seen of late everything takes, with so many versions and rows in all."""
+        if self.round_cost is None:
+            return 1.0
+        return self.round_cost.drag(max(1.0, versions / self.instances), rows / self.instances)
 
 
 def publish_interval_s(flow: Flow, active_groups: float) -> float:
@@ -54,16 +64,22 @@ def publish_interval_s(flow: Flow, active_groups: float) -> float:
     published: list[float] = []
     for _ in range(num_intervals * 4 * num_cells):
         is_training = ends_at >= 0.0
-        if not (is_training and flow.halts):
-            rows = flow.group_size * sum(map(mul, admitted, running))
-            room = min(active_groups - active, (flow.rows - rows) / flow.group_size)
+        if is_training and flow.halts:
+            now = ends_at
+        else:
+            by_version = [flow.group_size * groups for groups in _running(admitted, running, begins)]
+            rows = sum(by_version)
+            # While the trainer is idle, the batch that it takes next does not count against R.
+            leaving = 0 if is_training else batch
+            room = min(active_groups + leaving - active, (flow.rows - rows) / flow.group_size)
             room = max(0.0, min(room, (len(published) + bound - taken + 1) * batch - active))
             admitted.insert(0, room)
             active += room
             ending = sum(map(mul, admitted, finishing))
             finished += ending * flow.pass_rate
             active -= ending * (1.0 - flow.pass_rate)
-        now += cell_s
+            versions = sum(rows_of >= 1.0 for rows_of in by_version[1:]) + 1
+            now += cell_s * flow.drag(versions, rows + flow.group_size * room)
         if is_training and now >= ends_at:
             published.append(ends_at)
             if len(published) == num_intervals:
@@ -88,12 +104,26 @@ def publish_interval_s(flow: Flow, active_groups: float) -> float:
     return (published[-1] - published[half]) / (len(published) - 1 - half)
 
 
+def _running(admitted: list[float], running: list[float], begins: list[int]) -> list[float]:
+    """Groups' worth of members that run, by version, the newest first."""
+    total, found = len(admitted), []
+    newer = 0
+    for begin in reversed(begins):
+        if newer >= len(running):
+            break
+        older = total - begin
+        found.append(sum(map(mul, admitted[newer:older], running[newer:older])))
+        newer = older
+    return found or [0.0]
+
+
 def fresh_level(flow: Flow, cost: float) -> int:
     """The smallest R whose predicted interval is within `cost` of the shortest any R gives."""
     batch = flow.batch_groups
     most = (flow.max_staleness + 1) * batch
     step = max(1, batch // 16)
-    fastest = min(publish_interval_s(flow, level) for level in {most, max(batch, most // 2)})
+    tried = {batch * quarters // 4 for quarters in (4, 5, 6, 8)} | {most, most // 2}
+    fastest = min(publish_interval_s(flow, level) for level in tried if batch <= level <= most)
     enough = fastest * (1.0 + cost)
     level = batch
     while level < most and publish_interval_s(flow, level) > enough:

@@ -9,7 +9,7 @@ and sinks where the window stalls, which more active groups would make worse.
 from dora_rl.control.durations import Durations
 from dora_rl.control.estimates import Average, Estimates
 from dora_rl.control.fleet import Fleet
-from dora_rl.control.level import Flow, fresh_level
+from dora_rl.control.level import Flow, fresh_level, publish_interval_s
 from dora_rl.control.window import Window
 
 _LOOKS = 64
@@ -18,6 +18,8 @@ _MOST_LOST = 0.1
 """Share of one step's time beyond which a loss says no more."""
 _AIM = 0.75
 """Share of `freshness_cost` that R is steered to: what is lost scatters, and the cost is a limit."""
+_SLOWER = 1.005
+"""How much longer an interval may become, in the model, for R to rise nevertheless."""
 _LEAST_SEEN = 16
 """Groups that must have ended before their durations are believed."""
 
@@ -77,15 +79,31 @@ class Target:
         """By how much R changes; on the average alone it would go on rising when nothing is lost any more."""
         batch, lost, stalled = self._window.batch_groups, self._lost.value, self._stalled.value
         if lost - stalled > self._cost:
-            more = max(1, batch // 64, round((lost - stalled - self._cost) * batch))
-            return more if last > self._cost else 0
+            return self._rise(now, lost - stalled) if last > self._cost else 0
         if stalled - lost > self._cost:
             return -max(1, round((stalled - lost - self._cost) * batch / 2))
         if max(lost, stalled) < 0.75 * self._cost:
-            flow = self._flow(now)
-            too_many = self.groups - (fresh_level(flow, self._cost) if flow is not None else self.groups)
+            too_many = self.groups - self._level(now)
             return -max(1, batch // 128, min(too_many, max(batch // 8, too_many // 2)))
         return 0
+
+    def _rise(self, now: float, lost: float) -> int:
+        """Rise by what is lost, or faster where the model says so; sink where it says that is slower."""
+        batch, flow = self._window.batch_groups, self._flow(now)
+        by_loss = max(1, batch // 64, round((lost - self._cost) * batch))
+        if flow is None:
+            return by_loss
+        too_few = fresh_level(flow, self._cost) - self.groups
+        if too_few > 0:
+            return max(by_loss, min(too_few, max(batch // 8, too_few // 2)))
+        higher_s = publish_interval_s(flow, self.groups + max(by_loss, batch // 4))
+        is_slower = higher_s > _SLOWER * publish_interval_s(flow, self.groups)
+        return -max(1, batch // 64) if is_slower and self._stalled.value < self._cost / 4 else by_loss
+
+    def _level(self, now: float) -> int:
+        """The level that the model finds sufficient; the present one while too little is known."""
+        flow = self._flow(now)
+        return self.groups if flow is None else fresh_level(flow, self._cost)
 
     def _flow(self, now: float) -> Flow | None:
         """What was learned so far, for the model; None while that is too little."""
@@ -99,6 +117,8 @@ class Target:
             train_s=train_s,
             group_s=self._durations.group_quantiles(now),
             member_s=self._durations.member_quantiles(),
+            round_cost=self._estimates.round_cost.believed(),
+            instances=len(self._fleet),
             rows=float(self._fleet.slots),
             pass_rate=max(0.05, self._durations.pass_rate.value),
             halts=self._fleet.is_elastic,
