@@ -17,6 +17,9 @@ _CELLS = 16
 _MOST_CELLS = 160
 """Most time steps of the longest group."""
 
+_ALL = 0.69
+"""Expected number of unfinished groups at which as likely as not none is left."""
+
 
 class Flow(Record, frozen=True):
     """What the model needs to know of a run, in seconds, groups and rows."""
@@ -90,7 +93,7 @@ def publish_interval_s(flow: Flow, active_groups: float) -> float:
             # The oldest version with a batch left after this one: all before it must be finished.
             first_open = max(0, taken - bound + 1)
             older = len(admitted) - (begins[first_open] if first_open < len(begins) else 0)
-            if sum(map(mul, admitted[older:], unfinished[older:])) < 0.5:
+            if sum(map(mul, admitted[older:], unfinished[older:])) < _ALL:
                 begins_at = now if now - idle_since > cell_s else idle_since
                 finished, active, taken, ends_at = (
                     finished - batch,

@@ -18,8 +18,8 @@ _MOST_LOST = 0.1
 """Share of one step's time beyond which a loss says no more."""
 _AIM = 0.75
 """Share of `freshness_cost` that R is steered to: what is lost scatters, and the cost is a limit."""
-_SLOWER = 1.005
-"""How much longer an interval may become, in the model, for R to rise nevertheless."""
+_QUICKER = 0.995
+"""To what share an interval must become shorter, in the model, for R to rise."""
 _LEAST_SEEN = 16
 """Groups that must have ended before their durations are believed."""
 
@@ -88,7 +88,7 @@ class Target:
         return 0
 
     def _rise(self, now: float, lost: float) -> int:
-        """Rise by what is lost, or faster where the model says so; sink where it says that is slower."""
+        """Rise by what is lost, faster where the model says so; where devices take turns, only then."""
         batch, flow = self._window.batch_groups, self._flow(now)
         by_loss = max(1, batch // 64, round((lost - self._cost) * batch))
         if flow is None:
@@ -96,9 +96,12 @@ class Target:
         too_few = fresh_level(flow, self._cost) - self.groups
         if too_few > 0:
             return max(by_loss, min(too_few, max(batch // 8, too_few // 2)))
+        if not flow.halts:
+            return by_loss
+        # Where devices take turns, the trainer always waits, and rows are free whenever short members end.
         higher_s = publish_interval_s(flow, self.groups + max(by_loss, batch // 4))
-        is_slower = higher_s > _SLOWER * publish_interval_s(flow, self.groups)
-        return -max(1, batch // 64) if is_slower and self._stalled.value < self._cost / 4 else by_loss
+        is_quicker = higher_s < _QUICKER * publish_interval_s(flow, self.groups)
+        return by_loss if is_quicker else max(too_few, -max(1, batch // 16))
 
     def _level(self, now: float) -> int:
         """The level that the model finds sufficient; the present one while too little is known."""

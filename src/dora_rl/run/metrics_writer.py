@@ -108,6 +108,7 @@ class MetricsWriter:
             "train_time": message.train_s,
             "publish_time": message.publish_s,
             "active_groups": float(window.num_active),
+            "target_groups": float(self._plane.target.groups),
             "finished_groups": float(window.num_finished),
             "reward_failures": float(self._num_failures),
         }
