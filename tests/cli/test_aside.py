@@ -26,8 +26,18 @@ def spoil(project: Path, first_lines: str) -> None:
     [
         ("import sys; sys.exit(0)", "judge.py, line 1: SystemExit: 0", "__main__"),
         ("import os; os._exit(3)", "ended with exit code 3 while importing", "judge.py` shows"),
-        ("import os; os._exit(0)", "ended with exit code 0 while importing", "judge.py` shows"),
-        ("import time; time.sleep(1e6)", "judge.py took longer than scoring.start_limit_s = 2 s", "raise"),
+        pytest.param(
+            "import os; os._exit(0)",
+            "ended with exit code 0 while importing",
+            "judge.py` shows",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import time; time.sleep(1e6)",
+            "judge.py took longer than scoring.start_limit_s = 2 s",
+            "raise",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.timeout(90)

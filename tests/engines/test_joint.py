@@ -70,7 +70,7 @@ def test_joined_passes_draw_the_same(
         assert mine.logprobs == pytest.approx(apart[number].logprobs, abs=1e-4)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_the_sizes_a_round_loses_nothing(make_engine: MakeEngine, data: st.DataObject) -> None:
     limits = {

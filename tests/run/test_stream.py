@@ -93,12 +93,14 @@ def test_a_stream_goes_on_behind_its_last_row_when_everything_is_killed(make_set
             journal.streamed_row(2)
 
 
+@pytest.mark.slow
 def test_a_wrong_row_of_a_stream_ends_the_run_with_its_place(make_setup: MakeSetup) -> None:
     setup = with_stream(make_setup, "breaking")
     with pytest.raises(UserError, match="row 2: message 0 of the prompt, by 'user', has no 'content'"):
         run_live(setup, staged(setup))
 
 
+@pytest.mark.slow
 def test_a_stream_that_hangs_is_opened_again_and_then_ends_the_run(make_setup: MakeSetup) -> None:
     patience = Patience(max_deaths=2)
     setup = with_stream(make_setup, "halting", OrderConfig(time_limit_s=0.5), patience=patience)
