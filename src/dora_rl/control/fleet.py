@@ -72,6 +72,7 @@ class Instance:
         "loading",
         "num_running",
         "num_waiting",
+        "reported_clock",
         "slots",
         "spec",
         "state",
@@ -90,6 +91,8 @@ class Instance:
         self.num_running = 0
         self.num_waiting = 0
         self.clock = 0.0
+        self.reported_clock = 0.0
+        """The decode clock at the last report of load."""
         self.kv_tokens = 0.0
         self.step_s: float | None = None
         self.last_seen = now

@@ -159,19 +159,18 @@ class ControlPlane:
     def _reported(self, event: told.LoadReport) -> None:
         instance = self._p.fleet.get(event.instance)
         if instance is not None:
-            has_decoded = event.clock > instance.clock
             instance.report(event.at, event.clock, event.kv_tokens)
-            instance.step_s = event.step_s
-            self._learn_pace(instance, event, has_decoded=has_decoded)
+            self._learn_pace(instance, event)
             self._p.fleet.touch(instance)
             self._admission.fill(instance)
 
-    def _learn_pace(self, instance: Instance, event: told.LoadReport, *, has_decoded: bool) -> None:
-        p = self._p
-        p.estimates.decoded(event.step_s)
+    def _learn_pace(self, instance: Instance, event: told.LoadReport) -> None:
+        estimates, instance.step_s = self._p.estimates, event.step_s
+        estimates.decoded(event.step_s)
         versions = sum(bool(cohort.running) for cohort in instance.cohorts.values())
-        if versions and has_decoded:
-            p.estimates.round_cost.observe(versions, instance.num_running, event.step_s)
+        if versions and event.clock > instance.reported_clock:
+            estimates.round_cost.observe(versions, instance.num_running, event.step_s)
+        instance.reported_clock = event.clock
 
     def _pressed(self, event: told.KvPressure) -> None:
         instance = self._p.fleet.get(event.instance)

@@ -9,7 +9,7 @@ from dora_rl.core.record import Record
 
 _LASTS = 0.98
 """Weight of all that was seen before, at each observation."""
-_LEAST_SEEN = 8
+_LEAST_SEEN = 4
 
 
 class RoundCost(Record, frozen=True):

@@ -9,7 +9,7 @@ and sinks where the window stalls, which more active groups would make worse.
 from dora_rl.control.durations import Durations
 from dora_rl.control.estimates import Average, Estimates
 from dora_rl.control.fleet import Fleet
-from dora_rl.control.level import Flow, fresh_level, publish_interval_s
+from dora_rl.control.level import Flow, fresh_level
 from dora_rl.control.window import Window
 
 _LOOKS = 64
@@ -18,8 +18,6 @@ _MOST_LOST = 0.1
 """Share of one step's time beyond which a loss says no more."""
 _AIM = 0.75
 """Share of `freshness_cost` that R is steered to: what is lost scatters, and the cost is a limit."""
-_QUICKER = 0.995
-"""To what share an interval must become shorter, in the model, for R to rise."""
 _LEAST_SEEN = 16
 """Groups that must have ended before their durations are believed."""
 
@@ -79,34 +77,15 @@ class Target:
         """By how much R changes; on the average alone it would go on rising when nothing is lost any more."""
         batch, lost, stalled = self._window.batch_groups, self._lost.value, self._stalled.value
         if lost - stalled > self._cost:
-            return self._rise(now, lost - stalled) if last > self._cost else 0
+            more = max(1, batch // 64, round((lost - stalled - self._cost) * batch))
+            return more if last > self._cost else 0
         if stalled - lost > self._cost:
             return -max(1, round((stalled - lost - self._cost) * batch / 2))
         if max(lost, stalled) < 0.75 * self._cost:
-            too_many = self.groups - self._level(now)
+            flow = self._flow(now)
+            too_many = self.groups - (fresh_level(flow, self._cost) if flow is not None else self.groups)
             return -max(1, batch // 128, min(too_many, max(batch // 8, too_many // 2)))
         return 0
-
-    def _rise(self, now: float, lost: float) -> int:
-        """Rise by what is lost, faster where the model says so; where devices take turns, only then."""
-        batch, flow = self._window.batch_groups, self._flow(now)
-        by_loss = max(1, batch // 64, round((lost - self._cost) * batch))
-        if flow is None:
-            return by_loss
-        too_few = fresh_level(flow, self._cost) - self.groups
-        if too_few > 0:
-            return max(by_loss, min(too_few, max(batch // 8, too_few // 2)))
-        if not flow.halts:
-            return by_loss
-        # Where devices take turns, the trainer always waits, and rows are free whenever short members end.
-        higher_s = publish_interval_s(flow, self.groups + max(by_loss, batch // 4))
-        is_quicker = higher_s < _QUICKER * publish_interval_s(flow, self.groups)
-        return by_loss if is_quicker else max(too_few, -max(1, batch // 16))
-
-    def _level(self, now: float) -> int:
-        """The level that the model finds sufficient; the present one while too little is known."""
-        flow = self._flow(now)
-        return self.groups if flow is None else fresh_level(flow, self._cost)
 
     def _flow(self, now: float) -> Flow | None:
         """What was learned so far, for the model; None while that is too little."""
