@@ -87,10 +87,14 @@ class DamageCampaign:
             path.relative_to(self.killed) for path in self.killed.rglob("*") if path.is_file()
         )
 
-    def run(self, only: str = "") -> list[Trial]:
-        """Every file, or those of whose name this is a part, damaged in every way, in the time there is."""
+    def run(self, only: str = "", *, first: int = 0) -> list[Trial]:
+        """Every file, or those of whose name this is a part, damaged in every way, in the time there is.
+
+        A campaign may be had in parts: `first` is the number of trials, in the seed's order, that were had.
+        """
         ways = [(file, how) for file in self.files for how in HOW if only in str(file)]
         random.Random(self._seed).shuffle(ways)
+        del ways[:first]
         tried = [trial for trial in side_by_side(self._in_time, ways) if trial]
         print(f"{len(self.files)} files, {len(tried)} of {len(ways)} trials")
         return tried
