@@ -113,7 +113,7 @@ AGENTS = replace(
         f"episode.options={{command: ['{sys.executable}', '{_AGENT}']}}",
     ),
     victims=(*SCRIPTED.victims, "http_agent.py"),
-    steps=60,
+    steps=18,
 )
 """The same with programs that take their turns over HTTP."""
 
