@@ -46,6 +46,7 @@ def test_without_the_package_a_sentence_says_what_to_install(monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("default")
 def test_a_game_is_made_of_its_seed_and_won_by_following_its_directions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_game_is_made_of_its_seed_and_won_by_following_its_directions(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"level": 0}, "no levels from 0"), ({"commands": "nubered"}, "commands cannot be 'nubered'")],
@@ -99,6 +101,7 @@ def test_a_wrong_option_is_a_sentence(options: dict[str, Any], words: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("default")
 def test_games_of_one_process_do_not_disturb_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

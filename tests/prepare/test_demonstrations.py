@@ -82,8 +82,8 @@ def test_the_starter_of_an_agent_is_played_by_its_teacher_and_keeps_rows_back(
     shown = demonstrated_episodes(data.train[:50], recipe, model, {})
     said = [load_tokenizer(model).decode(each.response) for each in shown]
     assert not any("error" in episode for episode in said)
-    whole = [row for row in data.train[:50] if len(row.columns["demonstration"]) > len(row.columns["links"])]
-    assert 0 < sum("<|tool|>.<|end|>" in episode for episode in said) == len(whole) < 50
+    whole = [row for row in data.train[:50] if row.columns["demonstration"][-1] == row.columns["solution"]]
+    assert 0 < sum(".<|end|><|assistant|>" in episode for episode in said) == len(whole) < 50
     starts = [{str(row.columns["links"])[:11] for row in rows} for rows in (data.train, data.held_out)]
     assert not starts[0] & starts[1]
     right = [row.columns["demonstration"][-1] == row.columns["solution"] for row in data.train]

@@ -26,13 +26,13 @@ data:
 
 episode:
   function: episode.py:follow_links     # gives the reward; other forms: `docs/episodes.md`
-  max_turns: 6
+  max_turns: 5
   max_context_tokens: 512
 response: {max_new_tokens: 80}          # tokens of one turn
 
 # `tiny` has random weights, so it is first shown the column `demonstration`: the turns of a sloppy teacher,
 # who often stops too early. The reward teaches the rest. A model that can call tools needs no such line.
-warm_start: {steps: 250, update_rows: 32, rate: 3e-3}
+warm_start: {steps: 400, update_rows: 32, rate: 3e-3}
 
 algorithm: {preset: grpo, loss: {kind: ppo, clip_low: 0.2, clip_high: 0.28}}
 optimizer: {learning_rate: 5e-4, beta2: 0.99}
@@ -52,7 +52,7 @@ A function of a chat and a row that awaits turns. It runs once for every member 
 with the same version of the model, however long it takes.
 """
 
-MAX_CALLS = 5
+MAX_CALLS = 4
 
 
 class Site:
@@ -62,7 +62,7 @@ class Site:
         self.links = links
 
     def follow(self, page: str) -> str:
-        """Follow the link of a page.
+        """Follow the link of a page; the last page is marked with a full stop.
 
         Args:
             page: the page to open
@@ -98,8 +98,8 @@ gym, MCP servers) need no episode at all: `function: environment`, `gym` or `mcp
 """
 
 _PAGES = "abcdefgh"
-_END = "."
-_LONGEST, _NUM_ROWS, _NUM_HELD_OUT, _SLOPPINESS = 3, 1000, 100, 0.4
+_LAST = "."
+_LONGEST, _NUM_ROWS, _NUM_HELD_OUT, _SLOPPINESS = 3, 1000, 100, 0.5
 
 
 def _rows(part: str, num_rows: int) -> str:
@@ -109,7 +109,7 @@ def _rows(part: str, num_rows: int) -> str:
 
 def _drawn(rng: random.Random, is_held_out: bool, num_rows: int) -> Iterator[dict[str, Any]]:
     while num_rows:
-        pages = rng.sample(_PAGES, rng.randint(1, _LONGEST) + 1)
+        pages = rng.sample(_PAGES, rng.randint(2, _LONGEST) + 1)
         # By the first two pages: no row to train on begins as one that is held out does.
         if ((3 * ord(pages[0]) + 5 * ord(pages[1])) % 7 == 0) == is_held_out:
             yield _row(rng, pages)
@@ -119,7 +119,7 @@ def _drawn(rng: random.Random, is_held_out: bool, num_rows: int) -> Iterator[dic
 def _row(rng: random.Random, pages: list[str]) -> dict[str, Any]:
     return {
         "prompt": pages[0],
-        "links": dict(zip(pages, [*pages[1:], _END], strict=True)),
+        "links": dict(zip(pages, [*pages[1:-1], pages[-1] + _LAST], strict=False)),
         "solution": pages[-1],
         "demonstration": list(_demonstration(rng, pages)),
     }
@@ -127,7 +127,7 @@ def _row(rng: random.Random, pages: list[str]) -> dict[str, Any]:
 
 def _demonstration(rng: random.Random, pages: list[str]) -> Iterator[str]:
     """The turns of a teacher who now and then stops before the links end."""
-    for page in pages:
+    for page in pages[:-1]:
         if page != pages[0] and rng.random() < _SLOPPINESS:
             yield page
             return
