@@ -43,7 +43,10 @@ def main(address: str) -> None:
                         store.publish(0, initial)
                 damaged = tuple(steps.damaged.values())
                 ready = say.TrainerReady(
-                    version=trainer.version, pid=os.getpid(), damaged=damaged, newest=max(store.versions)
+                    version=trainer.version,
+                    pid=os.getpid(),
+                    damaged=damaged,
+                    newest=max(store.versions, default=0),
                 )
                 channel.send(ready)
             worker.run()
