@@ -78,9 +78,9 @@ class Play:
         prompts: Any = {0: TokenizedPrompt(row=row, token_ids=())}
         self.host = EpisodeHost(setup, prompts, self.requests, workers, log)
 
-    def says(self, *words: Any) -> Any:
+    def says(self, *words: Any, at: float = 1.0) -> Any:
         self.workers.said += words
-        return self.host.read(1.0)
+        return self.host.read(at)
 
     def opened(self, *contexts: tuple[int, ...]) -> None:
         """Open a prompt whose members begin with these contexts, as episodes 0, 1, ..."""
@@ -442,6 +442,19 @@ def test_a_run_in_which_every_episode_fails_ends(play: Play) -> None:
         play.host.open(do.Open(epoch=0, row=0))
         play.says(say.EpisodeBroken(episode=2 * number, reason="raised", detail="KeyError: 'door'"))
     with pytest.raises(EpisodesFailed, match="4 episodes failed in a row, the last one: raised: KeyError"):
+        play.host.check()
+
+
+def test_what_one_dead_process_took_with_it_is_one_failure(play: Play) -> None:
+    lost = say.EpisodeBroken(episode=0, reason="process died", detail="episodes 0 exited with -9")
+    for number in range(8):
+        play.host.open(do.Open(epoch=0, row=0))
+        play.says(msgspec.structs.replace(lost, episode=2 * number))
+    play.host.check()
+    for number in range(8, 11):
+        play.host.open(do.Open(epoch=0, row=0))
+        play.says(msgspec.structs.replace(lost, episode=2 * number), at=number)
+    with pytest.raises(EpisodesFailed, match="4 episodes failed in a row, the last one: process died"):
         play.host.check()
 
 

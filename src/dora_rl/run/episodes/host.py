@@ -73,6 +73,7 @@ class EpisodeHost:
         self.failures: Counter[str] = Counter()
         """Failures of environments since this process began, by their kind."""
         self._failed_in_a_row = 0
+        self._died_at: float | None = None
         self._last_failure = ""
 
     # --- decisions ------------------------------------------------------------------------------
@@ -286,7 +287,10 @@ class EpisodeHost:
     def _broken(self, record: EpisodeRecord, reason: str, detail: str, at: float, received: Received) -> None:
         """An environment failed: another attempt, or before the group's admission another start."""
         self.failures[f"failed: environment, {reason}"] += 1
-        self._failed_in_a_row += 1
+        # All episodes that one process took with it are one failure.
+        died_at = at if reason == "process died" else None
+        self._failed_in_a_row += died_at is None or died_at != self._died_at
+        self._died_at = died_at
         self._last_failure = f"{reason}: {failure_line(detail)}"
         if self.failures.total() <= _WRITTEN:
             with self._log.open("a", encoding="utf-8") as log:
