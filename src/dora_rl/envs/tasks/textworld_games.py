@@ -77,7 +77,7 @@ def textworld(
         train=read(held_out_rows, rows),
         held_out=read(0, held_out_rows),
         rewards=(),
-        max_new_tokens=12,
+        max_new_tokens=16,
         episode=EpisodeSettings(
             function="gym",
             options={
