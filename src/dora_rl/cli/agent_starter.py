@@ -11,7 +11,7 @@ from typing import Any
 _RECIPE = """\
 # Follow links from page to page with a tool, and say on which page they end: an agent in several turns.
 #
-#   dora train recipe.yaml              run it: two to three minutes on two CPU cores
+#   dora train recipe.yaml              run it: a few minutes on two CPU cores
 #   dora train recipe.yaml --dry-run    what it resolves to, and what it will need
 #   dora eval runs/recipe-1 --samples 1 --out played.jsonl     every word that was said on held-out rows
 #
