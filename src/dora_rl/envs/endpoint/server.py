@@ -172,6 +172,7 @@ class Endpoint:
             raise EndpointError("it is over: nothing is answered any more", status=410, code="gone")
         answers = delivery.answers.result()
         headers = {} if answers[0].model is None else {"X-Dora-Model": quote(answers[0].model, safe="@/")}
+        response: web.StreamResponse
         if call.is_streamed:
             response = aiohttp_web().StreamResponse(headers=headers | {"Cache-Control": "no-cache"})
             response.content_type = "text/event-stream"
