@@ -544,9 +544,7 @@ def test_low_rank_training_needs_less_for_its_optimizer(dora: Dora, project: Pat
 
 
 def test_a_dry_run_of_episodes_shows_what_plays_them(dora: Dora, project: Path) -> None:
-    called = dora(
-        "train", "tools", "--dry-run", "--set", "episode.processes=3", "--set", "warm_start.steps=0"
-    )
+    called = dora("train", "tools", "--dry-run", "--set", "episode.processes=3")
     assert (called.exit_code, called.err) == (0, "")
     assert "1 orchestrator, 1 instance, 1 trainer, 3 episode workers" in called.out
     assert "dora_rl.envs.tasks.tools:calculator" in called.out
