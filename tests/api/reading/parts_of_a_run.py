@@ -3,6 +3,7 @@
 What is computed is of no interest here, only which keys are read for it.
 """
 
+import asyncio
 import json
 import sys
 from contextlib import suppress
@@ -10,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import torch
 
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe import Patience, Recipe
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig, KlConfig
+from dora_rl.core.recipe.endpoints import EndpointSettings
 from dora_rl.core.recipe.loss_configs import PolicyGradientConfig
 from dora_rl.core.recipe.presets import PRESETS
 from dora_rl.core.recipe.resolution import resolve_recipe
@@ -27,6 +30,7 @@ from dora_rl.core.recipe.trainer_config import (
 )
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data, load_rows
+from dora_rl.envs.endpoint.server import Endpoint
 from dora_rl.envs.episodes.episode_messages import TurnAsked
 from dora_rl.envs.tokenized_prompts import tokenize_rows
 from dora_rl.model.characters import character_tokenizer
@@ -172,6 +176,20 @@ def play(directory: Path) -> None:
     make_plane(setup)._environments.cut_overdue(0.0)
 
 
+def serve(directory: Path) -> None:
+    """A client asks an endpoint."""
+
+    async def asked() -> None:
+        endpoint = Endpoint(EndpointSettings(), asyncio.get_running_loop())
+        account = endpoint.open("1", SimpleNamespace(model="policy"))
+        headers = {"Authorization": f"Bearer {account.key}"}
+        async with aiohttp.ClientSession() as client:
+            await client.post(f"{endpoint.url('1')}/chat/completions", data=b"{}", headers=headers)
+        await endpoint.stop()
+
+    asyncio.run(asked())
+
+
 if __name__ == "__main__":
-    for part in (train, read_rows, simulate_troubles, die, play):
+    for part in (train, read_rows, simulate_troubles, die, play, serve):
         part(Path(sys.argv[1]))

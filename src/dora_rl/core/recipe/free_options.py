@@ -39,7 +39,7 @@ def free_options(recipe: Recipe) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "data.order.options", recipe.data.order.options
     if recipe.episode is not None:
         yield "episode.options", recipe.episode.options
-    for name, role in recipe.roles.items():
+    for name, role in (recipe.roles or {}).items():
         yield f"roles.{name}", {"api_key": role.api_key, "options": role.options}
     loss, advantage = recipe.algorithm.loss, recipe.algorithm.advantage
     if isinstance(loss, CustomLossConfig):

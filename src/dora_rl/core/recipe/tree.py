@@ -36,7 +36,7 @@ class Recipe(Section, frozen=True):
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     episode: EpisodeSettings | None = None
     """Several turns with an environment; left out, a row is a prompt with one response."""
-    roles: dict[str, RoleSettings] = field(default_factory=dict)
+    roles: dict[str, RoleSettings] | None = None
     """Whom episodes speak to beside the policy, by name: `chat.role(NAME)`."""
     sampling: Sampling = field(default_factory=Sampling)
     response: ResponseSettings = field(default_factory=ResponseSettings)

@@ -71,7 +71,8 @@ class Episode:
         self._asked: dict[tuple[int, int], asyncio.Future[Answer]] = {}
         self.branches: set[int] = set()
         """Numbers of the branches that were opened."""
-        self._has_begun = False
+        self.has_begun = False
+        """Whether a turn was asked for, by whoever began the attempt."""
         """Whether it has asked for a turn: the first is what its group's prompt is made of."""
         self._refused: dict[int | None, TruncationReason] = {}
         """Branches that get no further turn, and why; under None, that none of them does."""
@@ -99,9 +100,9 @@ class Episode:
         """Ask for a turn, after those that other branches ask for; raises EpisodeTruncated."""
         async with self._turns:
             self.check_turn(asked.branch)
-            if asked.branch != ROOT and not self._has_begun:
+            if asked.branch != ROOT and not self.has_begun:
                 raise RuntimeError("the first turn of an episode is taken in the chat that it is given")
-            self._has_begun = True
+            self.has_begun = True
             taken = await self._ask(asked)
             assert isinstance(taken, TurnTaken), f"a turn was asked for, and the answer is {taken}"
             self.is_truncated = False

@@ -99,6 +99,7 @@ def taken_snapshot(
 
 def restore_episode(episode: Episode, snapshot: EpisodeSnapshot) -> None:
     """Put an episode that begins again where it was."""
+    episode.has_begun = True
     episode.num_snapshots = snapshot.place
     episode.branches = set(snapshot.opened) - {snapshot.number}
     episode.total = snapshot.total

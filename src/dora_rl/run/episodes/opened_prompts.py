@@ -81,7 +81,7 @@ def open_pool(
         limit_s=episode.limit_s,
         rewards=recipe.rewards,
         endpoint=episode.endpoint,
-        roles=recipe.roles,
+        roles=recipe.roles or {},
         objects=dict(objects),
     )
     return EpisodePool(

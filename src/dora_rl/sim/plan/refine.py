@@ -91,7 +91,7 @@ def _part_of(recipe: Recipe, parts: int) -> Recipe:
     cluster = replace(c, gpus=c.gpus // parts, rollout_gpus=c.rollout_gpus and c.rollout_gpus // parts)
     batch = replace(recipe.batch, groups=recipe.batch.groups // parts)
     # What is trained on does not matter here, and its options would keep a recipe from being a key.
-    return replace(recipe, cluster=cluster, batch=batch, data=None, rewards=())
+    return replace(recipe, cluster=cluster, batch=batch, data=None, rewards=(), episode=None, roles=None)
 
 
 def _finalists(ranked: Sequence[Candidate]) -> list[Candidate]:
