@@ -55,11 +55,12 @@ def test_episodes_have_a_process_of_their_own_with_a_limit_of_its_memory(tmp_pat
         run.until(lambda: len(run.heard) == 2, "first turns")
         assert [len(process.episodes) for process in run.pool._processes] == [1, 1]
         assert run.pool.num_open == 3  # One waits for a process.
-        os.kill(run.pids[1], signal.SIGKILL)
+        (neighbour,) = (process for process in run.pool._processes if 0 not in process.episodes)
+        os.kill(neighbour.handle.pid, signal.SIGKILL)
         run.until(lambda: len(run.heard) == 3, "news of a death")
         assert isinstance(run.heard[2], EpisodeLost)
         run.is_answering = True
-        run.hear(run.heard[0])
+        run.hear(next(word for word in run.heard if word.episode == 0))
         run.all_end(3)
         assert [type(run.ends[member]) for member in range(3)] == [EpisodeBroken, EpisodeDone, EpisodeDone]
         assert "MemoryError" in run.ends[0].detail
