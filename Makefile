@@ -6,7 +6,7 @@ FAULT_MINUTES ?= 10
 # A file's tests stay together: they share models and runs that are made once.
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadfile
 
-.PHONY: setup demo test test-all test-faults lint docs dist clean
+.PHONY: setup demo test test-twice test-all test-faults lint docs dist clean
 
 setup: .venv/stamp
 
@@ -21,6 +21,11 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest -x -q $(PARALLEL) -m "$(FAST)"
+
+# Tests of processes and of time share the cores with three others: what fails is named and run once more, by
+# itself. What fails twice is broken; so is a run that did not come to its end (any exit but 1).
+test-twice: setup
+	$(BIN)/pytest -q $(PARALLEL) -m "$(FAST)" || { [ $$? -eq 1 ] && $(BIN)/pytest -v --last-failed --last-failed-no-failures none -m "$(FAST)"; }
 
 # Tests marked gpu, vllm or ray skip themselves where what they need is missing.
 test-all: setup

@@ -25,6 +25,9 @@ def main(kind: str) -> None:
     if kind == "stopped":
         assert handle.pid is not None
         os.kill(handle.pid, signal.SIGSTOP)
+        # The system wakes what is stopped when its owner dies, not what is about to stop.
+        while not handle.is_stopped:
+            time.sleep(0.001)
         print(handle.pid, flush=True)
         time.sleep(600)
     handle.send(Spawn(holds_socket=False))
