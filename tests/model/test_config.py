@@ -1,5 +1,7 @@
 """Published configurations of either spelling become one record, and what is not computed is refused."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from dora_rl.core.errors import ModelError
 from dora_rl.model.config import ModelConfig, YarnRope
-from dora_rl.model.hub_config import from_published, to_published
+from dora_rl.model.hub_config import from_published, to_published, why_not_native
 
 PLAIN: dict[str, Any] = {
     "model_type": "llama",
@@ -99,3 +101,16 @@ def test_experts_take_every_layer_that_is_not_dense() -> None:
 def test_a_model_without_experts_has_none_anywhere() -> None:
     config: ModelConfig = from_published(PLAIN)
     assert not any(config.experts_of(layer) for layer in range(config.num_layers))
+
+
+def test_a_model_is_native_or_it_is_said_why_not(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(PLAIN))
+    assert why_not_native(path) is None
+    path.write_text(json.dumps(PLAIN | {"model_type": "gpt2", "n_embd": 8}))
+    assert why_not_native(path) == "model type 'gpt2' is not supported"
+    path.write_text(json.dumps(PLAIN | {"mlp_bias": True}))
+    assert why_not_native(path) == "not supported: biases in the MLP"
+    path.write_text(json.dumps(PLAIN | {"num_key_value_heads": 3}))
+    with pytest.raises(ModelError, match="cannot share 3"):
+        why_not_native(path)

@@ -5,6 +5,7 @@
         ├── ConfigError    a recipe or an override is wrong
         │   └── NoRoom     what a recipe asks for needs more memory than there is
         └── ModelError     a model directory is wrong, or of a kind that is not supported
+            └── NotNative  a model that the native decoder does not compute
 
 The command line turns a DoraError into `error: ...` and `hint: ...`; anything else is a bug and keeps its
 traceback.
@@ -62,6 +63,10 @@ class NoRoom(ConfigError):
 
 class ModelError(UserError):
     """A model directory is incomplete, damaged, at odds with itself, or not of a supported kind."""
+
+
+class NotNative(ModelError):
+    """A model directory is in order, but the native decoder does not compute such a model."""
 
 
 _ASSIGNMENT = re.compile(r"(?:--set )?\b([a-z_]+)((?:\.[a-z_0-9]+)*)=([^\s,;()`?{\[]+)")

@@ -70,10 +70,9 @@ class Experts(Struct, frozen=True, kw_only=True):
             raise ModelError(f"{self.num_active} of {self.num_experts} experts cannot be active")
 
 
-class ModelConfig(Struct, frozen=True, kw_only=True):
-    """Everything that decides the shape of the parameters and the arithmetic of the forward pass."""
+class ModelSizes(Struct, frozen=True, kw_only=True):
+    """What a model costs and takes, whoever computes it: all that sizing an engine or a trainer needs."""
 
-    family: Family
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -82,27 +81,17 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     num_kv_heads: int
     head_dim: int
     max_positions: int
-    norm_eps: float
-    rope: Rope
     is_tied: bool
     """Whether the head is the embedding."""
-    has_qkv_bias: bool = False
-    has_output_bias: bool = False
     experts: Experts | None = None
     dtype: Dtype = "float32"
     """Dtype of the stored weights: the serving dtype unless a loader is told otherwise."""
-    initializer_range: float = 0.02
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    pad_token_id: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.num_layers, self.num_heads, self.num_kv_heads, self.hidden_size, self.vocab_size) < 1:
             raise ModelError("a model needs at least one layer, head, hidden unit and token")
         if self.num_heads % self.num_kv_heads:
             raise ModelError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads")
-        if self.head_dim % 2:
-            raise ModelError(f"rotary positions need an even head size, not {self.head_dim}")
 
     @property
     def q_size(self) -> int:
@@ -114,11 +103,30 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
         """Width of all key heads together; values have the same."""
         return self.num_kv_heads * self.head_dim
 
+    def experts_of(self, layer: int) -> Experts | None:
+        """The experts of a layer, or None where it has an ordinary MLP."""
+        return self.experts if self.experts and layer not in self.experts.dense_layers else None
+
+
+class ModelConfig(ModelSizes, frozen=True, kw_only=True):
+    """Everything that decides the shape of the parameters and the arithmetic of the native forward pass."""
+
+    family: Family
+    norm_eps: float
+    rope: Rope
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    initializer_range: float = 0.02
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_dim % 2:
+            raise ModelError(f"rotary positions need an even head size, not {self.head_dim}")
+
     @property
     def has_qk_norm(self) -> bool:
         """Whether queries and keys are normalised head by head before they are rotated."""
         return self.family in ("qwen3", "qwen3_moe")
-
-    def experts_of(self, layer: int) -> Experts | None:
-        """The experts of a layer, or None where it has an ordinary MLP."""
-        return self.experts if self.experts and layer not in self.experts.dense_layers else None

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from dora_rl.core.errors import ModelError
+from dora_rl.core.errors import ModelError, NotNative
 from dora_rl.model.config import Dtype, Experts, Family, ModelConfig, Rope
 from dora_rl.model.hub_rope import read_rope, write_rope
 from dora_rl.model.published import PublishedConfig
@@ -25,6 +25,7 @@ ARCHITECTURES: dict[Family, str] = {
 }
 _MOST = 2**31
 """Sizes from here on are no sizes but damage."""
+_NO_MAPPING = "a model configuration is a mapping"
 _COPY_AGAIN = "copy config.json again from the model it belongs to"
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
@@ -32,22 +33,45 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 def read_config(path: Path) -> ModelConfig:
     """The model a `config.json` describes."""
     try:
+        return from_published(read_published(path))
+    except NotNative as error:
+        raise NotNative(f"{path}: {error.message}", hint=error.hint) from error
+    except ModelError as error:
+        told = error.message if str(path) in error.message else f"{path}: {error.message}"
+        raise ModelError(told, hint=error.hint or _COPY_AGAIN) from error
+
+
+def read_published(path: Path) -> dict[str, Any]:
+    """The contents of a `config.json`, whatever model it describes."""
+    try:
         published = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         hint = "a model directory has a config.json, safetensors files and a tokenizer"
         raise ModelError(f"cannot read {path}: {error.strerror}", hint=hint) from error
     except ValueError as error:
         raise ModelError(f"{path} is not valid JSON: {error}", hint=_COPY_AGAIN) from error
+    if not isinstance(published, dict):
+        raise ModelError(f"{path}: {_NO_MAPPING}", hint=_COPY_AGAIN)
+    return published
+
+
+def why_not_native(path: Path) -> str | None:
+    """Why the native decoder does not compute the model of a `config.json`, in words; None where it does.
+
+    The one place where a model is native or not: whoever chooses engine and trainer asks here. A file that
+    cannot be read, or is at odds with itself, is a ModelError all the same.
+    """
     try:
-        return from_published(published)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error.message}", hint=error.hint or _COPY_AGAIN) from error
+        from_published(read_published(path))
+    except NotNative as error:
+        return error.message
+    return None
 
 
 def from_published(published: object) -> ModelConfig:
     """The model that the contents of a `config.json` describe."""
     if not isinstance(published, dict):
-        raise ModelError("a model configuration is a mapping")
+        raise ModelError(_NO_MAPPING)
     family = _family(published)
     try:
         given = msgspec.convert(published, PublishedConfig)
@@ -114,7 +138,7 @@ def _family(published: dict[str, Any]) -> Family:
     for family in ARCHITECTURES:
         if name == family:
             return family
-    raise ModelError(f"model type {name!r} is not supported", hint=f"supported: {', '.join(ARCHITECTURES)}")
+    raise NotNative(f"model type {name!r} is not supported", hint=f"supported: {', '.join(ARCHITECTURES)}")
 
 
 def _refuse_unsupported(given: PublishedConfig) -> None:
@@ -128,7 +152,7 @@ def _refuse_unsupported(given: PublishedConfig) -> None:
     }
     for feature, is_asked in refused.items():
         if is_asked:
-            raise ModelError(f"not supported: {feature}", hint="choose a model that does without")
+            raise NotNative(f"not supported: {feature}", hint="choose a model that does without")
 
 
 _SIZES = (

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dora_rl.core.errors import ModelError
+from dora_rl.core.errors import ModelError, NotNative
 from dora_rl.model.config import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
 
 Parameters = dict[str, Any]
@@ -54,15 +54,15 @@ def read_rope(parameters: Parameters) -> Rope:
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if kind == "dynamic":
         # Its frequencies depend on the length reached, so keys in the cache would have to be rotated again.
-        raise ModelError(
+        raise NotNative(
             "rotary positions of type 'dynamic' are not supported: they change with the length of a sequence",
             hint="'yarn' reaches the same lengths with fixed frequencies",
         )
     if kind not in _READERS:
         hint = f"supported: {', '.join(_READERS)}"
-        raise ModelError(f"rotary positions of type {kind!r} are not supported", hint=hint)
+        raise NotNative(f"rotary positions of type {kind!r} are not supported", hint=hint)
     if parameters.get("partial_rotary_factor") not in (None, 1.0):
-        raise ModelError("rotary positions on a part of each head are not supported")
+        raise NotNative("rotary positions on a part of each head are not supported")
     try:
         return _READERS[kind](parameters)
     except msgspec.ValidationError as error:
