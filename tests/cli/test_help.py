@@ -37,7 +37,7 @@ def dora(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_loads_nothing_heavy() -> None:
     loaded = set(run("-c", HELP_AND_LIST_MODULES).stderr.split())
     assert "dora_rl.cli.main" in loaded
-    assert not loaded & {"matplotlib", "numpy", "torch"}
+    assert not loaded & {"matplotlib", "numpy", "ray", "torch"}
 
 
 def test_help_is_instant() -> None:

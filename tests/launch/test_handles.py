@@ -8,18 +8,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dora_rl.launch.cluster import RayLaunch
+from dora_rl.launch.dial import dial
+from dora_rl.launch.dialled import DialledHandle, Invitation
 from dora_rl.launch.framing import framed
+from dora_rl.launch.listener import MAX_CALLERS
 from dora_rl.launch.local import LocalHandle, LocalLaunch
-from dora_rl.launch.messages import KEY_VARIABLE, Alive, Broken, Hello
-from dora_rl.launch.protocol import Place, WorkerSpec
+from dora_rl.launch.messages import KEY_VARIABLE, LIFELINE_VARIABLE, Alive, Broken, Hello
+from dora_rl.launch.protocol import Launch, Place, WorkerSpec
 from dora_rl.launch.waiting import wait_for
 
-from .dialled import DialledHandle, DialledLaunch
+from ..raylets import Raylets
+from .dialled import DialledLaunch
 from .echo_worker import (
     Ask,
     Babble,
@@ -39,17 +45,27 @@ AnyHandle = LocalHandle | DialledHandle
 Start = Callable[..., AnyHandle]
 HERE = Path(__file__).parent
 LIMIT_S = 30.0
-BOTH = ("local", "dialled")
+BOTH = ("local", "dialled") if hasattr(os, "pidfd_open") else ("local",)
 
 
-@pytest.fixture(params=BOTH)
+ON_RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.timeout(120)])
+
+
+@pytest.fixture(params=(*BOTH, ON_RAY))
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Starts workers that do what they are told, and ends them."""
-    yield from starting(request.param)
+    is_on_ray = request.param == "ray"
+    yield from starting(request.param, request.getfixturevalue("ray_launch") if is_on_ray else None)
 
 
-def starting(kind: str) -> Iterator[Start]:
-    launch = LocalLaunch() if kind == "local" else DialledLaunch()
+@pytest.fixture(scope="session")
+def ray_launch(raylets: Raylets) -> Iterator[RayLaunch]:
+    with closing(RayLaunch(raylets.address)) as launch:
+        yield launch
+
+
+def starting(kind: str, launch: Launch | None = None) -> Iterator[Start]:
+    launch = launch or (LocalLaunch() if kind == "local" else DialledLaunch())
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     started: list[AnyHandle] = []
 
@@ -60,8 +76,10 @@ def starting(kind: str) -> Iterator[Start]:
             environment={"PYTHONPATH": path, **(environment or {})},
             **fields,
         )
-        started.append(launch.start(worker, Reply))
-        return started[-1]
+        handle = launch.start(worker, Reply)
+        assert isinstance(handle, AnyHandle)
+        started.append(handle)
+        return handle
 
     yield make
     for handle in started:
@@ -337,6 +355,7 @@ def test_what_a_worker_prints_is_in_its_log_and_is_no_output_without_one(
         handle = start(log=None if log is None else str(log))
         handle.send(Echo(payload=b""))
         words(handle, 1)
+        handle.end(within_s=0.0)
     assert (tmp_path / "worker.log").read_text() == "up\n"
     assert capfd.readouterr() == ("", "up\n")
 
@@ -349,7 +368,9 @@ def test_whoever_dials_with_a_wrong_key_or_none_is_hung_up_on() -> None:
         handle = start()
         assert isinstance(handle, DialledHandle)
         for said in (framed(Hello(key="guess")), framed(Echo(payload=b"let me in")), b"\0\0\0\1\xc1", b""):
-            with socket.create_connection(("127.0.0.1", handle.port), timeout=LIMIT_S) as stranger:
+            with socket.create_connection(
+                ("127.0.0.1", int(handle.address.rpartition(":")[2])), timeout=LIMIT_S
+            ) as stranger:
                 stranger.sendall(said)
                 stranger.shutdown(socket.SHUT_WR)
                 wait_for([handle], [], LIMIT_S)
@@ -360,5 +381,73 @@ def test_whoever_dials_with_a_wrong_key_or_none_is_hung_up_on() -> None:
                 assert stranger.recv(1) == b""
         handle.send(Echo(payload=b"for the right one"))
         assert words(handle, 1) == [Echo(payload=b"for the right one")]
-        handle.send(Ask(variable=KEY_VARIABLE))
-        assert words(handle, 1) == [Value(value=None)], "what it starts does not get the key"
+        for variable in (KEY_VARIABLE, LIFELINE_VARIABLE):
+            handle.send(Ask(variable=variable))
+        assert words(handle, 2) == [Value(value=None)] * 2, "what it starts gets neither"
+
+
+def test_a_worker_s_key_opens_no_other_door() -> None:
+    """Its agent's is not its own, and another worker has others."""
+    invitations = [Invitation(WorkerSpec(name="one", module="none"), "127.0.0.1") for _ in range(2)]
+    orders = [each.order for each in invitations]
+    assert len({key for order in orders for key in (order.worker_key, order.agent_key)}) == 4
+    said = {"agent": orders[0].agent_key, "worker": orders[0].worker_key, "another": orders[1].worker_key}
+    pipes = {name: dial(orders[0].address.removeprefix("tcp:")) for name in said}
+    for name, pipe in pipes.items():
+        pipe.sendall(framed(Hello(key=said[name])) + b"and more")
+    admitted = [
+        each for _ in range(100) for each in (time.sleep(0.001), *invitations[0].listener.admit())[1:]
+    ]
+    assert sorted(each.name for each in admitted) == ["agent", "worker"]
+    assert {each.received for each in admitted} == {b"and more"}
+    assert pipes["another"].recv(1) == b""
+    for open_one in (*(each.pipe for each in admitted), *pipes.values()):
+        open_one.close()
+    for each in invitations:
+        each.listener.close()
+        each.selector.close()
+
+
+def test_only_so_many_may_wait_without_a_key_and_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    invitation = Invitation(WorkerSpec(name="one", module="none"), "127.0.0.1")
+    where = invitation.order.address.removeprefix("tcp:")
+    waiting = []
+    for _ in range(MAX_CALLERS + 3):
+        waiting.append(dial(where))
+        assert invitation.listener.admit() == []
+    for pipe in waiting[:3]:
+        assert pipe.recv(1) == b"", "the oldest is hung up on"
+    waiting[-1].sendall(b"\0\0\0")
+    assert invitation.listener.admit() == []
+    monkeypatch.setattr("dora_rl.launch.listener.HELLO_S", 0.0)
+    invitation.listener.admit()
+    for pipe in waiting[3:]:
+        assert pipe.recv(1) == b""
+    for pipe in waiting:
+        pipe.close()
+    invitation.listener.close()
+    invitation.selector.close()
+
+
+def test_a_worker_ends_with_its_agent_also_one_that_is_stopped() -> None:
+    """A dialled one would go on: its owner is there, and its socket open."""
+    for stops in (False, True):
+        launch = DialledLaunch()
+        path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        handle = launch.start(
+            WorkerSpec(name="echo", module="echo_worker", environment={"PYTHONPATH": path}), Reply
+        )
+        handle.send(Spawn(holds_socket=False))
+        (spawned,) = words(handle, 1)
+        assert isinstance(spawned, Spawned)
+        assert handle.pid is not None
+        pids = (handle.pid, spawned.pid)
+        if stops:
+            os.kill(handle.pid, signal.SIGSTOP)
+            state = Path(f"/proc/{handle.pid}/stat")
+            while state.read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.001)
+        os.kill(launch.agents[0].pid, signal.SIGKILL)
+        assert gone(handle) == []
+        assert handle.end(within_s=LIMIT_S) == "was lost with its agent"
+        assert all_end(*pids)

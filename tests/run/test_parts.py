@@ -496,6 +496,7 @@ class Silent:
         self.is_alive = True
         self.is_stopped = False
         self.is_mid_message = False
+        self.node = None
 
     def send(self, message: Any) -> None:
         self.told.append(message)

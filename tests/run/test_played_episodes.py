@@ -29,6 +29,7 @@ class Scripted:
 
     is_alive = True
     is_stopped = is_mid_message = False
+    node = None
 
     def __init__(self) -> None:
         self.words: list[Any] = [say.WorkerReady()]

@@ -68,6 +68,10 @@ class ThreadHandle:
         return False
 
     @property
+    def node(self) -> str | None:
+        return None
+
+    @property
     def is_mid_message(self) -> bool:
         return self._connection.is_mid_message
 

@@ -19,6 +19,7 @@ from dora_rl.api.in_process import CallersRewards
 from dora_rl.api.objects import UserObjects
 from dora_rl.api.progress import Teller
 from dora_rl.api.run_handle import Run
+from dora_rl.api.run_launch import run_launch
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import Event
@@ -88,8 +89,10 @@ class Work:
         self._callbacks = callbacks
         self._sent, kept = objects.packed()
         objects.check_sent(kept)
-        self._launch = CallersRewards(launch, objects.of) if kept else launch
-        self._is_in_process = bool(kept)
+        self._given_launch = launch
+        self._in_process = objects.of if kept else None
+        self._launch = self._with_rewards(launch)
+        """The launch of this machine, which prepares the run."""
         for label, reason in kept.items():
             teller.say(
                 f"warning: {label} cannot be sent to another process ({reason}): rewards run "
@@ -101,6 +104,15 @@ class Work:
     @abstractmethod
     def __call__(self) -> RunSummary:
         """Do the run, to its end or until interrupted."""
+
+    def _with_rewards(self, launch: Launch) -> Launch:
+        return launch if self._in_process is None else CallersRewards(launch, self._in_process)
+
+    @contextmanager
+    def _launching(self, recipe: Recipe) -> Iterator[Launch]:
+        """The launch of the run's own workers."""
+        with run_launch(recipe.cluster, self._given_launch, self._teller.say) as launch:
+            yield self._with_rewards(launch)
 
     @contextmanager
     def _watched(self, title: str, recipe: Recipe, past: Iterable[Event] | None) -> Iterator[list[Watcher]]:
@@ -156,7 +168,7 @@ class NewRun(Work):
         self._recipe = asked.recipe
         for warning in (*training_remarks(asked.recipe), *secret_warnings(asked.recipe)):
             teller.say(f"warning: {warning}")
-        if self._is_in_process:
+        if self._in_process is not None:
             # One thread: functions that cannot be sent are seldom made to be called by several at once.
             self._recipe = replace(asked.recipe, scoring=replace(asked.recipe.scoring, processes=1))
 
@@ -164,6 +176,8 @@ class NewRun(Work):
         with ExitStack() as ending:
             if self._claim is not None:
                 ending.push(self._claim)
+            # First, for no plan is of use where the cluster is not there.
+            launch = ending.enter_context(self._launching(self._recipe))
             given = ending.enter_context(given_in_files(self._asked, self._sent))
             preparation = Preparation(
                 self._recipe,
@@ -181,7 +195,7 @@ class NewRun(Work):
                 plan.setup,
                 preparation.finish(self._teller.doing),
                 watchers,
-                launch=self._launch,
+                launch=launch,
                 objects=self._sent,
                 interrupts=self.interrupts,
             )
@@ -237,12 +251,13 @@ class ResumedRun(Work):
             # It was extended, or a crash left no summary that can be read: nothing else is lost with it.
             layout.finished.unlink()
         past = _journalled(layout.journal)
-        with self._watched(f"{recipe.model}, {layout.root.name}", recipe, past) as watchers:
+        title = f"{recipe.model}, {layout.root.name}"
+        with self._launching(recipe) as launch, self._watched(title, recipe, past) as watchers:
             return resume_live(
                 layout.root,
                 watchers,
                 self._teller.tell,
-                launch=self._launch,
+                launch=launch,
                 objects=self._sent,
                 interrupts=self.interrupts,
             )

@@ -1,9 +1,9 @@
 """The worker's end of the socket: a thread reads, any thread may send.
 
 When the owner is gone the process ends at once with its group, whatever it is doing: all it has made durable
-is durable, and the rest would be in nobody's books. So does one that is stopped by SIGSTOP: the system wakes
-it then, or it would keep its files, locks and memory for ever. A worker that is a thread of its owner only
-stops.
+is durable, and the rest would be in nobody's books. So does one that dialled its owner when the agent that
+started it is gone. So does one that is stopped by SIGSTOP: the system wakes it when its parent dies, or it
+would keep its files, locks and memory for ever. A worker that is a thread of its owner only stops.
 """
 
 import ctypes
@@ -22,12 +22,19 @@ from typing import Any, NoReturn
 import msgspec
 
 from dora_rl.core.record import Record
+from dora_rl.launch.dial import dial
 from dora_rl.launch.framing import Frames, framed
-from dora_rl.launch.messages import KEY_VARIABLE, SEARCH_PATH_VARIABLE, Alive, Hello, Stop
+from dora_rl.launch.messages import (
+    KEY_VARIABLE,
+    LIFELINE_VARIABLE,
+    SEARCH_PATH_VARIABLE,
+    Alive,
+    Hello,
+    Stop,
+)
 
 _RECEIVE_BYTES = 1 << 20
 _SIGN_OF_LIFE_S = 1.0
-_DIAL_S = 30.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -55,8 +62,11 @@ class Channel:
             _wake_when_owner_dies()
             return cls(socket.socket(fileno=int(where)), commands)
         assert kind == "tcp", f"an address begins with fd: or tcp:, not {address}"
-        key = os.environ.pop(KEY_VARIABLE)
-        channel = cls(_dialled(where), commands)
+        key, lifeline = os.environ.pop(KEY_VARIABLE), os.environ.pop(LIFELINE_VARIABLE, None)
+        if lifeline is not None:
+            _end_with_agent(int(lifeline))
+            _wake_when_owner_dies()
+        channel = cls(dial(where), commands)
         channel.send(Hello(key=key))
         return channel
 
@@ -128,10 +138,13 @@ def _wake_when_owner_dies() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
-def _dialled(where: str) -> socket.socket:
-    host, _, port = where.rpartition(":")
-    pipe = socket.create_connection((host, int(port)), timeout=_DIAL_S)
-    pipe.settimeout(None)
-    # Messages are small and awaited: none waits for the next to share a packet with.
-    pipe.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return pipe
+def _end_with_agent(lifeline: int) -> None:
+    """End this process with its group when whoever holds the other end of a pipe is gone."""
+
+    def wait() -> None:
+        while os.read(lifeline, 1):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    os.set_inheritable(lifeline, False)
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -19,13 +19,17 @@ _RECEIVE_BYTES = 1 << 20
 class Connection:
     """A connected socket, what was not sent yet, and what came in part."""
 
-    def __init__(self, pipe: socket.socket, replies: Any, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, pipe: socket.socket, replies: Any, selector: selectors.BaseSelector, received: bytes = b""
+    ) -> None:
+        """`received`: what was read from the socket already."""
         pipe.setblocking(False)
         self._pipe = pipe
         self._selector = selector
         self._decode = msgspec.msgpack.Decoder(replies).decode
         self._frames, self._unsent = Frames(MAX_FRAME_BYTES), bytearray()
         self._is_blocked = False
+        self._received = received
         self.has_hung_up = False
         """Whether `receive` found the other end closed; everything that came before was given out."""
         self.fault: str | None = None
@@ -49,7 +53,7 @@ class Connection:
         except BlockingIOError:
             self._watch_writing(True)
             return False
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             self._unsent.clear()  # The death is noticed by whoever reads.
         self._watch_writing(False)
         return True
@@ -58,7 +62,7 @@ class Connection:
         """Every complete message that arrived since the last call; nothing behind what is none."""
         words: list[Any] = []
         try:
-            while not self.has_hung_up and (received := self._pipe.recv(_RECEIVE_BYTES)):
+            while not self.has_hung_up and (received := self._take_received()):
                 words += map(self._decode, self._frames.feed(received))
                 if self._frames.fault is not None:
                     self._lose(self._frames.fault)
@@ -67,9 +71,14 @@ class Connection:
             self._lose(str(error))
         except BlockingIOError:
             pass
-        except ConnectionResetError:
+        except OSError:
+            # Reset, or its machine did not answer any more.
             self.has_hung_up = True
         return words
+
+    def _take_received(self) -> bytes:
+        received, self._received = self._received, b""
+        return received or self._pipe.recv(_RECEIVE_BYTES)
 
     def _lose(self, why: str) -> None:
         # Code of the user's may have written to the socket: its worker is lost, not its owner.

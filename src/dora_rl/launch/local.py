@@ -27,7 +27,9 @@ class LocalLaunch:
         self._in_own_group = in_own_group
 
     def start(self, worker: WorkerSpec, replies: Any) -> "LocalHandle":
-        assert worker.place.node is None, f"{worker.name} belongs on {worker.place.node}, not on this machine"
+        place = worker.place
+        is_here = place.node is None and not place.labels
+        assert is_here, f"{worker.name} belongs on {place}, not on this machine"
         ours, theirs = socket.socketpair()
         with theirs, ExitStack() as opened:
             output = _STDERR if worker.log is None else opened.enter_context(open(worker.log, "ab"))
@@ -85,6 +87,10 @@ class LocalHandle:
         with suppress(ChildProcessError):
             return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
         return False
+
+    @property
+    def node(self) -> str | None:
+        return None
 
     @property
     def is_mid_message(self) -> bool:

@@ -5,6 +5,9 @@ from dora_rl.core.record import Record
 KEY_VARIABLE = "DORA_LAUNCH_KEY"
 """The environment variable by which a worker that dials its owner is given its key."""
 
+LIFELINE_VARIABLE = "DORA_LAUNCH_LIFELINE"
+"""The environment variable with the descriptor whose end is the end of a worker that dials its owner."""
+
 SEARCH_PATH_VARIABLE = "DORA_SEARCH_PATH"
 """The environment variable by which a worker is told where its owner finds modules."""
 

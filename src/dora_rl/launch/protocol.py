@@ -23,6 +23,8 @@ class Place(Record, frozen=True):
     """GPUs the worker may use, by their numbers on the node; which one it computes on is told separately."""
     node: str | None = None
     """The node to start the worker on; None leaves that to the launch: a local one takes this machine."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Labels that the node must have, by the cluster's names for them."""
 
     @classmethod
     def on(cls, *devices: str, cpus: int | None = 1) -> "Place":
@@ -86,6 +88,11 @@ class Handle(Protocol):
     @property
     def is_stopped(self) -> bool:
         """Whether the worker is known to be stopped (SIGSTOP): it does nothing until it is continued."""
+        ...
+
+    @property
+    def node(self) -> str | None:
+        """The node of the cluster that the worker is on, once that is known; None for the owner's own."""
         ...
 
     @property

@@ -48,7 +48,7 @@ class InstanceInbox:
                     end_if_final(message)
                     process.last_words = message.message
                 case say.InstanceReady():
-                    process.spec = message.spec
+                    self._instances.opened(process, message.spec)
                     if self._has_store:
                         self.serve_store()
                 case say.VersionLoaded(version=version) if has_joined:

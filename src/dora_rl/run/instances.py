@@ -8,6 +8,7 @@ import time
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
@@ -106,6 +107,8 @@ class InstancePool:
         self._launch = launch
         self.processes: dict[int, InstanceProcess] = {}
         """The processes there are, by the instance's number."""
+        self._nodes: dict[str | None, int] = {None: 0}
+        """Numbers of the machines that instances are on, in the order they were first seen."""
         self._start_at: dict[int, float] = {}
         """When each instance without a process is to be started again."""
         for number in range(setup.devices.instances):
@@ -136,6 +139,12 @@ class InstancePool:
         """What each instance that has joined last said of its own seconds, by its number."""
         said = {number: self.processes[number].report for number in self.processes if self.has_joined(number)}
         return {number: report.seconds for number, report in said.items() if report is not None}
+
+    def opened(self, process: InstanceProcess, spec: InstanceSpec) -> None:
+        """Note what an instance says of itself, and what only its owner knows: which machine it is on."""
+        node = self._nodes.setdefault(process.handle.node, len(self._nodes))
+        # KV travels through files in the memory of this machine.
+        process.spec = replace(spec, node=node, moves_kv=spec.moves_kv and not node)
 
     # --- deaths ---------------------------------------------------------------------------------
 

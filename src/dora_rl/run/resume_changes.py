@@ -26,6 +26,8 @@ from dora_rl.store.run_directory import RunDirectory
 CHANGEABLE = (
     "steps",
     "checkpoints",
+    "cluster.host",
+    "cluster.ray",
     "devices.instances",
     "evaluation.every",
     "optimizer.learning_rate_schedule.total_updates",

@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 import torch
 
+from dora_rl.api.run_launch import run_launch
 from dora_rl.core.errors import UserError
-from dora_rl.core.recipe import Patience, Recipe
+from dora_rl.core.recipe import Cluster, Patience, Recipe
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig, KlConfig
 from dora_rl.core.recipe.endpoints import EndpointSettings
 from dora_rl.core.recipe.loss_configs import PolicyGradientConfig
@@ -33,6 +34,7 @@ from dora_rl.envs.data.sources import load_data, load_rows
 from dora_rl.envs.endpoint.server import Endpoint
 from dora_rl.envs.episodes.episode_messages import TurnAsked
 from dora_rl.envs.tokenized_prompts import tokenize_rows
+from dora_rl.launch.local import LOCAL
 from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 from dora_rl.run.episodes.episode_record import BranchRecord, EpisodeRecord, TurnRecord
@@ -190,6 +192,12 @@ def serve(directory: Path) -> None:
     asyncio.run(asked())
 
 
+def join_cluster(directory: Path) -> None:
+    """A run that asks for a cluster which is none, with Ray or without."""
+    with suppress(UserError), run_launch(Cluster(ray="ray://none", host="127.0.0.1"), LOCAL, print):
+        raise AssertionError("there is none")
+
+
 if __name__ == "__main__":
-    for part in (train, read_rows, simulate_troubles, die, play, serve):
+    for part in (train, read_rows, simulate_troubles, die, play, serve, join_cluster):
         part(Path(sys.argv[1]))

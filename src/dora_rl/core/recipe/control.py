@@ -124,8 +124,14 @@ class Control(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True):
-    """The devices that are simulated or planned for, and how they are split."""
+    """The devices that are simulated or planned for, and how they are split; the Ray cluster that trains."""
 
+    ray: str | None = None
+    """The Ray cluster that trains: `auto`, the one this machine is a node of, or an address, `HOST:PORT`. The
+    run directory and the model must be on storage that all its nodes share. Left out, this machine trains."""
+    host: str | None = None
+    """The address of this machine that workers on the Ray cluster connect to, over a network that is private;
+    left out, the one by which Ray knows it."""
     gpu: str = "H800"
     """Kind of GPU that the cost models assume, such as `H100` or `H800`; training uses the devices there
     are."""

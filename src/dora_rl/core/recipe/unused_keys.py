@@ -164,6 +164,7 @@ def _training_switches(recipe: Recipe) -> Iterator[Switch]:
         for key in ("max_rows", "samples", "greedy", "at_temperature", "pass_function", "pass_reward")
     )
     yield recipe.evaluation.every == 0, "evaluation.every = 0", (*evaluation, "control.evaluation_share")
+    yield recipe.cluster.ray is None, "cluster.ray is left out", ("cluster.host",)
     yield recipe.warm_start.steps == 0, "warm_start.steps = 0", ("warm_start.update_rows", "warm_start.rate")
     yield (
         recipe.sampling.is_greedy,
