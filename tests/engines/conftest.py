@@ -31,9 +31,14 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One directory a version."""
-    paths = [tmp_path_factory.mktemp(f"version_{version}") for version in range(NUM_VERSIONS)]
+    return save_versions(tmp_path_factory)
+
+
+def save_versions(temporary: pytest.TempPathFactory, *, head_dim: int = 16) -> list[Path]:
+    """Save versions of a tiny model with heads of that size: one directory a version."""
+    paths = [temporary.mktemp(f"version_{version}") for version in range(NUM_VERSIONS)]
     for seed, path in enumerate(paths):
-        decoder = seeded_decoder(tiny_config(VOCAB_SIZE, (EOS,)), seed)
+        decoder = seeded_decoder(tiny_config(VOCAB_SIZE, (EOS,), head_dim=head_dim), seed)
         for parameter in decoder.parameters():
             # Larger than at birth, so that the likeliest token is seldom a close call.
             parameter.data *= 4

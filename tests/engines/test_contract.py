@@ -4,8 +4,9 @@ What an engine does not declare is skipped, or refused by it as it should be.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,38 +20,86 @@ from dora_rl.engines.requests import Event, Failed, Finished, Request, Sampling,
 from dora_rl.model.load import load_decoder
 from dora_rl.weights.store import Store
 
+from .conftest import save_versions
+
 SCRIPTED = f"{Path(__file__).with_name('scripted.py')}:SCRIPTED"
-KINDS = {"native": 4, SCRIPTED: 1}
-"""With the versions each is given room for."""
 Open = Callable[[], Engine]
 
 
+VLLM_MARKS = [pytest.mark.vllm, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+
+class Case(NamedTuple):
+    """An engine under test: its kind, and what it is opened with."""
+
+    kind: str
+    max_versions: int = 1
+    head_dim: int = 16
+    block_size: int = 8
+
+
+CASES = [
+    pytest.param(Case("native", max_versions=4), id="native"),
+    pytest.param(Case(SCRIPTED), id="scripted"),
+    pytest.param(Case("vllm", head_dim=32, block_size=32), id="vllm", marks=VLLM_MARKS),
+]
+
+
 @pytest.fixture(scope="module")
-def store(directories: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All versions of the tiny model, published."""
-    directory = tmp_path_factory.mktemp("store")
-    with Store(directory) as publishing:
-        for version, path in enumerate(directories):
-            decoder = load_decoder(path, dtype=torch.float32)
-            publishing.publish(version, {name: each.detach() for name, each in decoder.named_parameters()})
-    return directory
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Path]]:
+    """Makes the versions of a tiny model with heads of that size, once."""
+
+    @cache
+    def make(head_dim: int) -> list[Path]:
+        return save_versions(tmp_path_factory, head_dim=head_dim)
+
+    return make
 
 
-@pytest.fixture(params=KINDS, ids=["native", "scripted"])
-def open_engine(request: pytest.FixtureRequest, directories: list[Path], store: Path) -> Open:
+@pytest.fixture(scope="module")
+def stores(
+    models: Callable[[int], list[Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], Path]:
+    """Publishes all versions of such a model, once."""
+
+    @cache
+    def make(head_dim: int) -> Path:
+        directory = tmp_path_factory.mktemp("store")
+        with Store(directory) as publishing:
+            for version, path in enumerate(models(head_dim)):
+                decoder = load_decoder(path, dtype=torch.float32)
+                tensors = {name: each.detach() for name, each in decoder.named_parameters()}
+                publishing.publish(version, tensors)
+        return directory
+
+    return make
+
+
+@pytest.fixture(params=CASES)
+def open_engine(
+    request: pytest.FixtureRequest, models: Callable[[int], list[Path]], stores: Callable[[int], Path]
+) -> Open:
     """Opens engines of one kind that serve version 0."""
+    case: Case = request.param
+    if case.kind == "vllm":
+        pytest.importorskip("vllm")
     limits = Limits(
-        num_blocks=64, block_size=8, max_running=8, step_tokens=32, max_positions=128, num_host_blocks=32
+        num_blocks=64,
+        block_size=case.block_size,
+        max_running=8,
+        step_tokens=32,
+        max_positions=128,
+        num_host_blocks=32,
     )
     opening = EngineOpening(
-        config=EngineConfig(limits=limits, max_versions=KINDS[request.param]),
-        model=directories[0],
-        versions=Store(store),
+        config=EngineConfig(limits=limits, max_versions=case.max_versions),
+        model=models(case.head_dim)[0],
+        versions=Store(stores(case.head_dim)),
         stop_tokens=(2,),
     )
 
     def make() -> Engine:
-        engine = load_kind(request.param).open(opening)
+        engine = load_kind(case.kind).open(opening)
         engine.finish_version(engine.begin_version(0))
         return engine
 

@@ -8,6 +8,7 @@ streams        the random stream of a request, from its key
 decode_clock   how fast an engine goes, in rounds
 memory_ledger  the one ledger of device and host memory
 native         the engine that runs the decoder itself
+vllm           vLLM's engine, in the instance's process
 
-Only `native` knows torch.
+Only the engines themselves know torch.
 """

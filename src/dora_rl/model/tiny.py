@@ -14,18 +14,20 @@ from dora_rl.model.decoder import Decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import save_tokenizer
 
+WIDTH = 64
 
-def tiny_config(vocab_size: int, eos_token_ids: tuple[int, ...] = ()) -> ModelConfig:
+
+def tiny_config(vocab_size: int, eos_token_ids: tuple[int, ...] = (), *, head_dim: int = 16) -> ModelConfig:
     """Two layers of width 64. Queries and keys are normalised: it bears the high rates of a short demo."""
     return ModelConfig(
         family="qwen3",
         vocab_size=vocab_size,
-        hidden_size=64,
+        hidden_size=WIDTH,
         intermediate_size=192,
         num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
+        num_heads=WIDTH // head_dim,
+        num_kv_heads=WIDTH // head_dim // 2,
+        head_dim=head_dim,
         max_positions=2048,
         norm_eps=1e-6,
         rope=DefaultRope(theta=10_000.0),
@@ -43,10 +45,10 @@ def seeded_decoder(config: ModelConfig, seed: int) -> Decoder:
     return decoder
 
 
-def save_tiny(directory: Path, seed: int = 0) -> None:
+def save_tiny(directory: Path, seed: int = 0, *, head_dim: int = 16) -> None:
     """A complete Hugging Face directory of a tiny model with random weights."""
     tokenizer = character_tokenizer()
-    config = tiny_config(len(tokenizer), (tokenizer.eos_token_id,))
+    config = tiny_config(len(tokenizer), (tokenizer.eos_token_id,), head_dim=head_dim)
     save_decoder(seeded_decoder(config, seed), directory)
     save_tokenizer(tokenizer, directory)
 

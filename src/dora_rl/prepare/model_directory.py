@@ -12,13 +12,19 @@ from dora_rl.core.errors import ModelError
 from dora_rl.core.recipe.tree import Recipe
 from dora_rl.prepare.recipe_names import check_model_name, no_such_model
 
+_HEAD_DIM = 16
+_VLLM_HEAD_DIM = 32
+"""Head size of the built-in model where vLLM generates, which has no attention for smaller ones."""
+
 
 def model_directory(recipe: Recipe) -> Path:
     """The directory of a model or an adapter; a built-in one is made once and kept in the user's cache."""
     name = recipe.model
     if name == "tiny":
+        head_dim = _VLLM_HEAD_DIM if recipe.engine.kind == "vllm" else _HEAD_DIM
         return _made(
-            f"tiny-{recipe.seed}-{_tiny_digest()}", lambda directory: _save_tiny(directory, recipe.seed)
+            f"tiny-{recipe.seed}-{_tiny_digest(head_dim)}",
+            lambda directory: _save_tiny(directory, recipe.seed, head_dim),
         )
     if name == "smollm2":
         return _made("smollm2-135m", _save_smollm2)
@@ -62,18 +68,20 @@ def _make(directory: Path, name: str, save: Callable[[Path], None]) -> None:
                 raise
 
 
-def _save_tiny(directory: Path, seed: int) -> None:
+def _save_tiny(directory: Path, seed: int, head_dim: int) -> None:
     from dora_rl.model.tiny import save_tiny
 
-    save_tiny(directory, seed)
+    save_tiny(directory, seed, head_dim=head_dim)
 
 
-def _tiny_digest() -> str:
+def _tiny_digest(head_dim: int) -> str:
     """A digest of the built-in model's shape: an earlier version of this package may have made another."""
     from dora_rl.model.characters import CHAT_TEMPLATE
     from dora_rl.model.tiny import tiny_config
 
-    return hashlib.sha256(msgspec.json.encode([tiny_config(1), CHAT_TEMPLATE])).hexdigest()[:8]
+    return hashlib.sha256(
+        msgspec.json.encode([tiny_config(1, head_dim=head_dim), CHAT_TEMPLATE])
+    ).hexdigest()[:8]
 
 
 def _save_smollm2(directory: Path) -> None:

@@ -87,7 +87,7 @@ class RunSetup(Record, frozen=True):
         if self.engine.max_versions < 2 and self.devices.instances < 2 and max_staleness:
             raise ConfigError(
                 "one instance that holds one version cannot serve a window of several",
-                hint="raise engine.max_versions, add instances, or set control.max_staleness to 0",
+                hint="set devices.instances=2, or control.max_staleness=0",
             )
         if self.engine.dtype != self.recipe.trainer.serving_dtype:
             raise ConfigError(

@@ -13,16 +13,15 @@ _LOT_VALUES = 1 << 24
 _Named = tuple[str, ParameterChange]
 
 
-def check_delta(delta: Delta, decoder: Decoder) -> None:
-    """Refuse a delta that cannot be applied to a decoder."""
-    parameters = dict(decoder.named_parameters())
+def check_delta(delta: Delta, parameters: Mapping[str, Tensor]) -> None:
+    """Refuse a delta that cannot be applied to these parameters."""
     for name, change in delta.items():
         if name not in parameters:
             raise VersionError(f"the delta changes '{name}', which the model does not have")
         _check_kind(name, change, parameters[name])
     changes = [(name, change) for name, change in delta.items() if len(change.indices_N)]
     sizes = {name: parameter.numel() for name, parameter in parameters.items()}
-    device = next(decoder.parameters()).device
+    device = next(iter(parameters.values())).device
     if all(verdict.item() for verdict in [_do_fit(some, sizes, device) for some in _lots(changes)]):
         return
     for name, change in changes:
@@ -71,15 +70,19 @@ def _do_fit(changes: Sequence[_Named], sizes: Mapping[str, int], device: torch.d
     return are_within.logical_and_(are_numbers)
 
 
-@torch.no_grad()
 def changed(decoder: Decoder, delta: Delta) -> Decoder:
     """The same decoder, with the delta applied in place."""
-    parameters = dict(decoder.named_parameters())
+    apply_delta(dict(decoder.named_parameters()), delta)
+    return decoder
+
+
+@torch.no_grad()
+def apply_delta(parameters: Mapping[str, Tensor], delta: Delta) -> None:
+    """Set the values that a delta names."""
     for name, change in delta.items():
         parameter = parameters[name]
         indices_N, values_N = (each.to(parameter.device) for each in (change.indices_N, change.values_N))
         parameter.view(-1).index_copy_(0, indices_N, values_N)
-    return decoder
 
 
 def inverse(decoder: Decoder, delta: Delta) -> Delta:

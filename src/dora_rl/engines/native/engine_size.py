@@ -30,7 +30,7 @@ def size_engine(demand: EngineDemand) -> EngineSize:
     """
     model, recipe, device = demand.model, demand.recipe, demand.device
     free_bytes, free_host_bytes = demand.free_bytes, demand.free_host_bytes
-    positions = _positions(model, demand.longest_prompt, demand.max_new_tokens)
+    positions = longest_sequence(model, demand.longest_prompt, demand.max_new_tokens)
     config, backend = _smallest(recipe, device, positions), _backend(device)
     version = parameter_bytes(model, serving_dtype(config)) + backend.prepared_bytes(model, config)
     versions = config.max_versions * version
@@ -38,7 +38,7 @@ def size_engine(demand: EngineDemand) -> EngineSize:
         workspace = backend.workspace_bytes(model, config)
     block = config.limits.block_size * PagedCache.cell_bytes(model, serving_dtype(config))
     # One block is the engine's own: what idle rows write to.
-    num_blocks = min(_wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
+    num_blocks = min(wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
     least = config.limits.blocks_for(positions)
     if (asked := recipe.engine.kv_tokens) is not None and config.limits.blocks_for(asked) < least:
         raise ConfigError(
@@ -47,7 +47,7 @@ def size_engine(demand: EngineDemand) -> EngineSize:
         )
     if num_blocks < least:
         needed = versions + workspace + (least + 1) * block
-        raise _too_little(needed, free_bytes, config.max_versions, demand.note)
+        raise too_little(needed, free_bytes, config.max_versions, demand.note)
     # Requests that move between instances wait there.
     moving = num_blocks // 4 if demand.num_instances > 1 else 0
     if free_host_bytes is not None:
@@ -101,7 +101,7 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
     )
 
 
-def _wanted_blocks(recipe: Recipe, limits: Limits) -> int:
+def wanted_blocks(recipe: Recipe, limits: Limits) -> int:
     """KV blocks asked for, else those of the longest sequence in every slot that can be in use.
 
     Control starts a request only where all that run may grow below its watermark, and counts the copies of
@@ -129,7 +129,8 @@ def max_versions(recipe: Recipe) -> int:
     return max(2, min(asked, recipe.control.staleness_bound + 1))
 
 
-def _positions(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> int:
+def longest_sequence(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> int:
+    """Tokens of the longest sequence of a run, and one more; a ConfigError where the model takes fewer."""
     positions = longest_prompt + max_new_tokens
     if positions > model.max_positions:
         raise ConfigError(
@@ -154,7 +155,8 @@ def _backend(device: str) -> Backend:
     return CUDA
 
 
-def _too_little(needed: int, free: int, num_versions: int, note: str) -> NoRoom:
+def too_little(needed: int, free: int, num_versions: int, note: str) -> NoRoom:
+    """The error that an engine does not fit."""
     return NoRoom(
         f"an engine with {num_versions} versions and one sequence of the greatest length needs "
         f"{needed / _GIB:.2f} GiB; {max(0, free) / _GIB:.2f} GiB are left for it{note}"

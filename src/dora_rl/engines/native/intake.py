@@ -3,7 +3,7 @@
 Refuses in words, before anything is changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import RequestError
@@ -12,14 +12,13 @@ from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.transfer import Exported
 from dora_rl.engines.requests import Request
 from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Decoder
 
 
 class Intake:
     """The checks of one engine on what enters it."""
 
     def __init__(
-        self, model: ModelConfig, config: EngineConfig, versions: Mapping[int, Decoder], stops: Stops
+        self, model: ModelConfig, config: EngineConfig, versions: Collection[int], stops: Stops
     ) -> None:
         self._model = model
         self._config = config

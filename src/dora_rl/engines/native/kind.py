@@ -32,7 +32,7 @@ class NativeKind:
         engine = NativeEngine(
             read_config(opening.model / "config.json"),
             opening.config,
-            _stops(opening.stop_tokens, opening.tokenizer),
+            stops_of(opening.stop_tokens, opening.tokenizer),
             backend=_backend(opening.device),
             source=opening.versions,
             device=opening.device,
@@ -45,7 +45,8 @@ class NativeKind:
 NATIVE = NativeKind()
 
 
-def _stops(stop_tokens: tuple[int, ...], tokenizer_file: Path | None) -> Stops:
+def stops_of(stop_tokens: tuple[int, ...], tokenizer_file: Path | None) -> Stops:
+    """What ends a turn: these tokens, and strings where there is a tokenizer to read them."""
     if tokenizer_file is None:
         return Stops(stop_tokens)
     tokenizer = open_tokenizer(tokenizer_file)

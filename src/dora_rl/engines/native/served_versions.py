@@ -90,7 +90,7 @@ class ServedVersions(Mapping[int, Decoder]):
         """Make a version resident as a change to another, in place if nothing uses that one any more."""
         self._check_known(base)
         decoder = self._decoders[base]
-        check_delta(delta, decoder)
+        check_delta(delta, dict(decoder.named_parameters()))
         if keeps_base or self._scheduler.uses_version(base):
             self._admit(version, lambda: changed(self._device.copied(decoder), delta))
             return

@@ -41,10 +41,21 @@ class StepTimes:
     def count(self, plans: Sequence[Plan], step_s: float) -> None:
         """Divide the seconds of a step in which these plans were carried out."""
         prefilling = [row for plan in plans for row in plan.prefilling]
-        num_decoded = sum(len(plan.rows) for plan in plans) - len(prefilling)
-        num_computed = sum(row.num_tokens for row in prefilling)
-        num_recomputed = sum(row.num_recomputed for row in prefilling)
-        num_copied = sum(plan.num_blocks_copied for plan in plans) * self._block_size
+        self.count_tokens(
+            num_decoded=sum(len(plan.rows) for plan in plans) - len(prefilling),
+            num_computed=sum(row.num_tokens for row in prefilling),
+            num_recomputed=sum(row.num_recomputed for row in prefilling),
+            num_copied=sum(plan.num_blocks_copied for plan in plans) * self._block_size,
+            step_s=step_s,
+        )
+
+    def count_tokens(
+        self, *, num_decoded: int, num_computed: int, num_recomputed: int, step_s: float, num_copied: int = 0
+    ) -> None:
+        """Divide the seconds of a step that decoded so many rows, and computed and copied so many tokens.
+
+        Those computed again are among those computed.
+        """
         num_others = num_computed + num_copied
         if not num_others:
             if num_decoded:
