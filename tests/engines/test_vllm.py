@@ -102,7 +102,6 @@ def test_tokens_and_logprobs_are_those_of_the_native_engine(open_kind: Open) -> 
 def test_preempted_requests_draw_the_same_tokens(open_kind: Open) -> None:
     requests = [asked(number, num_tokens=150) for number in range(6)]
     roomy, tight = open_kind("vllm"), open_kind("vllm", num_blocks=16)
-    assert run(tight, *requests) == pytest.approx(run(roomy, *requests)) or True
     whole, pressed = run(roomy, *requests), run(tight, *requests)
     assert [pressed[id].tokens for id in pressed] == [whole[id].tokens for id in pressed]
     assert tight.load().num_preempted > 0 == roomy.load().num_preempted
@@ -117,9 +116,7 @@ def test_a_newer_version_is_a_change_in_place_with_the_native_engines_tokens(ope
     native.finish_version(native.begin_version(1))
     requests = [asked(number, version=1) for number in range(4)]
     theirs, ours = run(vllm, *requests), run(native, *requests)
-    assert {id: event.tokens for id, event in theirs.items()} == {
-        id: each.tokens for id, each in ours.items()
-    }
+    assert [theirs[id].tokens for id in ours] == [event.tokens for event in ours.values()]
 
 
 def test_versions_are_the_same_whole_and_as_changes(open_kind: Open) -> None:

@@ -57,7 +57,7 @@ class EngineSettings(Section, frozen=True):
     """The rollout engine of an instance, beside what `cluster` sets: slots, versions, share of the memory."""
 
     kind: str = "native"
-    """The engine: `native`, or one of your own, `module:object` or `file.py:object`."""
+    """The engine: `native`, `vllm`, or one of your own, `module:object` or `file.py:object`."""
     kv_tokens: Positive | None = None
     """Tokens of KV; left out, every slot that the run can fill has room for the longest sequence, in whole
     blocks and with what control keeps free, memory permitting."""
