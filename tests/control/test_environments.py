@@ -425,6 +425,14 @@ def test_kv_that_is_dear_to_compute_again_stays() -> None:
     assert not only(bench.turn_ends(waiting, tokens=10, others_kv=310), do.Evict)
 
 
+def test_what_prefill_costs_is_learned_before_the_first_step_is_over() -> None:
+    bench, waiting = scarce(wait_s=5.0, prefill_s=0.01)
+    bench.plane.estimates.prefills(100_000)
+    said = {0: InstanceSeconds(prefill_s=9 * 1000 * 0.01 + 1.0)}
+    bench.tell(told.Tick, instances=said)
+    assert only(bench.turn_ends(waiting, tokens=10, others_kv=310), do.Evict), "five seconds are long now"
+
+
 def test_kv_stays_where_nobody_needs_the_room() -> None:
     bench = make_bench(max_staleness=0)
     for _ in range(20):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dora_rl.control.estimates import Average, Estimates, LearnedLengths
+from dora_rl.control.estimates import Average, EnvironmentWaits, Estimates, LearnedLengths
+from dora_rl.core.instance_seconds import InstanceSeconds
 
 
 def lengths(*seen: int, max_tokens: int = 10_000, bias: float = 1.0) -> LearnedLengths:
@@ -82,3 +83,24 @@ def test_an_end_without_a_beginning_teaches_nothing() -> None:
     estimates.load_ended(0, 500.0)
     estimates.move_ended(1, 500.0)
     assert (estimates.load_s, estimates.move_s) == (9.0, 9.0)
+
+
+def test_prefill_that_is_paid_for_after_a_look_costs_what_it_costs() -> None:
+    estimates = Estimates(lengths=lengths(), load_s=1.0, move_s=1.0, step_s=0.02)
+    paid_s = 0.0
+    for _ in range(40):
+        # A burst of many tokens, of which half is computed when the next few are asked for.
+        for tokens, spent_s in ((10_000, 0.5), (10, 0.5)):
+            estimates.prefills(tokens)
+            paid_s += spent_s
+            estimates.instances_told({0: InstanceSeconds(prefill_s=paid_s)})
+            assert 4e-5 < estimates.prefill_s < 4e-4, "each token took 0.1 ms"
+
+
+def test_waits_are_looked_at_again_however_many_there_were() -> None:
+    waits = EnvironmentWaits()
+    for _ in range(100_000):
+        waits.observe(1.0)
+    for _ in range(2 * 2048):
+        waits.observe(60.0)
+    assert waits.remaining(0.0) == pytest.approx(60.0)

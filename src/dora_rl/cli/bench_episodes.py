@@ -62,6 +62,7 @@ def _lines(report: "WaitingReport") -> list[tuple[str, str, bool | None]]:
     return [
         ("episodes that wait, at least", f"{report.waiting:,}", None),
         ("replies", f"{report.replies:,}, {report.replies_per_s:.0f} a second", None),
+        ("replies in a queue at the end", f"{report.queued:,}", None),
         ("of their turns, KV dropped / held", f"{report.started:,} / {report.resumed:,}", None),
         (
             "reply to next turn, p99",

@@ -21,6 +21,8 @@ _REMEMBERED = 2048
 """Number of environments' waits that are remembered."""
 _ROWS_A_STEP = 64
 """Tokens that are prefilled in the time of a decode step, before anything was seen of it."""
+_PREFILL_KEPT = 0.8
+"""Weight of what was seen of prefills before, each time that more is seen."""
 
 
 class LengthEstimate(Protocol):
@@ -118,6 +120,30 @@ class Average:
         self.seen += 1
 
 
+class SpentOn:
+    """What one of many things costs, where they are asked for now and paid for a little later.
+
+    Both sides are summed and forgotten alike, so it does not matter between which two looks a thing falls.
+    """
+
+    __slots__ = ("_asked", "_spent", "asked")
+
+    def __init__(self, spent: float, asked: int) -> None:
+        self._spent, self._asked = spent, float(asked)
+        self.asked = 0
+        """Things that were asked for since something was last seen of what they cost."""
+
+    @property
+    def each(self) -> float:
+        return self._spent / self._asked
+
+    def observe(self, spent: float) -> None:
+        """Learn that so much was spent since the last look."""
+        self._spent = _PREFILL_KEPT * self._spent + spent
+        self._asked = _PREFILL_KEPT * self._asked + self.asked
+        self.asked = 0
+
+
 class EnvironmentWaits:
     """How long environments keep the turn, learned from the recent ones that replied."""
 
@@ -138,7 +164,7 @@ class EnvironmentWaits:
         if self._num_seen >= self._stale_at:
             self._ordered = sorted(self._recent)
             self._sums = [*reversed([*accumulate(reversed(self._ordered), initial=0.0)])]
-            self._stale_at = self._num_seen + self._num_seen // 10 + 1
+            self._stale_at = self._num_seen + len(self._recent) // 10 + 1
         first = bisect_right(self._ordered, waited_s)
         num_longer = len(self._ordered) - first
         return self._sums[first] / num_longer - waited_s if num_longer else waited_s
@@ -158,8 +184,7 @@ class Estimates:
         self.round_cost = LearnedRoundCost()
         self._train: Average | None = None
         self.waits = EnvironmentWaits()
-        self._prefill = Average(step_s / _ROWS_A_STEP)
-        self._prefill_tokens = 0
+        self._prefill = SpentOn(step_s, _ROWS_A_STEP)
         self._prefill_seen_s: dict[int, float] = {}
         self._loading_since: dict[int, float] = {}
         self._moving_since: dict[int, float] = {}
@@ -189,22 +214,21 @@ class Estimates:
     @property
     def prefill_s(self) -> float:
         """Expected seconds an instance needs to prefill one token."""
-        return self.bias * self._prefill.value
+        return self.bias * self._prefill.each
 
     # --- learning ---
 
     def prefills(self, tokens: int) -> None:
         """So many tokens were given to instances to prefill."""
-        self._prefill_tokens += tokens
+        self._prefill.asked += tokens
 
     def instances_told(self, seconds: Mapping[int, InstanceSeconds]) -> None:
         """Learn from what instances say of their own seconds what a prefilled token took of late."""
         total = {key: said.prefill_s + said.recompute_s for key, said in seconds.items()}
         spent_s = sum(max(0.0, now_s - self._prefill_seen_s.get(key, 0.0)) for key, now_s in total.items())
         self._prefill_seen_s |= total
-        if spent_s and self._prefill_tokens:
-            self._prefill.observe(spent_s / self._prefill_tokens)
-            self._prefill_tokens = 0
+        if spent_s:
+            self._prefill.observe(spent_s)
 
     def decoded(self, step_s: float) -> None:
         self._decode.observe(step_s)

@@ -239,6 +239,7 @@ class ControlPlane:
 
     def _ticked(self, event: told.Tick) -> None:
         self._has_begun = True
+        self._p.estimates.instances_told(event.instances)
         silence_s = self._p.control.silence_s
         generating = [i for i in self._p.fleet if i.state is not State.LENT]
         for instance in [i for i in generating if event.at - i.last_seen > silence_s]:

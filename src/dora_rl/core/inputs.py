@@ -243,8 +243,12 @@ class EvaluationAsked(Input, frozen=True):
     prompts: tuple[QueuedPrompt, ...]
 
 
-class Tick(Input, frozen=True):
+class Tick(Input, frozen=True, omit_defaults=True):
     """Time passed: a sign for what is due by the clock alone."""
+
+    instances: dict[int, InstanceSeconds] = field(default_factory=dict)
+    """What each instance last said of its own seconds, by its number, in a run of episodes: the first step
+    of one may take long, and what KV is worth that waits has to be known before."""
 
 
 # --- for the record: nothing is decided about these ---------------------------------------------

@@ -253,7 +253,7 @@ class Orchestrator:
         if not has_fleet or at - self._ticked_at < self._run.setup.recipe.control.rebalance_period_s:
             return []
         self._ticked_at = at
-        return [told.Tick(at=at)]
+        return [told.Tick(at=at, instances=self._instances.seconds() if self.episodes is not None else {})]
 
     # --- waiting --------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Watcher
 from dora_rl.core.inputs import Input
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.feed import SimulatedPromptFeed
 from dora_rl.sim.futures import Futures
@@ -187,7 +188,8 @@ class World:
             if engine.is_responsive and self.now - engine.last_told >= period:
                 engine.advance(self.now)
                 self._report(engine)
-        self.tell(told.Tick(at=self.now))
+        is_told = self._environments.is_episodic
+        self.tell(told.Tick(at=self.now, instances=self._instance_seconds() if is_told else {}))
         self._settle()
         self.feed.check(self.plane)
         self._check_progress()
@@ -480,9 +482,13 @@ class World:
                 train_s=self.now - began,
                 ahead_s=self.trainer.ahead_s,
                 publish_s=self.trainer.publish_s,
-                instances={key: engine.seconds for key, engine in self.engines.items()},
+                instances=self._instance_seconds(),
             )
         )
+
+    def _instance_seconds(self) -> dict[int, InstanceSeconds]:
+        """What each instance says of its own seconds, by its number."""
+        return {key: engine.seconds for key, engine in self.engines.items()}
 
     def lose_step(self) -> None:
         """Let the trainer die in mid-step and come back without the step."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 from tokenizers import Tokenizer
 
 from dora_rl.bench.episodes.timed_reply import replied_at
+from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.engines.requests import DrawnTokens
 from dora_rl.launch.channel import Channel
@@ -26,6 +27,10 @@ from dora_rl.run.run_layout import LiveLayout
 STEP_S = 0.008
 """Seconds of a decode step, and so of a token."""
 TURN_TOKENS = 40
+PREFILL_TOKEN_S = 1e-5
+"""Seconds that a token of prefill is said to have taken; none is waited for."""
+_PRESSURE = 0.97
+"""Share of its KV at which an instance says that there is soon none left."""
 _READ_TOKENS = 64
 """Tokens at the end of a context that are read for the time of its reply."""
 _ARRIVAL = struct.Struct("<dd")
@@ -61,6 +66,9 @@ class ScriptedInstance:
         self._book = arrivals_file(layout.root, begin.number).open("ab")
         self._turns: dict[int, _Turn] = {}
         self._ends: list[tuple[float, int]] = []
+        self._num_prefilled = 0
+        limits = begin.setup.engine.limits
+        self._kv_capacity = limits.num_blocks * limits.block_size
         self._began_at = time.monotonic()
         self._reported_at = 0.0
 
@@ -89,11 +97,13 @@ class ScriptedInstance:
             case say.StartRequest(request=request):
                 context = (*request.prompt, *request.continued)
                 self._note(context[-_READ_TOKENS:], now)
+                self._num_prefilled += len(context)
                 self._turns[request.id] = _Turn(version=request.version, context=len(context))
                 self._begin(request.id, request.stopping.max_new_tokens, now)
             case say.ResumeRequest(request=id, tokens=tokens, max_new_tokens=limit):
                 self._note(tokens[-_READ_TOKENS:], now)
                 self._turns[id].context += len(tokens)
+                self._num_prefilled += len(tokens)
                 self._begin(id, limit, now)
             case say.AbortRequest(request=id):
                 self._turns.pop(id, None)
@@ -131,9 +141,11 @@ class ScriptedInstance:
         self._channel.send(
             say.Report(
                 clock=self._clock(now),
-                kv_tokens=self._kv_tokens(now),
+                kv_tokens=(kv_tokens := self._kv_tokens(now)),
                 step_s=STEP_S,
+                is_pressed=kv_tokens >= _PRESSURE * self._kv_capacity,
                 drawn=tuple(each for each in drawn if each.tokens),
+                seconds=InstanceSeconds(prefill_s=PREFILL_TOKEN_S * self._num_prefilled),
             )
         )
 

@@ -57,6 +57,8 @@ class WaitingReport(Record, frozen=True):
     """Turns that were started behind their tokens, because their KV had been dropped."""
     resumed: int
     """Turns that went on with the KV they had."""
+    queued: int
+    """Replies that still waited for a place when it ended: their latencies are not among these."""
     latency_p50_s: float
     latency_p90_s: float
     latency_p99_s: float
@@ -90,11 +92,13 @@ class _Stopwatch:
         self._interrupts = interrupts
         self._say = say
         self._num_waiting = 0
+        self._queued: set[int] = set()
+        """Trajectories whose environment replied and whose next turn has not begun."""
         self.least_waiting = 0
         self.began_at: float | None = None
         self.ended_at: float | None = None
         self.cpu_s = 0.0
-        self.num_started = self.num_resumed = 0
+        self.num_started = self.num_resumed = self.num_queued = 0
         self.orchestrator_bytes = self.environments_bytes = 0
 
     def watch(self, event: Input, decisions: Sequence[Decision]) -> None:
@@ -103,6 +107,8 @@ class _Stopwatch:
                 self._num_waiting += 1
             case EnvironmentReplied():
                 self._num_waiting -= 1
+                self._queued.add(event.trajectory)
+        self._queued -= {each.trajectory for each in decisions if isinstance(each, Start | Resume)}
         if self.began_at is None and self._num_waiting >= self._scope.episodes:
             self._say(f"{self._num_waiting:,} episodes wait; measuring for {self._scope.seconds:g} s")
             self.began_at, self.cpu_s, self.least_waiting = time.monotonic(), -_cpu_s(), self._num_waiting
@@ -117,6 +123,7 @@ class _Stopwatch:
     def _end(self) -> None:
         self.ended_at = time.monotonic()
         self.cpu_s += _cpu_s()
+        self.num_queued = len(self._queued)
         self.orchestrator_bytes = _memory_bytes(os.getpid())
         self.environments_bytes = sum(map(_memory_bytes, _children("episode_worker")))
         self._interrupts.ask()
@@ -155,6 +162,7 @@ def _report(scope: WaitingScope, watch: _Stopwatch, setup: RunSetup) -> WaitingR
         replies_per_s=len(latencies) / (seconds - 1.0),
         started=watch.num_started,
         resumed=watch.num_resumed,
+        queued=watch.num_queued,
         latency_p50_s=quantile(0.5),
         latency_p90_s=quantile(0.9),
         latency_p99_s=quantile(0.99),
