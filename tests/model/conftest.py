@@ -16,6 +16,8 @@ SIZES = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
     "pad_token_id": None,
 }
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
@@ -35,6 +37,25 @@ YARN_IN_FULL = YARN | {
     "truncate": False,
     "mscale": 0.7,
     "mscale_all_dim": 1.3,
+}
+MULTIPLIERS = {
+    "attention_multiplier": 0.11,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 3.0,
+}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+    "partial_rotary_factor": 0.75,
+}
+GEMMA = {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 24,
+    "sliding_window_pattern": 2,
 }
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -58,6 +79,45 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4,
         "decoder_sparse_step": 2,
         "mlp_only_layers": [1],
+    },
+    "mistral": {"model_type": "mistral", "sliding_window": None, "head_dim": 16},
+    "mistral window": {"model_type": "mistral", "sliding_window": 20},
+    "smollm3": {"model_type": "smollm3", "num_hidden_layers": 5, "rope_parameters": LINEAR},
+    "smollm3 layers named": {
+        "model_type": "smollm3",
+        "no_rope_layers": [0, 1, 0],
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+    },
+    "granite": {"model_type": "granite", **MULTIPLIERS},
+    "granite tied": {
+        "model_type": "granite",
+        **MULTIPLIERS,
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+    },
+    "olmo2": {"model_type": "olmo2"},
+    "olmo2 without groups": {"model_type": "olmo2", "num_key_value_heads": 6, "attention_bias": True},
+    "phi3": {"model_type": "phi3"},
+    "phi3 window": {"model_type": "phi3", "sliding_window": 20, "num_key_value_heads": 6},
+    "phi3 longrope": {
+        "model_type": "phi3",
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "original_max_position_embeddings": 140,
+        "rope_parameters": LONG,
+    },
+    "gemma3": {"model_type": "gemma3_text", **GEMMA, "sliding_window": 20},
+    "gemma3 scaled rope": {
+        "model_type": "gemma3_text",
+        **GEMMA,
+        "sliding_window": 9,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+        },
+        "tie_word_embeddings": False,
     },
 }
 

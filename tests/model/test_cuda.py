@@ -39,13 +39,14 @@ def error(ours: Tensor, theirs: Tensor) -> float:
     return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
 
 
+@pytest.mark.parametrize("window", [None, 100])
 @pytest.mark.parametrize("kind", ["varlen", "flex"])
-def test_attention_is_that_of_each_sequence_alone(kind: str) -> None:
+def test_attention_is_that_of_each_sequence_alone(kind: str, window: int | None) -> None:
     packed = pack([list(range(n)) for n in (1, 700, 33, 128)], "cuda")
     shapes = [(len(packed.tokens_T), heads, 64) for heads in (8, 4, 4)]
     heads = [torch.randn(*shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for shape in shapes]
     ours, theirs = (
-        attention(0, *heads)
+        attention(0, *heads, window)
         for attention in (
             attention_over(packed, torch.bfloat16, kind),  # type: ignore[arg-type]
             PackedAttention(packed.lengths),

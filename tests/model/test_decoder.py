@@ -23,11 +23,15 @@ class CachedAttention:
     def __init__(self) -> None:
         self.seen: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None = None
+    ) -> Tensor:
         old_k, old_v = self.seen.get(layer, (k_TKD[:0], v_TKD[:0]))
         k, v = torch.cat((old_k, k_TKD)), torch.cat((old_v, v_TKD))
         self.seen[layer] = k, v
         is_visible = torch.ones(len(q_THD), len(k), dtype=torch.bool).tril(len(old_k))
+        if window is not None:
+            is_visible = is_visible.triu(len(old_k) - window + 1)
         q, k, v = (heads.transpose(0, 1)[None] for heads in (q_THD, k, v))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_visible, enable_gqa=True)
         return mixed[0].transpose(0, 1)
@@ -97,8 +101,14 @@ def test_half_precision_stays_near_float32(dtype: torch.dtype, sequences: list[l
 
 
 def test_frequencies_are_bitwise_those_of_transformers(reference: PreTrainedModel, directory: Path) -> None:
-    config = load_decoder(directory).config
-    assert torch.equal(inverse_frequencies(config.rope, config.head_dim), reference.model.rotary_emb.inv_freq)
+    config, theirs = load_decoder(directory).config, reference.model.rotary_emb
+    ours = inverse_frequencies(config.rope, config.rotated_size)
+    if config.sliding_rope is None:
+        assert torch.equal(ours, theirs.inv_freq)
+    else:
+        sliding = inverse_frequencies(config.sliding_rope, config.rotated_size)
+        assert torch.equal(ours, theirs.full_attention_inv_freq)
+        assert torch.equal(sliding, theirs.sliding_attention_inv_freq)
 
 
 @torch.no_grad()

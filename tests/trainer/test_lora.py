@@ -111,6 +111,29 @@ def base(model: ModelConfig, tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_fused_matrices_have_factors_that_peft_opens(
+    model: ModelConfig, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    phi3 = replace(model, family="phi3")
+    save_decoder(seeded_decoder(phi3, seed=0), tmp_path / "base")
+    trainer = trained(phi3, make_batch, lora=LoraConfig(rank=4))
+    write(trainer, tmp_path / "step_00002", tmp_path / "base")
+    _, adapter = read_adapter_config(tmp_path / "step_00002")
+    assert set(adapter.targets) == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+    export(trainer, tmp_path / "merged")
+    plain, ours = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        for path in (tmp_path / "base", tmp_path / "merged")
+    )
+    theirs = peft.PeftModel.from_pretrained(plain, tmp_path / "step_00002").merge_and_unload()
+    for (name, own), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-7, msg=name)
+
+
 # peft and what it imports warn about each other's versions.
 @pytest.mark.filterwarnings("ignore")
 def test_peft_opens_a_checkpoint_and_merges_it_to_the_exported_model(

@@ -23,11 +23,14 @@ SHORT_TOKENS = 64
 class Attention(Protocol):
     """Causal attention of one forward pass."""
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None = None
+    ) -> Tensor:
         """The mixed values `[tokens, heads, head_dim]`, given rotated queries and keys.
 
         T counts the tokens of the pass, H query heads, K key-value heads; query head `h` reads key-value head
-        `h // (H / K)`, and scores are scaled by `head_dim ** -0.5`.
+        `h // (H / K)`, and scores are scaled by `head_dim ** -0.5`. A token sees the last `window` tokens of
+        its sequence, itself among them, or all.
         """
         ...
 
@@ -48,8 +51,10 @@ class PackedAttention:
         self._bundles = [_Bundle.of(firsts_N[places], lengths_N[places]) for places in alike.values()]
         self._order_T = torch.cat([each.rows_T for each in self._bundles]).argsort()
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        mixed = [_attend(bundle, q_THD, k_TKD, v_TKD) for bundle in self._bundles]
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None = None
+    ) -> Tensor:
+        mixed = [_attend(bundle, q_THD, k_TKD, v_TKD, window) for bundle in self._bundles]
         return torch.cat(mixed)[self._order_T.to(q_THD.device)]
 
 
@@ -72,9 +77,19 @@ class _Bundle:
         return self.rows_NL[self.is_there_NL]
 
 
-def _attend(bundle: _Bundle, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+def _attend(bundle: _Bundle, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None) -> Tensor:
     """Attention of one bundle: the mixed values of `bundle.rows_T`."""
     rows_NL = bundle.rows_NL.to(q_THD.device)
     q, k, v = (heads[rows_NL].transpose(1, 2) for heads in (q_THD, k_TKD, v_TKD))
-    mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    if window is None or window >= rows_NL.shape[1]:
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    else:
+        places_L = torch.arange(rows_NL.shape[1], device=q.device)
+        is_visible_LL = is_within(places_L[:, None], places_L, window)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_visible_LL, enable_gqa=True)
     return mixed.transpose(1, 2)[bundle.is_there_NL.to(q_THD.device)]
+
+
+def is_within(own: Tensor, others: Tensor, window: int) -> Tensor:
+    """Whether a token at position `own` sees those at `others`: itself and those before it in its window."""
+    return (others <= own) & (others > own - window)

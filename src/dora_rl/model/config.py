@@ -9,8 +9,8 @@ from typing import Literal
 from msgspec import Struct
 
 from dora_rl.core.errors import ModelError
+from dora_rl.model.families import FAMILIES, Family, FamilyFacts
 
-Family = Literal["llama", "qwen2", "qwen3", "qwen3_moe"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
@@ -50,7 +50,23 @@ class YarnRope(Struct, frozen=True, kw_only=True):
     original_max_positions: int
 
 
-Rope = DefaultRope | LinearRope | Llama3Rope | YarnRope
+class LongRope(Struct, frozen=True, kw_only=True):
+    """Rotary positions of LongRoPE, of sequences up to the original length: each wavelength has a factor.
+
+    Longer sequences have other factors for all their positions, so that cached keys would go stale.
+    """
+
+    theta: float
+    attention_factor: float
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    """Kept to be written again; not used."""
+    original_max_positions: int
+    published_max_positions: int
+    """Length that the long factors reach."""
+
+
+Rope = DefaultRope | LinearRope | Llama3Rope | YarnRope | LongRope
 
 
 class Experts(Struct, frozen=True, kw_only=True):
@@ -116,6 +132,22 @@ class ModelConfig(ModelSizes, frozen=True, kw_only=True):
     rope: Rope
     has_qkv_bias: bool = False
     has_output_bias: bool = False
+    rotary_size: int | None = None
+    """Leading dimensions of each head that are rotated; None for all."""
+    unrotated_layers: tuple[int, ...] = ()
+    """Layers that do not know positions."""
+    window: int | None = None
+    """Last tokens, its own among them, that a token of a sliding layer sees."""
+    sliding_layers: tuple[int, ...] = ()
+    """Layers in which a token sees no more than the window."""
+    sliding_rope: Rope | None = None
+    """Rotary positions of the sliding layers where they are not those of the others."""
+    attention_scale: float | None = None
+    """Factor on the scores of attention; None for `head_dim ** -0.5`."""
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor on what each half of a layer adds to the residual stream."""
+    logits_divisor: float = 1.0
     initializer_range: float = 0.02
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -125,8 +157,62 @@ class ModelConfig(ModelSizes, frozen=True, kw_only=True):
         super().__post_init__()
         if self.head_dim % 2:
             raise ModelError(f"rotary positions need an even head size, not {self.head_dim}")
+        if self.rotary_size is not None and (
+            self.rotary_size % 2 or not 0 < self.rotary_size <= self.head_dim
+        ):
+            raise ModelError(f"{self.rotary_size} of {self.head_dim} dimensions of a head cannot be rotated")
+        factors = self.rope.short_factor if isinstance(self.rope, LongRope) else None
+        if factors is not None and len(factors) != self.rotated_size // 2:
+            raise ModelError(f"{len(factors)} factors of rotary positions for {self.rotated_size} dimensions")
+        if self.sliding_layers and (self.window or 0) < 1:
+            raise ModelError(f"a sliding window cannot be {self.window}")
 
     @property
-    def has_qk_norm(self) -> bool:
-        """Whether queries and keys are normalised head by head before they are rotated."""
-        return self.family in ("qwen3", "qwen3_moe")
+    def rotated_size(self) -> int:
+        """Leading dimensions of each head that are rotated."""
+        return self.rotary_size or self.head_dim
+
+    @property
+    def facts(self) -> FamilyFacts:
+        """What all models of the family have in common."""
+        return FAMILIES[self.family]
+
+    @property
+    def query_scale(self) -> float:
+        """Factor on queries before attention, which scales scores by `head_dim ** -0.5` itself."""
+        return 1.0 if self.attention_scale is None else self.attention_scale * self.head_dim**0.5
+
+    @property
+    def q_norm_size(self) -> int:
+        """Width over which queries are normalised."""
+        return self.q_size if self.facts.qk_norm == "width" else self.head_dim
+
+    @property
+    def k_norm_size(self) -> int:
+        """Width over which keys are normalised."""
+        return self.kv_size if self.facts.qk_norm == "width" else self.head_dim
+
+    @property
+    def unusual(self) -> tuple[str, ...]:
+        """What layers do, in words, that kernels made for those of Llama and Qwen do not compute."""
+        facts = self.facts
+        scales = {self.query_scale, self.embedding_scale, self.residual_scale, self.logits_divisor}
+        found = {
+            "norms behind attention and MLP": facts.norms != "before",
+            "queries and keys normalised over all heads": facts.qk_norm == "width",
+            "norms that add one to their weight": facts.has_offset_norms,
+            f"the activation {facts.activation}": facts.activation != "silu",
+            "rotary positions on a part of each head": self.rotated_size != self.head_dim,
+            "multipliers": scales != {1.0},
+        }
+        return tuple(words for words, is_so in found.items() if is_so)
+
+    def window_of(self, layer: int) -> int | None:
+        """How many tokens back, itself included, a token of the layer sees; None for all."""
+        return self.window if layer in self.sliding_layers else None
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotary positions of a layer; None where it has none."""
+        if layer in self.unrotated_layers:
+            return None
+        return self.sliding_rope if self.sliding_rope and layer in self.sliding_layers else self.rope

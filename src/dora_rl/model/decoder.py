@@ -5,6 +5,7 @@ in the serving dtype; norms, rotations, routing, the head and the softmax over t
 float32.
 """
 
+from functools import cache
 from typing import Self
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dora_rl.model.attention import Attention
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelConfig, Rope
 from dora_rl.model.experts import ExpertMlp, gated
 from dora_rl.model.fused import compiled, with_open_length
 from dora_rl.model.logprobs import TokenLogprobs, token_logprobs
@@ -28,9 +29,10 @@ class Decoder(nn.Module):
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
-        self.norm = RmsNorm(config.hidden_size, config.norm_eps)
+        self.norm = RmsNorm(config, config.hidden_size)
         self.head = None if config.is_tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self._rotary = Rotary(config.rope, config.head_dim)
+        ropes = {config.rope_of(layer) for layer in range(config.num_layers)}
+        self._rotaries = {rope: Rotary(rope, config.rotated_size) for rope in ropes if rope is not None}
         self.is_checkpointed = False
         """Whether layers are computed again in the backward pass instead of being remembered."""
 
@@ -44,22 +46,25 @@ class Decoder(nn.Module):
         return decoder.to(dtype or torch_dtype(config)).to_empty(device=device)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: Attention) -> Tensor:
-        """The hidden state of each token after the final norm, ready for the head."""
-        hidden_TH = self.embed(tokens_T)
-        rotation = self._rotary.rotation(positions_T)
-        for block in self.layers:
+        """The hidden state of each token after the final norm and divisor, ready for the head."""
+        hidden_TH = _scaled(self.embed(tokens_T), self.config.embedding_scale)
+        rotations: dict[Rope | None, Rotation | None] = {
+            rope: rotary.rotation(positions_T) for rope, rotary in self._rotaries.items()
+        }
+        for layer, block in enumerate(self.layers):
+            rotation = rotations.get(self.config.rope_of(layer))
             if self.is_checkpointed and torch.is_grad_enabled():
                 hidden_TH = checkpoint(block, hidden_TH, rotation, attention, use_reentrant=False)
             else:
                 hidden_TH = block(hidden_TH, rotation, attention)
-        normed_TH: Tensor = self.norm(hidden_TH)
-        return normed_TH
+        return _scaled(self.norm(hidden_TH), 1 / self.config.logits_divisor)
 
     def fuse(self) -> None:
-        """Run the layers without experts through the compiler: for training on a GPU."""
-        for block in self.layers:
+        """Run layers as Llama's and Qwen's are through the compiler: for training on a GPU."""
+        for layer, block in enumerate(self.layers):
             assert isinstance(block, Block), f"a layer is a {type(block)}"
-            block.is_fused = isinstance(block.mlp, Mlp)
+            is_rotated = self.config.rope_of(layer) is not None
+            block.is_fused = isinstance(block.mlp, Mlp) and is_rotated and not self.config.unusual
 
     @property
     def head_VH(self) -> Tensor:
@@ -80,20 +85,29 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        experts = config.experts_of(layer)
-        self.attention_norm = RmsNorm(config.hidden_size, config.norm_eps)
+        experts, norms = config.experts_of(layer), config.facts.norms
+        self.attention_norm = RmsNorm(config, config.hidden_size) if norms != "after" else nn.Identity()
         self.attention = SelfAttention(config, layer)
-        self.mlp_norm = RmsNorm(config.hidden_size, config.norm_eps)
+        self.attention_change_norm = (
+            RmsNorm(config, config.hidden_size) if norms != "before" else nn.Identity()
+        )
+        self.mlp_norm = RmsNorm(config, config.hidden_size) if norms != "after" else nn.Identity()
         self.mlp = ExpertMlp(config.hidden_size, experts) if experts else Mlp(config)
+        self.mlp_change_norm = RmsNorm(config, config.hidden_size) if norms != "before" else nn.Identity()
+        self.residual_scale = config.residual_scale
         self.is_fused = False
 
-    def forward(self, hidden_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+    def forward(self, hidden_TH: Tensor, rotation: Rotation | None, attention: Attention) -> Tensor:
         """The residual stream after this layer."""
         if self.is_fused:
+            assert rotation is not None, "layers without positions are not fused"
             return self._forward_fused(hidden_TH, rotation, attention)
-        hidden_TH = hidden_TH + self.attention(self.attention_norm(hidden_TH), rotation, attention)
-        change_TH: Tensor = self.mlp(self.mlp_norm(hidden_TH))
-        return hidden_TH + change_TH
+        change_TH = self.attention(self.attention_norm(hidden_TH), rotation, attention)
+        hidden_TH = self._added(hidden_TH, self.attention_change_norm(change_TH))
+        return self._added(hidden_TH, self.mlp_change_norm(self.mlp(self.mlp_norm(hidden_TH))))
+
+    def _added(self, hidden_TH: Tensor, change_TH: Tensor) -> Tensor:
+        return torch.add(hidden_TH, change_TH, alpha=self.residual_scale)
 
     def _forward_fused(self, hidden_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         own, mlp, eps = self.attention, self.mlp, self.mlp_norm.eps
@@ -105,7 +119,7 @@ class Block(nn.Module):
             hidden_TH, rotation, self.attention_norm.weight, qkv.weight, qkv.bias, own.head_norms,
             own.sizes, own.head_dim, eps,
         )  # fmt: skip
-        mixed_THD = attention(own.layer, *heads)
+        mixed_THD = attention(own.layer, *heads, own.window)
         with_open_length(mixed_THD)
         return absorb(
             hidden_TH, mixed_THD, out.weight, out.bias, self.mlp_norm.weight, mlp.gate_up.weight,
@@ -121,9 +135,12 @@ class SelfAttention(nn.Module):
         self.layer = layer
         self.head_dim = config.head_dim
         self.sizes = (config.q_size, config.kv_size, config.kv_size)
+        self.window = config.window_of(layer)
+        self.query_scale = config.query_scale
+        self.norms_width = config.facts.qk_norm == "width"
         self.qkv = nn.Linear(config.hidden_size, sum(self.sizes), bias=config.has_qkv_bias)
-        self.q_norm = RmsNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else nn.Identity()
-        self.k_norm = RmsNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else nn.Identity()
+        self.q_norm = RmsNorm(config, config.q_norm_size) if config.facts.qk_norm else nn.Identity()
+        self.k_norm = RmsNorm(config, config.k_norm_size) if config.facts.qk_norm else nn.Identity()
         self.out = nn.Linear(config.q_size, config.hidden_size, bias=config.has_output_bias)
 
     @property
@@ -133,15 +150,18 @@ class SelfAttention(nn.Module):
             return self.q_norm.weight, self.k_norm.weight
         return None
 
-    def forward(self, normed_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+    def forward(self, normed_TH: Tensor, rotation: Rotation | None, attention: Attention) -> Tensor:
         """What the tokens read from those they may see."""
-        heads = (
-            part.unflatten(-1, (-1, self.head_dim)) for part in self.qkv(normed_TH).split(self.sizes, -1)
-        )
-        q_THD, k_TKD, v_TKD = heads
-        q_THD = rotate(self.q_norm(q_THD), rotation)
-        k_TKD = rotate(self.k_norm(k_TKD), rotation)
-        mixed: Tensor = self.out(attention(self.layer, q_THD, k_TKD, v_TKD).flatten(1))
+        q, k, v = self.qkv(normed_TH).split(self.sizes, -1)
+        if self.norms_width:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_THD, k_TKD, v_TKD = (part.unflatten(-1, (-1, self.head_dim)) for part in (q, k, v))
+        if not self.norms_width:
+            q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
+        if rotation is not None:
+            q_THD, k_TKD = rotate(q_THD, rotation), rotate(k_TKD, rotation)
+        mixed_THD = attention(self.layer, _scaled(q_THD, self.query_scale), k_TKD, v_TKD, self.window)
+        mixed: Tensor = self.out(mixed_THD.flatten(1))
         return mixed
 
 
@@ -150,26 +170,41 @@ class Mlp(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.activation = config.facts.activation
         self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, normed_TH: Tensor) -> Tensor:
         """The change to the residual stream."""
-        change: Tensor = self.down(gated(self.gate_up(normed_TH)))
+        change: Tensor = self.down(gated(self.gate_up(normed_TH), self.activation))
         return change
 
 
 class RmsNorm(nn.Module):
     """Normalisation by the root mean square, in float32 and rounded once."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, config: ModelConfig, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
+        self.eps = config.norm_eps
+        self.is_offset = config.facts.has_offset_norms
 
     def forward(self, values: Tensor) -> Tensor:
         """Normalise values along the last axis, and weight them."""
+        if self.is_offset:
+            weight = 1.0 + self.weight.float()
+            return functional.rms_norm(values.float(), weight.shape, weight, self.eps).to(values.dtype)
         return functional.rms_norm(values, self.weight.shape, self.weight, self.eps)
+
+
+def _scaled(values: Tensor, factor: float) -> Tensor:
+    return values if factor == 1.0 else values * _rounded(factor, values.dtype)
+
+
+@cache
+def _rounded(factor: float, dtype: torch.dtype) -> float:
+    """The factor in the dtype of what it scales: a model was trained on its rounding."""
+    return torch.tensor(factor, dtype=dtype).item()
 
 
 def torch_dtype(config: ModelConfig) -> torch.dtype:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dora_rl.model.config import Experts
+from dora_rl.model.families import Activation
 
 
 class ExpertMlp(nn.Module):
@@ -51,7 +52,8 @@ class ExpertMlp(nn.Module):
         return torch.cat([gated(own @ up.T) @ down.T for own, up, down in parts if len(own)])
 
 
-def gated(gate_up: Tensor) -> Tensor:
-    """`silu(gate) * up` of a fused projection."""
+def gated(gate_up: Tensor, activation: Activation = "silu") -> Tensor:
+    """`activation(gate) * up` of a fused projection."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    bent = functional.silu(gate) if activation == "silu" else functional.gelu(gate, approximate="tanh")
+    return bent * up

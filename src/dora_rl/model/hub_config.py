@@ -13,16 +13,19 @@ from typing import Any, get_args
 import msgspec
 
 from dora_rl.core.errors import ModelError, NotNative
-from dora_rl.model.config import Dtype, Experts, Family, ModelConfig, Rope
-from dora_rl.model.hub_rope import read_rope, write_rope
+from dora_rl.model.config import Dtype, Experts, ModelConfig
+from dora_rl.model.families import FAMILIES, Family, FamilyFacts
+from dora_rl.model.hub_rope import (
+    longest,
+    published_length,
+    published_rope,
+    read_rope,
+    rotary_part,
+    write_rope,
+)
+from dora_rl.model.hub_variants import ACTIVATIONS, read_variant, write_variant
 from dora_rl.model.published import PublishedConfig
 
-ARCHITECTURES: dict[Family, str] = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-}
 _MOST = 2**31
 """Sizes from here on are no sizes but damage."""
 _NO_MAPPING = "a model configuration is a mapping"
@@ -74,11 +77,12 @@ def from_published(published: object) -> ModelConfig:
         raise ModelError(_NO_MAPPING)
     family = _family(published)
     try:
-        given = msgspec.convert(published, PublishedConfig)
+        given = msgspec.convert(FAMILIES[family].defaults | published, PublishedConfig)
     except msgspec.ValidationError as error:
         raise ModelError(f"the configuration cannot be read: {error}", hint=_COPY_AGAIN) from error
-    _refuse_unsupported(given)
+    _refuse_unsupported(given, FAMILIES[family])
     _check_sizes(given)
+    rope = read_rope(published_rope(given))
     return ModelConfig(
         family=family,
         vocab_size=given.vocab_size,
@@ -87,13 +91,14 @@ def from_published(published: object) -> ModelConfig:
         num_layers=given.num_hidden_layers,
         num_heads=given.num_attention_heads,
         num_kv_heads=given.num_key_value_heads or given.num_attention_heads,
-        head_dim=_head_dim(family, given),
-        max_positions=given.max_position_embeddings,
+        head_dim=given.head_dim or given.hidden_size // given.num_attention_heads,
+        max_positions=longest(rope, given.max_position_embeddings),
         norm_eps=given.rms_norm_eps,
-        rope=_rope(given),
+        rope=rope,
         is_tied=given.tie_word_embeddings,
         has_qkv_bias=family == "qwen2" or given.attention_bias,
         has_output_bias=family != "qwen2" and given.attention_bias,
+        **read_variant(family, given),
         experts=_experts(given) if family == "qwen3_moe" else None,
         dtype=to_dtype(given.dtype or given.torch_dtype or "float32"),
         initializer_range=given.initializer_range,
@@ -107,7 +112,7 @@ def to_published(config: ModelConfig) -> dict[str, Any]:
     """The contents of a `config.json` that transformers, and `from_published`, read as this model."""
     eos = config.eos_token_ids
     return {
-        "architectures": [ARCHITECTURES[config.family]],
+        "architectures": [config.facts.architecture],
         "model_type": config.family,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
@@ -116,11 +121,10 @@ def to_published(config: ModelConfig) -> dict[str, Any]:
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
-        "max_position_embeddings": config.max_positions,
+        "max_position_embeddings": published_length(config.rope, config.max_positions),
         "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.is_tied,
         "attention_bias": config.has_output_bias,
-        "hidden_act": "silu",
         "initializer_range": config.initializer_range,
         "use_cache": True,
         "dtype": config.dtype,
@@ -129,26 +133,30 @@ def to_published(config: ModelConfig) -> dict[str, Any]:
         "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None,
         "pad_token_id": config.pad_token_id,
         **write_rope(config.rope),
+        **write_variant(config),
         **(_published_experts(config.experts) if config.experts else {}),
     }
 
 
 def _family(published: dict[str, Any]) -> Family:
     name = published.get("model_type")
-    for family in ARCHITECTURES:
+    for family in FAMILIES:
         if name == family:
             return family
-    raise NotNative(f"model type {name!r} is not supported", hint=f"supported: {', '.join(ARCHITECTURES)}")
+    raise NotNative(f"model type {name!r} is not supported", hint=f"supported: {', '.join(FAMILIES)}")
 
 
-def _refuse_unsupported(given: PublishedConfig) -> None:
+def _refuse_unsupported(given: PublishedConfig, facts: FamilyFacts) -> None:
     slides = given.use_sliding_window or "sliding_attention" in (given.layer_types or ())
+    activation = given.hidden_activation or given.hidden_act
     refused = {
-        "sliding-window attention": slides,
+        "sliding-window attention": slides and facts.windows != "by layer",
+        "attention that looks ahead": given.use_bidirectional_attention,
+        "soft caps on scores or logits": given.attn_logit_softcapping or given.final_logit_softcapping,
         "biases in the MLP": given.mlp_bias,
         "quantized weights": given.quantization_config is not None,
-        "rotary positions on a part of each head": given.partial_rotary_factor not in (None, 1.0),
-        f"the activation {given.hidden_act!r}": given.hidden_act not in ("silu", "swish"),
+        "rotary positions on a part of each head": not facts.may_rotate_part and rotary_part(given) != 1.0,
+        f"the activation {activation!r}": activation not in ACTIVATIONS[facts.activation],
     }
     for feature, is_asked in refused.items():
         if is_asked:
@@ -188,21 +196,6 @@ def _check_sizes(given: PublishedConfig) -> None:
             raise ModelError(
                 f"eos_token_id = {token} is no token: vocab_size is {given.vocab_size}", hint=_COPY_AGAIN
             )
-
-
-def _head_dim(family: Family, given: PublishedConfig) -> int:
-    # transformers derives a head size left out from the width, except in Qwen3, where it is 128.
-    default = 128 if family == "qwen3" else given.hidden_size // max(1, given.num_attention_heads)
-    return given.head_dim or default
-
-
-def _rope(given: PublishedConfig) -> Rope:
-    parameters = dict(given.rope_scaling or given.rope_parameters or {})
-    parameters.setdefault("rope_theta", given.rope_theta or 10_000.0)
-    if given.original_max_position_embeddings:
-        parameters["original_max_position_embeddings"] = given.original_max_position_embeddings
-    parameters.setdefault("original_max_position_embeddings", given.max_position_embeddings)
-    return read_rope(parameters)
 
 
 def _experts(given: PublishedConfig) -> Experts:

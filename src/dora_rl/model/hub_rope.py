@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from dora_rl.core.errors import ModelError, NotNative
-from dora_rl.model.config import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
+from dora_rl.model.config import DefaultRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
+from dora_rl.model.published import PublishedConfig
 
 Parameters = dict[str, Any]
 
@@ -49,6 +50,48 @@ class _Yarn(_Linear, frozen=True):
     truncate: bool = True
 
 
+class _Long(_Default, frozen=True):
+    """Keys of LongRoPE's rotary positions in a `config.json`."""
+
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    original_max_position_embeddings: int
+    max_position_embeddings: int
+    factor: float | None = None
+    attention_factor: float | None = None
+
+
+def published_rope(given: PublishedConfig, layer_type: str = "full_attention") -> Parameters:
+    """The parameters of layers of a type, in whichever spelling they are given, as one dict."""
+    nested = (given.rope_parameters or {}).get(layer_type)
+    if layer_type == "full_attention":
+        parameters = dict(given.rope_scaling or nested or given.rope_parameters or {})
+        parameters.setdefault("rope_theta", given.rope_theta or 10_000.0)
+    else:
+        parameters = dict(nested or {})
+        parameters.setdefault("rope_theta", given.rope_local_base_freq or 10_000.0)
+    if given.original_max_position_embeddings:
+        parameters["original_max_position_embeddings"] = given.original_max_position_embeddings
+    parameters.setdefault("original_max_position_embeddings", given.max_position_embeddings)
+    return parameters | {"max_position_embeddings": given.max_position_embeddings}
+
+
+def rotary_part(given: PublishedConfig) -> float:
+    """The part of each head that is rotated."""
+    part = published_rope(given).get("partial_rotary_factor", given.partial_rotary_factor)
+    return 1.0 if part is None else float(part)
+
+
+def longest(rope: Rope, published: int) -> int:
+    """Number of positions that the decoder computes, of a model published with so many."""
+    return min(published, rope.original_max_positions) if isinstance(rope, LongRope) else published
+
+
+def published_length(rope: Rope, max_positions: int) -> int:
+    """Number of positions that the model is published with."""
+    return rope.published_max_positions if isinstance(rope, LongRope) else max_positions
+
+
 def read_rope(parameters: Parameters) -> Rope:
     """The record of the parameters, `rope_theta` and the original length among them."""
     kind = parameters.get("rope_type", parameters.get("type", "default"))
@@ -61,8 +104,6 @@ def read_rope(parameters: Parameters) -> Rope:
     if kind not in _READERS:
         hint = f"supported: {', '.join(_READERS)}"
         raise NotNative(f"rotary positions of type {kind!r} are not supported", hint=hint)
-    if parameters.get("partial_rotary_factor") not in (None, 1.0):
-        raise NotNative("rotary positions on a part of each head are not supported")
     try:
         return _READERS[kind](parameters)
     except msgspec.ValidationError as error:
@@ -71,9 +112,12 @@ def read_rope(parameters: Parameters) -> Rope:
 
 def write_rope(rope: Rope) -> Parameters:
     """The keys of a `config.json` that hold this record, in both spellings."""
-    scaling = _scaling(rope)
-    parameters = {"rope_type": "default", **(scaling or {}), "rope_theta": rope.theta}
-    return {"rope_parameters": parameters, "rope_theta": rope.theta, "rope_scaling": scaling}
+    return {"rope_parameters": as_parameters(rope), "rope_theta": rope.theta, "rope_scaling": _scaling(rope)}
+
+
+def as_parameters(rope: Rope) -> Parameters:
+    """The record as one dict, base included."""
+    return {"rope_type": "default", **(_scaling(rope) or {}), "rope_theta": rope.theta}
 
 
 def _default(parameters: Parameters) -> Rope:
@@ -109,11 +153,33 @@ def _yarn(parameters: Parameters) -> Rope:
     )
 
 
+def _long(parameters: Parameters) -> Rope:
+    given = msgspec.convert(parameters, _Long)
+    return LongRope(
+        theta=given.rope_theta,
+        attention_factor=_sharpened(given),
+        short_factor=given.short_factor,
+        long_factor=given.long_factor,
+        original_max_positions=given.original_max_position_embeddings,
+        published_max_positions=given.max_position_embeddings,
+    )
+
+
+def _sharpened(given: _Long) -> float:
+    if given.attention_factor is not None:
+        return given.attention_factor
+    original = given.original_max_position_embeddings
+    factor = given.factor or given.max_position_embeddings / original
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1.0 else 1.0
+
+
 _READERS: dict[str, Callable[[Parameters], Rope]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _long,
+    "su": _long,
 }
 
 
@@ -135,6 +201,14 @@ def _scaling(rope: Rope) -> Parameters | None:
             return None
         case LinearRope():
             return {"rope_type": "linear", "factor": rope.factor}
+        case LongRope():
+            return {
+                "rope_type": "longrope",
+                "short_factor": list(rope.short_factor),
+                "long_factor": list(rope.long_factor),
+                "attention_factor": rope.attention_factor,
+                "original_max_position_embeddings": rope.original_max_positions,
+            }
         case Llama3Rope():
             return {
                 "rope_type": "llama3",

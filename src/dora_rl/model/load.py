@@ -108,6 +108,8 @@ def _keys(tensor: str) -> str:
         "v_proj": "num_key_value_heads, head_dim and hidden_size",
         "q_norm": "head_dim",
         "k_norm": "head_dim",
+        "qkv_proj": "num_attention_heads, num_key_value_heads, head_dim and hidden_size",
+        "gate_up_proj": "intermediate_size and hidden_size",
         "gate": "num_experts and hidden_size",
         "gate_proj": f"{inner} and hidden_size",
         "up_proj": f"{inner} and hidden_size",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dora_rl.model.config import Experts, ModelConfig
+from dora_rl.model.families import NormPlace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,16 +36,30 @@ class Piece:
         return rows[self.first_row : self.first_row + self.shape[0]]
 
 
+_NORMS: dict[NormPlace, dict[str, str]] = {
+    "before": {"input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm"},
+    "after": {
+        "post_attention_layernorm": "attention_change_norm",
+        "post_feedforward_layernorm": "mlp_change_norm",
+    },
+    "around": {
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "attention_change_norm",
+        "pre_feedforward_layernorm": "mlp_norm",
+        "post_feedforward_layernorm": "mlp_change_norm",
+    },
+}
+"""Published names of a layer's norms, and our own."""
+
+
 def pieces(config: ModelConfig) -> Iterator[Piece]:
     """Every published tensor of the model, in the order of the forward pass."""
     yield _whole("model.embed_tokens.weight", "embed.weight", config.vocab_size, config.hidden_size)
     for layer in range(config.num_layers):
         theirs, ours = f"model.layers.{layer}", f"layers.{layer}"
-        yield _whole(f"{theirs}.input_layernorm.weight", f"{ours}.attention_norm.weight", config.hidden_size)
+        yield from _norms(config, "attention", theirs, ours)
         yield from _attention(config, f"{theirs}.self_attn", f"{ours}.attention")
-        yield _whole(
-            f"{theirs}.post_attention_layernorm.weight", f"{ours}.mlp_norm.weight", config.hidden_size
-        )
+        yield from _norms(config, "mlp", theirs, ours)
         experts = config.experts_of(layer)
         if experts is None:
             yield from _mlp(config, f"{theirs}.mlp", f"{ours}.mlp")
@@ -55,14 +70,22 @@ def pieces(config: ModelConfig) -> Iterator[Piece]:
         yield _whole("lm_head.weight", "head.weight", config.vocab_size, config.hidden_size)
 
 
+def _norms(config: ModelConfig, half: str, theirs: str, ours: str) -> Iterator[Piece]:
+    for name, norm in _NORMS[config.facts.norms].items():
+        if norm.startswith(half):
+            yield _whole(f"{theirs}.{name}.weight", f"{ours}.{norm}.weight", config.hidden_size)
+
+
 def _attention(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
     rows = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
+    if config.facts.has_fused_files:
+        rows = {"qkv_proj": sum(rows.values())}
     yield from _stacked(f"{theirs}.{{}}.weight", rows, f"{ours}.qkv.weight", config.hidden_size)
     if config.has_qkv_bias:
         yield from _stacked(f"{theirs}.{{}}.bias", rows, f"{ours}.qkv.bias")
-    if config.has_qk_norm:
-        yield _whole(f"{theirs}.q_norm.weight", f"{ours}.q_norm.weight", config.head_dim)
-        yield _whole(f"{theirs}.k_norm.weight", f"{ours}.k_norm.weight", config.head_dim)
+    if config.facts.qk_norm:
+        yield _whole(f"{theirs}.q_norm.weight", f"{ours}.q_norm.weight", config.q_norm_size)
+        yield _whole(f"{theirs}.k_norm.weight", f"{ours}.k_norm.weight", config.k_norm_size)
     yield _whole(f"{theirs}.o_proj.weight", f"{ours}.out.weight", config.hidden_size, config.q_size)
     if config.has_output_bias:
         yield _whole(f"{theirs}.o_proj.bias", f"{ours}.out.bias", config.hidden_size)
@@ -70,7 +93,11 @@ def _attention(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
 
 def _mlp(config: ModelConfig, theirs: str, ours: str) -> Iterator[Piece]:
     width, inner = config.hidden_size, config.intermediate_size
-    rows = {"gate_proj": inner, "up_proj": inner}
+    rows = (
+        {"gate_up_proj": 2 * inner}
+        if config.facts.has_fused_files
+        else {"gate_proj": inner, "up_proj": inner}
+    )
     yield from _stacked(f"{theirs}.{{}}.weight", rows, f"{ours}.gate_up.weight", width)
     yield _whole(f"{theirs}.down_proj.weight", f"{ours}.down.weight", width, inner)
 

@@ -1,6 +1,6 @@
 """The keys of a published `config.json` that matter to the decoder, under the names they have there.
 
-Defaults are those transformers gives. A key not listed has no say in what the decoder computes.
+Defaults are those that transformers gives Llama. A key not listed has no say in what the decoder computes.
 """
 
 from typing import Any
@@ -39,10 +39,24 @@ class PublishedConfig(Struct, frozen=True, kw_only=True):
     norm_topk_prob: bool = False
     decoder_sparse_step: int = 1
     mlp_only_layers: tuple[int, ...] | None = None
-    # Read only to be refused.
     hidden_act: str = "silu"
+    hidden_activation: str | None = None
+    partial_rotary_factor: float | None = None
+    no_rope_layers: tuple[int, ...] | None = None
+    no_rope_layer_interval: int | None = None
+    sliding_window: int | None = None
+    sliding_window_pattern: int | None = None
+    layer_types: tuple[str, ...] | None = None
+    rope_local_base_freq: float | None = None
+    attention_multiplier: float | None = None
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+    query_pre_attn_scalar: float | None = None
+    # Read only to be refused.
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    use_bidirectional_attention: bool | None = None
     mlp_bias: bool = False
     use_sliding_window: bool = False
-    layer_types: tuple[str, ...] | None = None
     quantization_config: Any = None
-    partial_rotary_factor: float | None = None

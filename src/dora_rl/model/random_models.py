@@ -88,7 +88,7 @@ def random_weights(model: ModelConfig, *, seed: int, device: str, dtype: torch.d
     generator = torch.Generator(device).manual_seed(seed)
     for name, parameter in decoder.named_parameters():
         if name.endswith("norm.weight"):
-            parameter.fill_(1.0)
+            parameter.fill_(0.0 if model.facts.has_offset_norms else 1.0)
         else:
             parameter.normal_(std=model.initializer_range, generator=generator)
     return decoder.state_dict()

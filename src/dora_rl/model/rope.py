@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dora_rl.model.config import DefaultRope, LinearRope, Llama3Rope, Rope, YarnRope
+from dora_rl.model.config import DefaultRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of the angle of each token and frequency: `[tokens, 1, head_dim / 2]`, float32."""
+    """Cosine and sine of the angle of each token and frequency: `[tokens, 1, rotary_size / 2]`, float32."""
 
     cos: Tensor
     sin: Tensor
@@ -24,9 +24,9 @@ class Rotation(NamedTuple):
 class Rotary:
     """Angles for positions. No module: casting a model must not cast its frequencies."""
 
-    def __init__(self, rope: Rope, head_dim: int) -> None:
-        self._frequencies = {torch.device("cpu"): inverse_frequencies(rope, head_dim)}
-        self._scale = rope.attention_factor if isinstance(rope, YarnRope) else 1.0
+    def __init__(self, rope: Rope, rotary_size: int) -> None:
+        self._frequencies = {torch.device("cpu"): inverse_frequencies(rope, rotary_size)}
+        self._scale = rope.attention_factor if isinstance(rope, YarnRope | LongRope) else 1.0
 
     def rotation(self, positions_T: Tensor) -> Rotation:
         """The rotation of tokens at these positions, on the device they are on."""
@@ -40,16 +40,21 @@ class Rotary:
 
 
 def rotate(heads_THD: Tensor, rotation: Rotation) -> Tensor:
-    """Queries or keys turned to their positions: dimension `i` pairs with `i + head_dim / 2`."""
-    first, second = heads_THD.float().chunk(2, dim=-1)
+    """Queries or keys turned to their positions: dimension `i` pairs with `i + rotary_size / 2`.
+
+    Dimensions behind those that are rotated stay as they are.
+    """
     cos, sin = rotation
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    half = cos.shape[-1]
+    first, second, rest = heads_THD.float().split((half, half, heads_THD.shape[-1] - 2 * half), dim=-1)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
     return turned.to(heads_THD.dtype)
 
 
-def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
+def inverse_frequencies(rope: Rope, rotary_size: int) -> Tensor:
     """Radians per position of each pair of dimensions, float32 on the CPU."""
-    wavelengths = rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim)
+    exponents = torch.arange(0, rotary_size, 2, dtype=torch.float32, device="cpu") / rotary_size
+    wavelengths = rope.theta**exponents
     frequencies = 1.0 / wavelengths
     match rope:
         case DefaultRope():
@@ -59,7 +64,9 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
         case Llama3Rope():
             return _blend_by_wavelength(rope, frequencies)
         case YarnRope():
-            return _blend_by_dimension(rope, wavelengths, head_dim)
+            return _blend_by_dimension(rope, wavelengths, rotary_size)
+        case LongRope():
+            return 1.0 / (torch.tensor(rope.short_factor, device="cpu") * wavelengths)
 
 
 def _blend_by_wavelength(rope: Llama3Rope, frequencies: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def save_tiny(directory: Path, seed: int = 0, *, head_dim: int = 16) -> None:
 
 def _initialise(name: str, parameter: Tensor, config: ModelConfig, generator: torch.Generator) -> None:
     if name.endswith("norm.weight"):
-        nn.init.ones_(parameter)
+        nn.init.constant_(parameter, 0.0 if config.facts.has_offset_norms else 1.0)
     elif name.endswith("bias"):
         nn.init.zeros_(parameter)
     else:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dora_rl.model.attention import Attention, PackedAttention
+from dora_rl.model.attention import Attention, PackedAttention, is_within
 from dora_rl.model.packed_sequences import Packed
 
 AttentionKind = Literal["auto", "varlen", "flex", "packed"]
@@ -37,14 +37,23 @@ class VarlenAttention:
     """Torch's flash kernel for sequences laid end to end: half precision on a GPU only."""
 
     def __init__(self, packed: Packed) -> None:
+        self._packed = packed
         self._ends = packed.cu_seqlens
         self._longest = max(packed.lengths)
+        self._windowed: FlexAttention | None = None
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None = None
+    ) -> Tensor:
         """The mixed values of one layer; see `Attention`."""
         from torch.nn.attention.varlen import varlen_attn
 
         flags, shares_heads = _varlen_flags()
+        if window is not None and window < self._longest:
+            if "window_size" not in flags:
+                self._windowed = self._windowed or FlexAttention(self._packed)
+                return self._windowed(layer, q_THD, k_TKD, v_TKD, window)
+            flags = flags | {"window_size": (window - 1, 0)}
         if not shares_heads:
             repeats = q_THD.shape[1] // k_TKD.shape[1]
             k_TKD, v_TKD = (heads.repeat_interleave(repeats, dim=1) for heads in (k_TKD, v_TKD))
@@ -75,25 +84,39 @@ def _varlen_flags() -> tuple[dict[str, Any], bool]:
 
 
 class FlexAttention:
-    """Attention compiled from the rule "the same sequence, and not later"."""
+    """Attention compiled from the rule "the same sequence, not later, and within the window"."""
 
     def __init__(self, packed: Packed) -> None:
+        self._packed = packed
+        self._masks: dict[int | None, Any] = {}
+
+    def _mask(self, window: int | None) -> Any:
+        """The blocks of tokens that see each other; made once for each window."""
+        if window not in self._masks:
+            self._masks[window] = self._make_mask(window)
+        return self._masks[window]
+
+    def _make_mask(self, window: int | None) -> Any:
         from torch.nn.attention.flex_attention import create_block_mask
 
+        packed = self._packed
         device = packed.tokens_T.device
         lengths = torch.tensor(packed.lengths, device=device)
         sequence_T = torch.repeat_interleave(lengths, output_size=len(packed.tokens_T))
 
         def is_visible(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return (sequence_T[q] == sequence_T[k]) & (q >= k)
+            is_own = sequence_T[q] == sequence_T[k]
+            return is_own & (q >= k) if window is None else is_own & is_within(q, k, window)
 
         size = len(packed.tokens_T)
-        self._mask = create_block_mask(is_visible, None, None, size, size, device=device.type)
+        return create_block_mask(is_visible, None, None, size, size, device=device.type)
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None = None
+    ) -> Tensor:
         """The mixed values of one layer; see `Attention`."""
         q, k, v = (heads.transpose(0, 1).unsqueeze(0) for heads in (q_THD, k_TKD, v_TKD))
-        mixed: Tensor = _compiled_flex()(q, k, v, block_mask=self._mask, enable_gqa=True)
+        mixed: Tensor = _compiled_flex()(q, k, v, block_mask=self._mask(window), enable_gqa=True)
         return mixed.squeeze(0).transpose(0, 1)
 
 

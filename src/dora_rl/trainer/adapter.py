@@ -97,6 +97,7 @@ def save_adapter(factors: Mapping[str, Tensor], config: LoraConfig, directory: P
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"{_PREFIX}{name}": factor.detach().cpu().contiguous() for name, factor in factors.items()}
     save_tensors(tensors, directory / FACTORS, metadata={"format": "pt"})
+    modules = {name.split(".")[-3] for name in factors}
     settings = {
         **_ONLY,
         "task_type": "CAUSAL_LM",
@@ -104,7 +105,7 @@ def save_adapter(factors: Mapping[str, Tensor], config: LoraConfig, directory: P
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": 0.0,
-        "target_modules": list(config.targets),
+        "target_modules": [target for target in config.targets if target in modules],
         "inference_mode": True,
         "init_lora_weights": True,
     }

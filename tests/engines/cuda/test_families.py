@@ -21,6 +21,8 @@ EXPERTS = Experts(num_experts=5, num_active=2, intermediate_size=24, is_normalis
 MODELS = {
     "llama": replace(TINY, family="llama", num_heads=3, num_kv_heads=3, head_dim=20),
     "qwen2": replace(TINY, family="qwen2", has_qkv_bias=True, is_tied=False),
+    "smollm3": replace(TINY, family="smollm3", num_layers=3, unrotated_layers=(1,)),
+    "mistral": replace(TINY, family="mistral", window=64, sliding_layers=(0, 1)),
     "qwen3_moe": replace(TINY, family="qwen3_moe", num_layers=3, experts=EXPERTS),
 }
 

@@ -54,7 +54,9 @@ class OptimizerConfig(Record, frozen=True):
     learning_rate_schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
 
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LORA_TARGETS = (
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj",
+)  # fmt: skip
 
 
 class LoraConfig(Record, frozen=True):
@@ -65,7 +67,7 @@ class LoraConfig(Record, frozen=True):
     alpha: PositiveFloat = 32.0
     """Scale of the change: it is multiplied by alpha / rank."""
     targets: tuple[str, ...] = LORA_TARGETS
-    """Names of the matrices that change, as in the model's checkpoint."""
+    """Names of the matrices that change, as in the model's checkpoint; what it lacks is passed over."""
     adapter: str | None = None
     """A peft adapter to go on from, a directory, whose rank, alpha and targets are taken over; left out,
     fresh factors. `model` may be such a directory too, which names its model."""

@@ -57,6 +57,8 @@ class Backend:
     """Bytes a version needs besides its parameters."""
     workspace_bytes: Callable[[ModelConfig, EngineConfig], int]
     """Bytes a step needs besides weights and KV."""
+    check_model: Callable[[ModelConfig, EngineConfig], None]
+    """Raises a ConfigError where the executor does not compute this model."""
 
     def version_bytes(self, model: ModelConfig, config: EngineConfig) -> int:
         """Bytes of one resident version."""

@@ -243,4 +243,5 @@ CPU = Backend(
     make_device=CpuExecutor,
     prepared_bytes=lambda model, config: packed_bytes(model, serving_dtype(config)),
     workspace_bytes=cpu_workspace_bytes,
+    check_model=lambda model, config: None,
 )

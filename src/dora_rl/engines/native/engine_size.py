@@ -32,6 +32,7 @@ def size_engine(demand: EngineDemand) -> EngineSize:
     free_bytes, free_host_bytes = demand.free_bytes, demand.free_host_bytes
     positions = longest_sequence(model, demand.longest_prompt, demand.max_new_tokens)
     config, backend = _smallest(recipe, device, positions), _backend(device)
+    backend.check_model(model, config)
     version = parameter_bytes(model, serving_dtype(config)) + backend.prepared_bytes(model, config)
     versions = config.max_versions * version
     with _threads(demand.num_threads):

@@ -48,6 +48,7 @@ class NativeEngine:
         device: str = "cpu",
     ) -> None:
         check_support(model, config)
+        backend.check_model(model, config)
         self._config = config
         self.ledger = checked_ledger(
             model,

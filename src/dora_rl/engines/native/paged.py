@@ -6,7 +6,7 @@ are gathered first. Block 0 is scratch: rows that only fill a tile write there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from dora_rl.engines.config import Limits
 from dora_rl.engines.native.copies import independent
+from dora_rl.model.attention import is_within
 from dora_rl.model.config import ModelConfig
 
 
@@ -63,6 +64,21 @@ class Span:
     is_visible: Tensor | None
     """Which context each row sees, `[rows, context]`; None for a single row, which sees all."""
 
+    def within(self, window: int) -> "Span":
+        """The same rows, each of which sees the last `window` tokens of its context."""
+        num_tokens = len(self.context) if isinstance(self.context, Tensor) else _length(self.context)
+        first = max(0, num_tokens - self.num_rows - window + 1)
+        is_visible = self.is_visible
+        if is_visible is not None:
+            own_C1 = torch.arange(num_tokens - self.num_rows, num_tokens)[:, None]
+            is_visible = is_within(own_C1, torch.arange(first, num_tokens), window)
+        return Span(
+            first_row=self.first_row,
+            num_rows=self.num_rows,
+            context=_behind(self.context, first),
+            is_visible=is_visible,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
@@ -76,6 +92,13 @@ class Bundle:
     """Cells of each sequence's context, in order."""
     is_visible_R1CL: Tensor
 
+    def within(self, window: int) -> "Bundle":
+        """The same rows, each of which sees the last `window` tokens of its context."""
+        # What a row sees is a run from the first token on, so its length tells where the row stands.
+        lengths_R1C1 = self.is_visible_R1CL.sum(-1, keepdim=True)
+        is_recent_R1CL = torch.arange(self.cells_RL.shape[1]) >= lengths_R1C1 - window
+        return replace(self, is_visible_R1CL=self.is_visible_R1CL & is_recent_R1CL)
+
 
 class PagedAttention:
     """Writes the keys and values of a pass to the cache, then lets every row see its own sequence.
@@ -88,21 +111,24 @@ class PagedAttention:
     ) -> None:
         self._cells = cache.cells
         self._cells_T = cells_T
-        self._spans = spans
-        self._bundles = bundles
+        self._seen: dict[int | None, tuple[Sequence[Span], Sequence[Bundle]]] = {None: (spans, bundles)}
+        """What the rows see, by window."""
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None = None
+    ) -> Tensor:
         keys, values = self._cells[layer].unbind(0)
         keys.index_copy_(0, self._cells_T, k_TKD)
         values.index_copy_(0, self._cells_T, v_TKD)
         q_TKGD = q_THD.view(len(q_THD), k_TKD.shape[1], -1, q_THD.shape[2])
         mixed_TKGD = torch.empty_like(q_TKGD)
-        for bundle in self._bundles:
+        spans, bundles = self._within(window)
+        for bundle in bundles:
             _attend_bundle(mixed_TKGD, q_TKGD, keys, values, bundle)
         # Views that all spans have in common are made once: a step has thousands of spans and layers.
         q_1KGD = q_TKGD.unsqueeze(1).unbind(0)
         k_1KLD, v_1KLD = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
-        for span in self._spans:
+        for span in spans:
             k, v = _context(k_1KLD, span.context), _context(v_1KLD, span.context)
             last_row = span.first_row + span.num_rows
             if span.is_visible is None:
@@ -111,6 +137,15 @@ class PagedAttention:
                 mixed = _attend_chunk(q_TKGD[span.first_row : last_row], k, v, span.is_visible)
             mixed_TKGD[span.first_row : last_row] = mixed
         return mixed_TKGD.flatten(1, 2)
+
+    def _within(self, window: int | None) -> tuple[Sequence[Span], Sequence[Bundle]]:
+        if window is not None and window not in self._seen:
+            spans, bundles = self._seen[None]
+            self._seen[window] = (
+                [each.within(window) for each in spans],
+                [each.within(window) for each in bundles],
+            )
+        return self._seen[window]
 
 
 def _attend_bundle(mixed_TKGD: Tensor, q_TKGD: Tensor, keys: Tensor, values: Tensor, bundle: Bundle) -> None:
@@ -127,6 +162,14 @@ def _attend_bundle(mixed_TKGD: Tensor, q_TKGD: Tensor, keys: Tensor, values: Ten
         mixed_TKGD.index_copy_(0, bundle.rows_RC.flatten(), mixed_RCKGD.flatten(0, 1))
     else:
         mixed_TKGD[bundle.rows_RC[bundle.is_there_RC]] = mixed_RCKGD[bundle.is_there_RC]
+
+
+def _length(run: slice) -> int:
+    return int(run.stop - run.start)
+
+
+def _behind(context: slice | Tensor, first: int) -> slice | Tensor:
+    return slice(context.start + first, context.stop) if isinstance(context, slice) else context[first:]
 
 
 def _context(cells_1KLD: Tensor, context: slice | Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import torch
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.cuda.cuda_executor import CudaExecutor, buffer_bytes
@@ -17,6 +18,19 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
     return buffer_bytes(model, config) + parameter_bytes(model, serving_dtype(config)) + _GRAPH_BYTES
 
 
+def check_model(model: ModelConfig, config: EngineConfig) -> None:
+    """Refuse a model that the kernels do not compute: they are made for the layers of Llama and Qwen."""
+    lacking = list(model.unusual)
+    if model.sliding_layers and model.window is not None and model.window < config.limits.max_positions:
+        lacking.append(f"a window of {model.window} tokens for sequences of {config.limits.max_positions}")
+    if lacking:
+        raise ConfigError(
+            f"the native engine does not serve {model.facts.architecture} on a GPU: its kernels lack "
+            f"{', '.join(lacking)}",
+            hint="it does on the CPU; the trainer works on both",
+        )
+
+
 def backend_on(device: str) -> Backend:
     """The backend with the same kernels on a device: a GPU, or, under Triton's interpreter, the CPU."""
     return Backend(
@@ -24,6 +38,7 @@ def backend_on(device: str) -> Backend:
         make_device=lambda model, config: CudaExecutor(model, config, torch.device(device)),
         prepared_bytes=lambda model, config: 0,
         workspace_bytes=workspace_bytes,
+        check_model=check_model,
     )
 
 

@@ -32,9 +32,9 @@ from dora_rl.engines.native.scheduling.step_plan import (
     Table,
     UnparkBlocks,
 )
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelConfig, Rope
 from dora_rl.model.decoder import Decoder
-from dora_rl.model.rope import Rotary
+from dora_rl.model.rope import Rotary, Rotation
 
 SIDE_ROWS = 128
 """Most rows of a version on a side lane: with more, it fills a GPU by itself."""
@@ -207,7 +207,6 @@ def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> S
     # A slot more than there are, for rows that only fill a bucket: it lies in scratch.
     num_slots = limits.max_running + 1
     table_size = (num_slots, limits.blocks_for(limits.max_positions))
-    angles = Rotary(model.rope, model.head_dim).rotation(torch.arange(limits.max_positions, device=device))
     return Shared(
         heads=Heads(
             num_heads=model.num_heads,
@@ -218,10 +217,22 @@ def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> S
         cache=BlockCache(model, limits, serving_dtype(config), device),
         tables_SB=torch.zeros(table_size, dtype=torch.int32, device=device),
         slots=SlotSampling(num_slots, model.vocab_size, device),
-        cos_PD=angles.cos.squeeze(1).contiguous(),
-        sin_PD=angles.sin.squeeze(1).contiguous(),
+        angles={rope: _angles(model, rope, limits.max_positions, device) for rope in _ropes(model)},
         is_fixed=config.is_batch_invariant,
     )
+
+
+def _ropes(model: ModelConfig) -> set[Rope | None]:
+    return {model.rope_of(layer) for layer in range(model.num_layers)}
+
+
+def _angles(model: ModelConfig, rope: Rope | None, num_positions: int, device: torch.device) -> Rotation:
+    """Cosines and sines of all positions; those of no angle where a layer has no rotary positions."""
+    if rope is None:
+        still_PD = torch.zeros(num_positions, model.head_dim // 2, device=device)
+        return Rotation(cos=still_PD + 1.0, sin=still_PD)
+    angles = Rotary(rope, model.head_dim).rotation(torch.arange(num_positions, device=device))
+    return Rotation(cos=angles.cos.squeeze(1).contiguous(), sin=angles.sin.squeeze(1).contiguous())
 
 
 def _rooms(config: EngineConfig) -> list[Room]:
@@ -247,7 +258,7 @@ def buffer_bytes(model: ModelConfig, config: EngineConfig) -> int:
     lanes = sum(lane_bytes(model, config, room) for room in _rooms(config))
     num_slots = limits.max_running + 1
     tables = num_slots * limits.blocks_for(limits.max_positions) * 4
-    angles = limits.max_positions * model.head_dim * 4
+    angles = len(_ropes(model)) * limits.max_positions * model.head_dim * 4
     moving = moving_bytes(model, config)
     # One layer of a request on its way in or out exists four times at most: as it came, padded, turned round.
     layer = 4 * (

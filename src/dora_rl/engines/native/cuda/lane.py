@@ -5,7 +5,7 @@ others'. What lanes share is memory of sequences (cache, tables, slots): who may
 executor's to order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,8 +33,9 @@ from dora_rl.engines.native.cuda.slots import CUT_ROWS, SlotSampling
 from dora_rl.engines.native.cuda.trunk import Tokens, Trunk, Way, way_for
 from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.scheduling.step_plan import PlannedRow
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelConfig, Rope
 from dora_rl.model.decoder import Block, Decoder
+from dora_rl.model.rope import Rotation
 
 FIXED_SPLIT = 256
 """Tokens of a split in batch-invariant mode."""
@@ -52,8 +53,8 @@ class Shared:
     cache: BlockCache
     tables_SB: Tensor
     slots: SlotSampling
-    cos_PD: Tensor
-    sin_PD: Tensor
+    angles: Mapping[Rope | None, Rotation]
+    """Cosines and sines by position `[positions, head_dim / 2]`, of each kind of rotary positions."""
     is_fixed: bool
     """Whether the bits of a row must not depend on other rows."""
     launched: set[Shape] = field(default_factory=set)
@@ -237,8 +238,8 @@ class Lane:
         block = decoder.layers[layer]
         assert isinstance(block, Block)
         norms = [getattr(norm, "weight", None) for norm in (block.attention.q_norm, block.attention.k_norm)]
-        cos_PD, sin_PD = self._shared.cos_PD, self._shared.sin_PD
-        return Turning(cos_PD=cos_PD, sin_PD=sin_PD, q_norm_D=norms[0], k_norm_D=norms[1])
+        angles = self._shared.angles[decoder.config.rope_of(layer)]
+        return Turning(cos_PD=angles.cos, sin_PD=angles.sin, q_norm_D=norms[0], k_norm_D=norms[1])
 
 
 def _coarse(count: int) -> int:

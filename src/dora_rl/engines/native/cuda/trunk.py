@@ -114,11 +114,12 @@ class Trunk:
             each[:num] for each in (self._residual, self._qkv, self._mixed, self._gated)
         )
         attention, mlp = block.attention, block.mlp
-        norm, eps = block.attention_norm.weight, block.attention_norm.eps
+        attention_norm, mlp_norm = _norms_of(block)
+        norm, eps = attention_norm.weight, attention_norm.eps
         linear.linear(residual, attention.qkv.weight, qkv, bias_O=attention.qkv.bias, norm_I=norm, eps=eps)
         attend(layer, qkv, mixed)
         linear.linear(mixed, attention.out.weight, residual, bias_O=attention.out.bias, residual_TO=residual)
-        norm = block.mlp_norm.weight
+        norm = mlp_norm.weight
         if isinstance(mlp, ExpertMlp):
             self._experts.add_few(mlp, residual, norm, eps)
             return
@@ -133,11 +134,12 @@ class Trunk:
         )
         parts = self._parts_of(tiled.num_parts(residual.shape[1]), num, torch.float32)
         attention, mlp = block.attention, block.mlp
-        self._add_norm(residual, change, block.attention_norm, normed)
+        attention_norm, mlp_norm = _norms_of(block)
+        self._add_norm(residual, change, attention_norm, normed)
         tiled.tiled_linear(normed, attention.qkv.weight, qkv, bias_O=attention.qkv.bias)
         attend(layer, qkv, mixed)
         tiled.tiled_linear(mixed, attention.out.weight, parts, bias_O=attention.out.bias)
-        self._add_norm(residual, LayerChange(values=parts), block.mlp_norm, normed)
+        self._add_norm(residual, LayerChange(values=parts), mlp_norm, normed)
         if isinstance(mlp, ExpertMlp):
             return self._experts.run(mlp, normed, is_split=True, is_fixed=False)
         tiled.tiled_linear(normed, mlp.gate_up.weight, inner, is_gated=True)
@@ -152,12 +154,13 @@ class Trunk:
         )
         product = fixed_linear if way == "fixed" else library.library_linear
         attention, mlp = block.attention, block.mlp
-        self._add_norm(residual, change, block.attention_norm, normed)
+        attention_norm, mlp_norm = _norms_of(block)
+        self._add_norm(residual, change, attention_norm, normed)
         product(normed, attention.qkv.weight, qkv, attention.qkv.bias)
         attend(layer, qkv, mixed)
         out = self._room_for(mixed, attention.out, way)
         product(mixed, attention.out.weight, out, attention.out.bias)
-        self._add_norm(residual, LayerChange(values=out), block.mlp_norm, normed)
+        self._add_norm(residual, LayerChange(values=out), mlp_norm, normed)
         if isinstance(mlp, ExpertMlp):
             return self._experts.run(mlp, normed, is_split=False, is_fixed=way == "fixed")
         gate_up, inner = self._gate_up[:num], self._gated[:num]
@@ -185,3 +188,11 @@ class Trunk:
     def _experts(self) -> Mixture:
         assert self._mixture is not None, "a decoder with experts has a configuration with experts"
         return self._mixture
+
+
+def _norms_of(block: Block) -> tuple[RmsNorm, RmsNorm]:
+    """The norms before attention and before the MLP."""
+    attention_norm, mlp_norm = block.attention_norm, block.mlp_norm
+    assert isinstance(attention_norm, RmsNorm), "kernels normalise what attention reads"
+    assert isinstance(mlp_norm, RmsNorm), "kernels normalise what the MLP reads"
+    return attention_norm, mlp_norm
