@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.fence import Fence, StaleLeader, take_epoch
 from dora_rl.core.recipe import Checkpoints
 from dora_rl.run.workers.checkpoints import (
     STATE,
@@ -56,7 +57,8 @@ def write(root: Path, *versions: int, damaged: Any = (), **kept: int) -> int:
         trainer: Any = CountingTrainer(version)
         pending = take_checkpoint(trainer, root, damaged)
         assert pending is not None
-        oldest = write_checkpoint(pending, model=root, kept=Checkpoints(**kept))
+        fence = Fence(directory=root / "epochs", epoch=1)
+        oldest = write_checkpoint(pending, model=root, kept=Checkpoints(**kept), fence=fence)
     return oldest
 
 
@@ -133,3 +135,13 @@ def test_what_a_kill_left_half_written_or_half_deleted_goes(tmp_path: Path) -> N
             (path / STATE).mkdir(parents=True)
         clean()
         assert not any(path.exists() for path in left)
+
+
+def test_nothing_is_written_or_deleted_once_another_process_leads_the_run(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2, keep=1)
+    before = sorted(tmp_path.rglob("*"))
+    for _ in range(2):
+        take_epoch(tmp_path / "epochs")
+    with pytest.raises(StaleLeader, match="leads the run"):
+        write(tmp_path, 3, keep=1)
+    assert sorted(each for each in tmp_path.rglob("*") if "epochs" not in each.parts) == before

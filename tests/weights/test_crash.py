@@ -34,6 +34,7 @@ class FailingFiles(Files):
     """Fails at one operation; if it is fatal, at every later one too, as a dead process would."""
 
     def __init__(self, fails_at: int, *, is_fatal: bool) -> None:
+        super().__init__()
         self._fails_at = fails_at
         self._is_fatal = is_fatal
         self.num_operations = 0
@@ -151,6 +152,7 @@ class ListingFiles(Files):
     """Says what it did, in order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.done: list[str] = []
 
     def append(self, descriptor: int, chunk: Data) -> None:

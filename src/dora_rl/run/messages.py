@@ -27,6 +27,8 @@ class Begin(Message, frozen=True):
     setup: RunSetup
     store: str
     """The directory of published versions."""
+    epoch: int = 0
+    """The epoch of who leads the run; what is written to it under a lower one is refused."""
     number: int = 0
     """The number of the instance, or of the trainer's rank, that is told to begin."""
     stop_tokens: tuple[int, ...] = ()

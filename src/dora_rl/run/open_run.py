@@ -13,6 +13,7 @@ from dora_rl.control.plane import ControlPlane
 from dora_rl.control.replay import Difference, Replay, replay
 from dora_rl.core.decisions import Admit, Close, Decision, Hand, Open, Retire, Start, Take
 from dora_rl.core.errors import DoraError
+from dora_rl.core.fence import Fence, take_epoch
 from dora_rl.core.history import Event, History, HistoryWriter
 from dora_rl.core.inputs import Ended, EpisodeEnded, EvaluationAsked, Input, OpenFailed, Published, Scored
 from dora_rl.run.prompt_feed import Feed
@@ -25,6 +26,7 @@ from dora_rl.store.journal import Journal
 from dora_rl.store.reconcile import reconcile
 from dora_rl.store.run_directory import RunDirectory
 from dora_rl.store.sealed_files import check_sealed
+from dora_rl.store.storage import check_locks, is_shared
 
 _LOAD_S, _MOVE_S, _STEP_S = 1.0, 0.1, 0.02
 """Seconds that loading a version, moving a request and a decode step are taken for until measured."""
@@ -58,8 +60,9 @@ class OpenRun:
             # With its paths as they are now: the run directory may have been moved.
             model = str(layout.initial_model) if layout.initial_model.exists() else setup.model_directory
             self.setup = msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
+            self.fence = _begun_to_lead(layout, setup)
             self.journal = journal = closing.enter_context(Journal.open(layout.journal))
-            journal.check()
+            journal.lead(self.fence, is_shared=is_shared(root, setup.recipe.run.storage))
             check_sealed(root)
             reconcile(layout.events, journal)
             self.log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
@@ -81,6 +84,21 @@ class OpenRun:
 
     def close(self) -> None:
         self.closing.close()
+
+
+def _begun_to_lead(layout: LiveLayout, setup: RunSetup) -> Fence:
+    """Take the run's next epoch, its journal whole: whoever led it before is refused when this returns.
+
+    So whatever is read from the journal afterwards is the end of what others wrote.
+    """
+    shared = is_shared(layout.root, setup.recipe.run.storage)
+    if shared:
+        check_locks(layout.root)
+    with Journal.open(layout.journal) as journal:
+        journal.check()
+        fence = take_epoch(layout.epochs, above=journal.epoch)
+        journal.lead(fence, is_shared=shared)
+    return fence
 
 
 def _decides_otherwise(difference: Difference, setup: RunSetup, layout: LiveLayout) -> DoraError:

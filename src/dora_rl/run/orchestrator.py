@@ -98,6 +98,7 @@ class Orchestrator:
             self.metrics,
             self._evaluations,
             launch=launch,
+            epoch=run.fence.epoch,
             handed=past.handed,
             retired=past.retired,
             objects=objects,

@@ -33,6 +33,7 @@ CHANGEABLE = (
     "optimizer.learning_rate_schedule.total_updates",
     "patience",
     "run.log_completions",
+    "run.storage",
     "run.trackers",
     "scoring",
     "trainer.lora.merged_checkpoints",

@@ -43,6 +43,7 @@ class TrainerProcess:
         evaluations: EvaluationTracker,
         *,
         launch: Launch,
+        epoch: int = 0,
         handed: Sequence[Hand] = (),
         retired: Sequence[int] = (),
         objects: Objects | None = None,
@@ -55,6 +56,7 @@ class TrainerProcess:
         self._metrics = metrics
         self._evaluations = evaluations
         self._launch = launch
+        self._epoch = epoch
         self._objects = dict(objects or {})
         self._handed = list(handed)
         """Groups handed over in advance, of the batch that is not taken yet."""
@@ -97,7 +99,12 @@ class TrainerProcess:
         self.handle = self._launch.start(worker, say.TrainerWord)
         self._heard_at = self._since = time.monotonic()
         self.handle.send(
-            say.Begin(setup=self._setup, store=str(self._layout.versions), objects=self._objects)
+            say.Begin(
+                setup=self._setup,
+                store=str(self._layout.versions),
+                epoch=self._epoch,
+                objects=self._objects,
+            )
         )
 
     @property

@@ -1,8 +1,10 @@
 """The journal's SQLite file: its tables, how it is opened, and what its errors mean.
 
-Knows SQL and files, not what the records say. WAL mode with `synchronous=FULL`: a transaction is on the
-disk when it returns, or is not there at all. SQLite keeps sums of its log, and none of what is in the file:
-every row has one of its own (`row_sum`), which is made as it is written and compared when a run goes on.
+Knows SQL and files, not what the records say. A transaction is on the disk when it returns, or is not there
+at all: on a disk of this machine by a write-ahead log with `synchronous=FULL`, on storage that machines share
+by a rollback journal with `synchronous=EXTRA`, which flushes also the directory it is deleted from. SQLite
+keeps sums of its log, and none of what is in the file: every row has one of its own (`row_sum`), which is
+made as it is written and compared when a run goes on.
 """
 
 import sqlite3
@@ -27,6 +29,8 @@ APPLICATION = 0x444F5241
 """SQLite's application id of a journal: "DORA" in ASCII."""
 
 _MAX_WAL_BYTES = 64 * 2**20
+_PATIENT_MS = 60_000
+"""How long a writer waits for readers where they keep each other out, as they do with a rollback journal."""
 _FAILING_DISK = "the disk may be over its quota, failing, or gone; nothing that was recorded is lost"
 
 # Blobs that are dropped early are kept apart from what stays: changing a row of SQLite rewrites all of it.
@@ -106,14 +110,16 @@ _LATER_TABLES = "CREATE TABLE IF NOT EXISTS metrics (version INTEGER PRIMARY KEY
 """A table that journals of schema 2 were also written without."""
 
 
-def create_database(path: Path, settings: dict[str, bytes], *, is_episodic: bool) -> None:
+def create_database(
+    path: Path, settings: dict[str, bytes], *, is_episodic: bool, is_shared: bool = False
+) -> None:
     """Make an empty journal at `path`, of episodes or not; an error if something is there already."""
     if path.exists():
         raise JournalError(f"{path} exists already", hint="open it, or choose another place")
     _remove(path)
     try:
         with named_errors(path), closing(_connect(path, mode="rwc")) as db:
-            db.execute("PRAGMA journal_mode=WAL")
+            set_storage(db, path, is_shared=is_shared)
             with transaction(db, path):
                 _lay_out(db, settings, EPISODIC if is_episodic else SCHEMA)
     except BaseException:
@@ -195,6 +201,18 @@ def _lost(path: Path, message: str) -> JournalDamaged:
         hint=f"put it back from a copy, with {path.name}-wal where there was one, or start another run from "
         "the last checkpoint of this one: --set model=CHECKPOINT",
     )
+
+
+def set_storage(db: sqlite3.Connection, path: Path, *, is_shared: bool) -> None:
+    """Have what is written survive on the storage there is; the file must be used by nobody else."""
+    mode, synchronous = ("DELETE", "EXTRA") if is_shared else ("WAL", "FULL")
+    with named_errors(path):
+        (found,) = db.execute(f"PRAGMA journal_mode={mode}").fetchone()
+        if found.upper() != mode:
+            raise JournalError(f"{path} stays in mode {found}, and its storage needs {mode}")
+        db.execute(f"PRAGMA synchronous={synchronous}")
+        if is_shared:
+            db.execute(f"PRAGMA busy_timeout={_PATIENT_MS}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ One writer at a time (the run directory's lock sees to it), any number of reader
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,7 @@ from typing import Self
 import msgspec
 
 from dora_rl.core.decisions import AnyDecision
+from dora_rl.core.fence import Fence, stale_leader
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import AnyInput
 from dora_rl.core.recipe import Recipe
@@ -27,6 +29,7 @@ from dora_rl.store.database import (
     damaged,
     named_errors,
     open_database,
+    set_storage,
     transaction,
 )
 from dora_rl.store.episode_tables import EpisodeTables
@@ -58,6 +61,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._fence: Fence | None = None
         self._db = open_database(path)
         try:
             with named_errors(path):
@@ -76,10 +80,10 @@ class Journal:
         self._trajectories = TrajectoryReader(self._tables, self._episodes, seed=self.recipe.seed)
 
     @classmethod
-    def create(cls, path: Path, recipe: Recipe) -> Self:
-        """Create the journal of a new run of this recipe."""
+    def create(cls, path: Path, recipe: Recipe, *, is_shared: bool = False) -> Self:
+        """Create the journal of a new run of this recipe, on storage that machines share or not."""
         settings = {"recipe": _encode(to_dict(recipe)), "covered": _encode(0)}
-        create_database(path, settings, is_episodic=recipe.episode is not None)
+        create_database(path, settings, is_episodic=recipe.episode is not None, is_shared=is_shared)
         return cls(path)
 
     @classmethod
@@ -89,13 +93,35 @@ class Journal:
 
     # --- writing ---
 
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that anything was written under; 0 where nobody said one."""
+        row = self._tables.one("SELECT value FROM settings WHERE name = 'epoch'")
+        with named_errors(self.path):
+            return 0 if row is None else msgspec.msgpack.decode(row[0], type=int)
+
+    def lead(self, fence: Fence, *, is_shared: bool) -> None:
+        """Write under an epoch from now on: whoever has a lower one is refused, from this transaction on."""
+        set_storage(self._db, self.path, is_shared=is_shared)
+        self._fence = fence
+        with self._writing():
+            self._tables.do("INSERT OR REPLACE INTO settings VALUES (?, ?)", "epoch", _encode(fence.epoch))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction of whoever leads the run; StaleLeader where that is somebody else by now."""
+        with transaction(self._db, self.path):
+            if self._fence is not None and (newest := self.epoch) > self._fence.epoch:
+                raise stale_leader(self._fence.directory, self._fence.epoch, newest)
+            yield
+
     def append(self, events: Sequence[Event], payloads: Sequence[AnyPayload] = ()) -> None:
         """Make inputs, the decisions on them, and payloads durable in one transaction.
 
         If it raises, nothing of it is recorded, and after DiskFull it may be tried again.
         """
         first = self.num_inputs
-        with transaction(self._db, self.path):
+        with self._writing():
             # Decisions of this append may rest on its payloads: a batch on rewards that came with it.
             for payload in payloads:
                 self._payloads.record(payload)
@@ -112,7 +138,7 @@ class Journal:
 
         Batches before that, by default the same version, are not needed again.
         """
-        with transaction(self._db, self.path):
+        with self._writing():
             if step > (newest := self._tables.newest_version()):
                 raise Contradiction(f"a checkpoint of version {step}, where {newest} is the newest")
             oldest = max(step if oldest is None else oldest, self.oldest_start)
@@ -126,7 +152,7 @@ class Journal:
         )
         numbers = [number for (number,) in rows]
         for number in numbers:
-            with transaction(self._db, self.path):
+            with self._writing():
                 self._tables.do(f"DELETE FROM responses WHERE trajectory IN {OF_BATCH}", number)
                 self._episodes.prune(number)
                 for (group,) in self._tables.each("SELECT id FROM groups WHERE batch = ?", number):

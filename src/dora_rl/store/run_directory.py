@@ -4,6 +4,7 @@
     journal.sqlite   what must survive            versions/      published weights
     events.jsonl     inputs and decisions         logs/          output of the processes
     metrics/         what trackers write          finished.json  there once the run is over
+    epochs/          a file for each time that a process began to lead the run
 
 The directory appears whole, and never over an earlier run. Whoever only reads needs a `RunLayout`;
 whoever runs holds a `RunDirectory`, and with it the lock.
@@ -26,6 +27,7 @@ from dora_rl.store.durable import new_directory, write_atomically
 from dora_rl.store.errors import RunError
 from dora_rl.store.journal import Journal
 from dora_rl.store.run_lock import RunLock
+from dora_rl.store.storage import is_shared
 
 _LOST_RECIPE = "put it back from a copy, or copy what stands in setup.json under `recipe`"
 
@@ -66,6 +68,10 @@ class RunLayout(Record, frozen=True):
     @property
     def lock(self) -> Path:
         return self.root / "lock"
+
+    @property
+    def epochs(self) -> Path:
+        return self.root / "epochs"
 
     @property
     def finished(self) -> Path:
@@ -115,7 +121,8 @@ class RunDirectory:
                 layout = RunLayout(root=directory)
                 layout.recipe.write_text(to_yaml(recipe), encoding="utf-8")
                 layout.events.write_bytes(encode_header(recipe))
-                Journal.create(layout.journal, recipe).close()
+                shared = is_shared(directory, recipe.run.storage)
+                Journal.create(layout.journal, recipe, is_shared=shared).close()
                 for made in (layout.metrics, layout.checkpoints, layout.versions, layout.logs):
                     made.mkdir()
                 fill(directory)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from dora_rl.core.fence import Fence
 from dora_rl.weights.errors import CannotWrite
 from dora_rl.weights.packed_sections import Data
 
@@ -16,16 +17,26 @@ _TEMPORARY = ".tmp"
 
 
 class Files:
-    """The operations on a file system that must not go wrong halfway."""
+    """The operations on a file system that must not go wrong halfway, nor be done by who may no more."""
 
     mode = 0o666
     """Permissions of a new file before the umask: like everything else in a run's directory."""
+
+    def __init__(self, fence: Fence | None = None) -> None:
+        """`fence` refuses what is renamed or removed once somebody else leads the run."""
+        self._fence = fence
+
+    def check_leader(self) -> None:
+        """Raise StaleLeader where the files are somebody else's to change by now."""
+        if self._fence is not None:
+            self._fence.check()
 
     def write(self, path: Path, chunks: Iterable[Data]) -> None:
         """Put a file in its place, whole or not at all."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
         try:
             self._fill(temporary, chunks)
+            self.check_leader()
             self.rename(temporary, path)
             self.sync_directory(path.parent)
         except OSError as error:

@@ -163,7 +163,8 @@ class Store:
     # --- publishing -----------------------------------------------------------------------------
 
     def _own(self) -> None:
-        """Take the publisher's lock, and clear away what a crash left."""
+        """Take the publisher's lock, and clear away what a crash left; not where another leads by now."""
+        self._files.check_leader()
         if self._lock.acquire():
             self._sweep()
 

@@ -134,6 +134,9 @@ class RunSettings(Section, frozen=True):
     directory: str | None = None
     """Where the run leaves everything, a directory that does not exist; left out, runs/NAME-1, -2 and so
     on."""
+    storage: Literal["auto", "local", "shared"] = "auto"
+    """Whether the run directory is on a disk of this machine alone or on storage that machines share, where
+    the journal is written without a log that needs one machine; `auto` goes by the kind of file system."""
     trackers: tuple[str, ...] = ("tensorboard",)
     """Who gets the metrics beside metrics.jsonl, which is always written: `tensorboard`, where it is
     installed, `wandb`, `mlflow`, `trackio`, or a tracker of your own, `file.py:function`."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from dora_rl.core.fence import Fence, StaleLeader
 from dora_rl.core.recipe import Checkpoints
 from dora_rl.trainer.checkpoint import CheckpointError
 from dora_rl.trainer.protocol import PolicyTrainer, TrainerCheckpoint
@@ -58,8 +59,10 @@ def take_checkpoint(
     )
 
 
-def write_checkpoint(pending: PendingCheckpoint, *, model: Path, kept: Checkpoints) -> int:
+def write_checkpoint(pending: PendingCheckpoint, *, model: Path, kept: Checkpoints, fence: Fence) -> int:
     """Write a checkpoint unless it exists, and delete those that are not to be kept, or are damaged.
+
+    A StaleLeader, and nothing gets its name or loses it, where another process leads the run by now.
 
     Returns the oldest version that training can be started from; version 0, the initial model, counts as a
     checkpoint while there are fewer than are to be kept.
@@ -71,10 +74,14 @@ def write_checkpoint(pending: PendingCheckpoint, *, model: Path, kept: Checkpoin
         try:
             pending.contents.write(partial, state=STATE, origin=model)
             _sync(partial)
+            fence.check()
             if directory.exists():
                 shutil.rmtree(directory)
             partial.rename(directory)
             _sync(root)
+        except StaleLeader:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(f"cannot write {directory}: {error}") from error

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from dora_rl.core.fence import Fence
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.launch.local import LocalLaunch
@@ -30,12 +31,14 @@ def main(address: str) -> None:
         with channel.kept_alive(begin.setup.recipe.patience.start_s):
             # Torch takes seconds to import; the other ranks are at it already.
             from dora_rl.run.workers.trainer_worker import TrainerWorker, open_rank
+            from dora_rl.weights.atomic_files import Files
             from dora_rl.weights.store import Store
-        with Store(Path(begin.store)) as store:
+        fence = Fence(directory=LiveLayout(root=Path(begin.setup.run_directory)).epochs, epoch=begin.epoch)
+        with Store(Path(begin.store), files=Files(fence)) as store:
             with channel.kept_alive(begin.setup.recipe.patience.start_s):
                 steps = open_rank(begin)
                 trainer = steps.trainer
-                worker = TrainerWorker(channel, begin.setup, steps, store, followers)
+                worker = TrainerWorker(channel, begin.setup, steps, store, followers, fence)
                 if not trainer.version:
                     # Put together by all ranks, also where it is published already.
                     initial = trainer.served_tensors()

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
+from dora_rl.core.fence import Fence
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.model.load import load_decoder
@@ -82,13 +83,20 @@ class TrainerWorker:
     """Rank 0 of the trainer: obeys, has the other ranks follow, publishes and speaks."""
 
     def __init__(
-        self, channel: Channel, setup: RunSetup, steps: RankSteps, store: VersionStore, followers: Followers
+        self,
+        channel: Channel,
+        setup: RunSetup,
+        steps: RankSteps,
+        store: VersionStore,
+        followers: Followers,
+        fence: Fence,
     ) -> None:
         self._channel = channel
         self._setup = setup
         self._steps = steps
         self._store = store
         self._followers = followers
+        self._fence = fence
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._writing: Future[None] = self._writer.submit(steps.trainer.prepare_checkpoints)
 
@@ -96,6 +104,8 @@ class TrainerWorker:
         """Obey commands until told to stop."""
         while not isinstance(command := self._channel.receive(), say.Stop):
             with self._channel.kept_alive(self._setup.recipe.patience.step_s):
+                # Its owner may lead the run no more, and not know it.
+                self._fence.check()
                 if isinstance(command, say.WriteCheckpoint):
                     # One at a time: all ranks must see alike which are there.
                     self._writing.result()
@@ -160,8 +170,8 @@ class TrainerWorker:
         """Write a checkpoint, beside the next steps where possible; a failure ends the process."""
         setup, channel = self._setup, self._channel
         with telling_why(channel), channel.kept_alive(setup.recipe.patience.step_s):
-            kept = setup.recipe.checkpoints
-            oldest = write_checkpoint(pending, model=Path(setup.model_directory), kept=kept)
+            kept, model = setup.recipe.checkpoints, Path(setup.model_directory)
+            oldest = write_checkpoint(pending, model=model, kept=kept, fence=self._fence)
             channel.send(
                 say.CheckpointWritten(
                     version=pending.version, directory=str(pending.directory), oldest=oldest
