@@ -16,10 +16,11 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 from vllm.v1.sample.sampler import Sampler as VllmSampler
 
-from dora_rl.engines.native.sampler import Drawn, Sampler
+from dora_rl.engines.native.sampler import Drawn
 from dora_rl.engines.native.scheduling.step_plan import Entrant
 from dora_rl.engines.requests import Sampling
 from dora_rl.engines.streams import Words
+from dora_rl.engines.vllm.draws import draws_on
 
 _DRAWS = "dora_rl"
 
@@ -54,8 +55,7 @@ class KeyedDraws(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         slots = vllm_config.scheduler_config.max_num_seqs
-        self._device = device
-        self._sampler = Sampler(slots, vllm_config.model_config.get_vocab_size(), device)
+        self._draws = draws_on(device, slots, vllm_config.model_config.get_vocab_size())
         self._free = list(range(slots))
         self._rows: dict[int, _Row] = {}
 
@@ -87,7 +87,7 @@ class KeyedDraws(LogitsProcessor):  # type: ignore[misc]
                 self._rows[source] = other
             else:
                 self._release(other)
-        self._sampler.enter(entrants)
+        self._draws.enter(entrants)
 
     def _release(self, row: _Row | None) -> None:
         if row is not None:
@@ -96,9 +96,8 @@ class KeyedDraws(LogitsProcessor):  # type: ignore[misc]
     def draw(self, logits_RV: Tensor) -> Drawn:
         """Draw the next token of every row. Overwrites the logits."""
         rows = [self._rows[index] for index in range(len(logits_RV))]
-        places = [[row.slot for row in rows], [row.num_prompt_tokens + len(row.drawn) for row in rows]]
-        slots_R, positions_R = torch.tensor(places, device=self._device)
-        return self._sampler.draw(logits_RV, slots_R, positions_R)
+        positions = [row.num_prompt_tokens + len(row.drawn) for row in rows]
+        return self._draws.draw(logits_RV, [row.slot for row in rows], positions)
 
 
 class KeyedSampler(VllmSampler):  # type: ignore[misc]

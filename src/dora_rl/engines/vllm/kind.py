@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
-from dora_rl.engines.native.engine_size import longest_sequence, too_little, wanted_blocks
+from dora_rl.engines.native.engine_size import longest_sequence, steps_ahead, too_little, wanted_blocks
 from dora_rl.engines.native.kind import stops_of
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.engines.protocol import Engine, EngineDemand, EngineOpening, EngineSize
@@ -42,6 +42,7 @@ class VllmKind:
             ),
             dtype=recipe.trainer.serving_dtype,
             max_versions=1,
+            steps_ahead=steps_ahead(recipe, demand.device),
         )
         dtype = serving_dtype(config)
         version = parameter_bytes(model, dtype)

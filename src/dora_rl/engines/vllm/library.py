@@ -28,7 +28,14 @@ _ENVIRONMENT = {
 
 
 def prepare_environment(device: str) -> None:
-    """Set the variables that vLLM reads as it is imported; those that are set already stay."""
+    """Set the variables that vLLM reads as it is imported; those that are set already stay.
+
+    It computes on the first GPU that it sees, so it is shown the one of this instance.
+    """
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[int(number or 0)] if seen else number or "0"
     for name, value in (_ENVIRONMENT | (_CPU_ENVIRONMENT if device == "cpu" else {})).items():
         os.environ.setdefault(name, value)
 
@@ -50,7 +57,7 @@ def open_library(opening: EngineOpening, kv_bytes: int) -> Any:
             skip_tokenizer_init=True,
             load_format="dummy",
             logits_processors=[KeyedDraws],
-            scheduler_cls=_noted_scheduler(),
+            scheduler_cls=_noted_scheduler(opening.config.steps_ahead > 0),
             **_sizes(opening.config, opening.device, kv_bytes),
         )
     )
@@ -59,11 +66,14 @@ def open_library(opening: EngineOpening, kv_bytes: int) -> Any:
     return library
 
 
-def _noted_scheduler() -> type:
+def _noted_scheduler(is_ahead: bool) -> type:
     """vLLM's scheduler, whose last plan can be looked at."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    class NotedScheduler(Scheduler):  # type: ignore[misc]
+    base: Any = AsyncScheduler if is_ahead else Scheduler
+
+    class NotedScheduler(base):  # type: ignore[misc]
         """Keeps the plan of the last step."""
 
         plan: Any = None
@@ -76,8 +86,14 @@ def _noted_scheduler() -> type:
 
 
 def _sizes(config: EngineConfig, device: str, kv_bytes: int) -> dict[str, Any]:
-    limits = config.limits
-    return {
+    limits, own = config.limits, {}
+    if device != "cpu":
+        import torch
+
+        # What vLLM asks to be free as it starts; the rest of the device is others'.
+        _, total_bytes = torch.cuda.mem_get_info()
+        own["gpu_memory_utilization"] = min(0.95, config.device_bytes / total_bytes)
+    return own | {
         "dtype": config.dtype,
         "max_model_len": limits.max_positions,
         "block_size": limits.block_size,
@@ -88,7 +104,7 @@ def _sizes(config: EngineConfig, device: str, kv_bytes: int) -> dict[str, Any]:
         "max_num_batched_tokens": limits.step_tokens,
         "enable_prefix_caching": True,
         "scheduling_policy": "priority",
-        "async_scheduling": False,
+        "async_scheduling": config.steps_ahead > 0,
         "enforce_eager": device == "cpu",
         "generation_config": "vllm",
         "disable_log_stats": True,

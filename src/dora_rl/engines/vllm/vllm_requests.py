@@ -89,7 +89,9 @@ class VllmRequests:
 
     def last_step(self) -> StepCounts:
         """What the last step computed: a row of one token decoded."""
-        plan = self._scheduler.plan
+        plan, self._scheduler.plan = self._scheduler.plan, None
+        if plan is None:
+            return StepCounts(0, 0, 0)
         preempted = plan.preempted_req_ids or ()
         self._lost.update(preempted)
         self._num_preempted += len(preempted)
@@ -109,7 +111,12 @@ class VllmRequests:
         return Counts(len(scheduler.running), used, self._num_preempted, self._num_reused)
 
     def forget_prefixes(self) -> None:
-        """Forget the KV of finished requests, which is of the weights they ran with."""
+        """Forget the KV of finished requests, which is of the weights they ran with.
+
+        A step that was launched ahead for requests that are over may still be under way.
+        """
+        while self._library.engine_core.engine_core.batch_queue:
+            self._library.step()
         assert self._library.reset_prefix_cache(), "KV of an unfinished request is in use"
 
 
