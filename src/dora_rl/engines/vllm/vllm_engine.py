@@ -181,8 +181,7 @@ class VllmEngine:
             if cut_logprob is not None:
                 turn.cut_logprobs.append(cut_logprob)
             if reason := self._stops.reason(turn):
-                if reason != "length":
-                    self._requests.abort(turn)
+                self._requests.abort(turn)
                 self._end(turn, reason)
                 return
 

@@ -65,8 +65,9 @@ class VllmRequests:
             self._lost.add(name)
 
     def abort(self, turn: Turn) -> None:
-        """Stop a turn that is not over for vLLM."""
-        self._library.abort_request([self._forgotten(turn.serial)], internal=True)
+        """Stop a turn, unless its last token was the last that vLLM was asked for."""
+        if turn.serial in self._names:
+            self._library.abort_request([self._forgotten(turn.serial)], internal=True)
 
     def step(self) -> list[Answer]:
         """Run one step; what it drew, for all turns that drew something."""
