@@ -33,9 +33,10 @@ def test_ray_client_is_refused_for_nothing_could_dial_back(monkeypatch: pytest.M
 
 
 def test_without_a_cluster_or_with_a_launch_of_the_caller_s_own_that_is_what_starts_workers() -> None:
-    own = LocalLaunch()
-    with run_launch(Cluster(), LOCAL, print) as plain, run_launch(Cluster(ray="auto"), own, print) as given:
+    own, here = LocalLaunch(), Path()
+    with run_launch(Cluster(), LOCAL, print, here) as plain:
         assert plain is LOCAL
+    with run_launch(Cluster(ray="auto"), own, print, here) as given:
         assert given is own
 
 

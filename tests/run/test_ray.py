@@ -12,6 +12,7 @@ import pytest
 
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input, InstanceJoined, Published
+from dora_rl.core.recipe import Patience
 from dora_rl.launch.cluster import RayLaunch
 from dora_rl.launch.dialled import DialledHandle
 from dora_rl.launch.protocol import WorkerSpec
@@ -22,8 +23,14 @@ from dora_rl.run.run_setup import DeviceLayout
 from dora_rl.store.journal import Journal
 
 from ..raylets import Raylets
+from .campaign import MINUTES, SEED
+from .cluster_campaign import LEFT_S, ClusterCampaign, left_over
 from .conftest import MakeSetup, staged
+from .sql_verdict import violations
 from .verdict import check_journal
+
+NUM_DEATHS = int(os.environ.get("FAULT_NODES", "50"))
+"""Nodes that die in a campaign, if `FAULT_MINUTES` are enough."""
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -66,27 +73,7 @@ def nodes() -> Iterator[Raylets]:
     pytest.importorskip("ray")
     with Raylets(0, 2, 2, 2) as cluster:
         yield cluster
-    assert nothing_is_left()
-
-
-def nothing_is_left(within_s: float = 5.0) -> bool:
-    """Whether no worker of a run is left on this machine after so long."""
-    until = time.monotonic() + within_s
-    while workers() and time.monotonic() < until:
-        time.sleep(0.05)
-    return not workers()
-
-
-def workers() -> list[str]:
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = each.read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if "dora_rl.run.workers" in command and "tcp:" in command:
-            found.append(command.replace("\0", " "))
-    return found
+    assert not left_over(LEFT_S)
 
 
 def check(root: Path) -> None:
@@ -131,7 +118,7 @@ def test_the_node_of_each_role_dies_and_the_run_comes_to_its_end(
         assert not killer.left
     assert summary.is_complete
     assert sum(summary.worker_deaths.values()) >= 5
-    assert nothing_is_left()
+    assert not left_over(LEFT_S)
     check(root)
     with Journal.open(LiveLayout(root=root).journal) as journal:
         joined = [told.spec for told, _ in journal.events() if isinstance(told, InstanceJoined)]
@@ -141,3 +128,19 @@ def test_the_node_of_each_role_dies_and_the_run_comes_to_its_end(
     log = LiveLayout(root=root).orchestrator_log.read_text()
     assert "was lost with node" in log
     assert os.listdir(LiveLayout(root=root).logs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 60 * MINUTES)
+def test_a_run_whose_nodes_die_again_and_again_keeps_the_laws(make_setup: MakeSetup) -> None:
+    pytest.importorskip("ray")
+    patience = Patience(max_deaths=50)
+    setup = make_setup(steps=25, layout=DeviceLayout(instances=2), patience=patience)
+    until = time.monotonic() + 60 * MINUTES
+    campaign = ClusterCampaign(setup, seed=SEED, num_deaths=NUM_DEATHS, until=until)
+    campaign.run()
+    root = Path(setup.run_directory)
+    found = [*campaign.wrong, *violations(LiveLayout(root=root).journal)]
+    print(f"{campaign.num_deaths} nodes died, {campaign.num_resumes} resumes: {dict(campaign.strikes)}")
+    assert not found, "\n".join(found)
+    check(root)

@@ -1,10 +1,11 @@
-"""A run in a process of its own, to which something happens: `python victim.py SETUP PLAN`.
+"""A run in a process of its own, to which something happens: `python victim.py SETUP PLAN [CLUSTER]`.
 
 SETUP is a file with a set-up, whose inputs lie beside its run directory, or a run directory to resume.
 PLAN is a JSON list of [when, signal, victim]:
 after so many inputs, or when something of this name is told or decided. Victims are `self`, or what is in the
 command line of a process below; `journal` is this process, two seconds after the journal was to be told and
-before it is. Prints the summary of the run.
+before it is. CLUSTER is the address of a Ray cluster whose nodes the run's workers are on. Prints the summary
+of the run.
 """
 
 import json
@@ -18,9 +19,12 @@ from pathlib import Path
 
 import msgspec
 
+from dora_rl.api.run_launch import run_launch
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
+from dora_rl.core.recipe import Cluster
+from dora_rl.launch.local import LOCAL
 from dora_rl.run import workers
 from dora_rl.run.live_run import resume_live, run_live
 from dora_rl.run.run_setup import read_setup
@@ -79,16 +83,17 @@ def strike_before_the_journal(plan: Plan) -> None:
     Journal.append = late  # type: ignore[method-assign]
 
 
-def main(where: Path, plan: Plan) -> None:
+def main(where: Path, plan: Plan, cluster: str | None = None) -> None:
     strike_before_the_journal(plan)
     watchers = [Fate([each for each in plan if each[2] != "journal"]).watch]
-    if where.is_dir():
-        summary = resume_live(where, watchers)
-    else:
-        setup = read_setup(where)
-        summary = run_live(setup, Path(f"{setup.run_directory}-inputs"), watchers)
+    with run_launch(Cluster(ray=cluster), LOCAL, lambda text: None, where.parent) as launch:
+        if where.is_dir():
+            summary = resume_live(where, watchers, launch=launch)
+        else:
+            setup = read_setup(where)
+            summary = run_live(setup, Path(f"{setup.run_directory}-inputs"), watchers, launch=launch)
     print(msgspec.json.encode(summary).decode())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:])

@@ -111,7 +111,7 @@ class Work:
     @contextmanager
     def _launching(self, recipe: Recipe) -> Iterator[Launch]:
         """The launch of the run's own workers."""
-        with run_launch(recipe.cluster, self._given_launch, self._teller.say) as launch:
+        with run_launch(recipe.cluster, self._given_launch, self._teller.say, self.run.directory) as launch:
             yield self._with_rewards(launch)
 
     @contextmanager

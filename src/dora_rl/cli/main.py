@@ -13,6 +13,7 @@ import typer
 from dora_rl import __version__
 from dora_rl.cli import (
     bench,
+    cluster,
     doctor,
     evaluate,
     generate,
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(model.app, name="model")
 app.add_typer(simulate.app, name="simulate")
 app.command()(doctor.doctor)

@@ -80,7 +80,10 @@ class RayDriver:
                 case Stop():
                     return
                 case KeepWorker() as asked:
-                    self._keep(asked)
+                    try:
+                        self._keep(asked)
+                    except ray.exceptions.RayError as error:
+                        tell_owner(asked.order, WorkerLost(reason=f"was refused by Ray: {_sentence(error)}"))
                 case ReleaseWorker(number=number):
                     self._release(number)
                 case ListNodes():
@@ -95,7 +98,6 @@ class RayDriver:
         group = placement_group(
             [{"CPU": cpus, **({"GPU": gpus} if gpus else {})}],
             strategy="STRICT_PACK",
-            name=asked.order.name,
             bundle_label_selector=[wanted] if wanted else None,
         )
         strategy = PlacementGroupSchedulingStrategy(
@@ -135,8 +137,7 @@ class RayDriver:
         try:
             ray.get(done)
         except ray.exceptions.RayError as error:
-            reason = " ".join(str(error).split())
-            tell_owner(order, WorkerLost(reason=f"was lost with its actor: {reason}"))
+            tell_owner(order, WorkerLost(reason=f"was lost with its actor: {_sentence(error)}"))
 
     @staticmethod
     def _tell_what_it_waits_for(kept: _Kept) -> None:
@@ -148,6 +149,10 @@ class RayDriver:
         left = ", ".join(f"{free.get(kind, 0):g} {kind}" for kind in bundle)
         said = f"waits for a node with {wanted} free; in the whole cluster {left} are free\n"
         tell_owner(kept.order, WorkerPrinted(output=said.encode()))
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _labels(place: Place) -> dict[str, str]:
@@ -175,9 +180,8 @@ def _connect(address: str) -> Connected:
     try:
         ray.init(address, namespace="dora-rl", log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
         raise UserError(
-            f"no Ray cluster answers at {address}: {reason}",
+            f"no Ray cluster answers at {address}: {_sentence(error)}",
             hint="start one (`ray start --head`), and run on one of its nodes",
         ) from error
     found = ray.get_runtime_context().get_node_id()

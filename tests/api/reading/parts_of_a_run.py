@@ -194,7 +194,8 @@ def serve(directory: Path) -> None:
 
 def join_cluster(directory: Path) -> None:
     """A run that asks for a cluster which is none, with Ray or without."""
-    with suppress(UserError), run_launch(Cluster(ray="ray://none", host="127.0.0.1"), LOCAL, print):
+    cluster = Cluster(ray="ray://none", host="127.0.0.1")
+    with suppress(UserError), run_launch(cluster, LOCAL, print, directory):
         raise AssertionError("there is none")
 
 
