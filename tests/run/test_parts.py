@@ -497,6 +497,7 @@ class Silent:
         self.is_stopped = False
         self.is_mid_message = False
         self.node = None
+        self.is_placed = True
 
     def send(self, message: Any) -> None:
         self.told.append(message)

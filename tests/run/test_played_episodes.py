@@ -30,6 +30,7 @@ class Scripted:
     is_alive = True
     is_stopped = is_mid_message = False
     node = None
+    is_placed = True
 
     def __init__(self) -> None:
         self.words: list[Any] = [say.WorkerReady()]

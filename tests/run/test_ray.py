@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import dora_rl
 from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input, InstanceJoined, Published
 from dora_rl.core.recipe import Patience
@@ -144,3 +145,43 @@ def test_a_run_whose_nodes_die_again_and_again_keeps_the_laws(make_setup: MakeSe
     print(f"{campaign.num_deaths} nodes died, {campaign.num_resumes} resumes: {dict(campaign.strikes)}")
     assert not found, "\n".join(found)
     check(root)
+
+
+def test_a_recipe_that_names_a_cluster_trains_there_and_an_instance_joins_with_its_node(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ray")
+    layout = LiveLayout(root=tmp_path / "run")
+
+    def joined() -> list[int]:
+        with Journal.open(layout.journal) as journal:
+            return [told.instance for told, _ in journal.events() if isinstance(told, InstanceJoined)]
+
+    with Raylets(0, 2) as cluster:
+        run = dora_rl.start(
+            model="tiny",
+            steps=2000,
+            batch={"groups": 2, "group_size": 2},
+            data={"train": {"name": "letters"}},
+            response={"max_new_tokens": 6},
+            devices={"kind": "cpu", "instances": 2},
+            control={"silence_s": 10.0},
+            cluster={"ray": cluster.address},
+            run={"directory": str(layout.root), "trackers": []},
+        )
+        began = time.monotonic()
+        for step in run:
+            has_waited = time.monotonic() - began > 15.0
+            if has_waited and len(cluster.nodes) == 2:
+                assert len(joined()) == 1, "there is no room for the other, and it is no death to wait"
+                assert "waits for a node with 1 CPU free" in layout.instance_log(1).read_text()
+                cluster.add(2)
+            if step["step"] % 20 == 0 and len(joined()) == 2:
+                run.stop()
+        assert run.state == "interrupted"
+        assert sorted(joined()) == [0, 1]
+        deaths = layout.orchestrator_log.read_text() if layout.orchestrator_log.exists() else ""
+        assert "instance 1" not in deaths
+    assert not left_over(LEFT_S)
+    check_journal(layout.root, is_complete=False)
+    assert replay_live(layout.root).difference is None

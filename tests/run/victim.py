@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from dora_rl.api.run_launch import run_launch
+from dora_rl.api.run_place import run_place
 from dora_rl.core.decisions import Decision
 from dora_rl.core.history import Event
 from dora_rl.core.inputs import Input
@@ -86,12 +86,12 @@ def strike_before_the_journal(plan: Plan) -> None:
 def main(where: Path, plan: Plan, cluster: str | None = None) -> None:
     strike_before_the_journal(plan)
     watchers = [Fate([each for each in plan if each[2] != "journal"]).watch]
-    with run_launch(Cluster(ray=cluster), LOCAL, lambda text: None, where.parent) as launch:
+    with run_place(Cluster(ray=cluster), LOCAL, lambda text: None, where.parent) as place:
         if where.is_dir():
-            summary = resume_live(where, watchers, launch=launch)
+            summary = resume_live(where, watchers, launch=place.launch)
         else:
             setup = read_setup(where)
-            summary = run_live(setup, Path(f"{setup.run_directory}-inputs"), watchers, launch=launch)
+            summary = run_live(setup, Path(f"{setup.run_directory}-inputs"), watchers, launch=place.launch)
     print(msgspec.json.encode(summary).decode())
 
 

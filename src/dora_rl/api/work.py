@@ -19,7 +19,7 @@ from dora_rl.api.in_process import CallersRewards
 from dora_rl.api.objects import UserObjects
 from dora_rl.api.progress import Teller
 from dora_rl.api.run_handle import Run
-from dora_rl.api.run_launch import run_launch
+from dora_rl.api.run_place import RunPlace, run_place
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import Event
@@ -109,10 +109,11 @@ class Work:
         return launch if self._in_process is None else CallersRewards(launch, self._in_process)
 
     @contextmanager
-    def _launching(self, recipe: Recipe) -> Iterator[Launch]:
-        """The launch of the run's own workers."""
-        with run_launch(recipe.cluster, self._given_launch, self._teller.say, self.run.directory) as launch:
-            yield self._with_rewards(launch)
+    def _placed(self, recipe: Recipe) -> Iterator[RunPlace]:
+        """Where the run's own workers are started."""
+        say, directory = self._teller.say, self.run.directory
+        with run_place(recipe.cluster, self._given_launch, say, directory) as place:
+            yield RunPlace(launch=self._with_rewards(place.launch), devices=place.devices)
 
     @contextmanager
     def _watched(self, title: str, recipe: Recipe, past: Iterable[Event] | None) -> Iterator[list[Watcher]]:
@@ -177,7 +178,7 @@ class NewRun(Work):
             if self._claim is not None:
                 ending.push(self._claim)
             # First, for no plan is of use where the cluster is not there.
-            launch = ending.enter_context(self._launching(self._recipe))
+            place = ending.enter_context(self._placed(self._recipe))
             given = ending.enter_context(given_in_files(self._asked, self._sent))
             preparation = Preparation(
                 self._recipe,
@@ -185,6 +186,7 @@ class NewRun(Work):
                 launch=self._launch,
                 given=given,
                 interrupts=self.interrupts,
+                cluster=place.devices,
             )
             ending.enter_context(preparation)
             plan = preparation.plan(self._teller.say)
@@ -195,7 +197,7 @@ class NewRun(Work):
                 plan.setup,
                 preparation.finish(self._teller.doing),
                 watchers,
-                launch=launch,
+                launch=place.launch,
                 objects=self._sent,
                 interrupts=self.interrupts,
             )
@@ -204,9 +206,15 @@ class NewRun(Work):
         """Plan the run without starting it; leaves nothing behind."""
         directory = str(self.run.directory)
         with (
+            self._placed(self._recipe) as place,
             given_in_files(self._asked, self._sent) as given,
             Preparation(
-                self._recipe, directory, launch=self._launch, given=given, interrupts=self.interrupts
+                self._recipe,
+                directory,
+                launch=self._launch,
+                given=given,
+                interrupts=self.interrupts,
+                cluster=place.devices,
             ) as preparation,
         ):
             return preparation.plan(self._teller.say)
@@ -252,12 +260,12 @@ class ResumedRun(Work):
             layout.finished.unlink()
         past = _journalled(layout.journal)
         title = f"{recipe.model}, {layout.root.name}"
-        with self._launching(recipe) as launch, self._watched(title, recipe, past) as watchers:
+        with self._placed(recipe) as place, self._watched(title, recipe, past) as watchers:
             return resume_live(
                 layout.root,
                 watchers,
                 self._teller.tell,
-                launch=launch,
+                launch=place.launch,
                 objects=self._sent,
                 interrupts=self.interrupts,
             )

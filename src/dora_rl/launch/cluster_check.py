@@ -14,13 +14,16 @@ from typing import Any
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.core.record import Record
 from dora_rl.launch.cluster import RayLaunch
+from dora_rl.launch.dialled import DialledHandle
 from dora_rl.launch.probe import Echo, Look, Looked, ProbeWord
-from dora_rl.launch.protocol import Handle, Place, WorkerSpec
+from dora_rl.launch.protocol import Place, WorkerSpec
 from dora_rl.launch.ray_words import Node
 from dora_rl.launch.waiting import wait_for
 
 _START_S = 60.0
-"""Seconds within which a probe must have answered."""
+"""Seconds within which probes must have answered."""
+_BRIEF_S = 15.0
+"""Seconds for which a run waits for them before it starts: who is slow shows later."""
 _NUM_ROUND_TRIPS = 50
 _PAYLOAD_BYTES = 8 * 2**20
 
@@ -30,6 +33,8 @@ class NodeReport(Record, frozen=True):
 
     node: Node
     problem: str | None = None
+    is_reached: bool = True
+    """Whether a probe was started there; a node that is full, or gone, tells nothing of itself."""
     sees_directory: bool = False
     keeps_locks: bool = False
     """Whether a lock on a file of the directory, held here, kept the node out."""
@@ -41,24 +46,31 @@ class NodeReport(Record, frozen=True):
     software: str = ""
 
 
-def check_nodes(launch: RayLaunch, directory: Path, *, is_measured: bool = True) -> list[NodeReport]:
+def check_nodes(
+    launch: RayLaunch, directory: Path, *, is_measured: bool = True, within_s: float = _START_S
+) -> list[NodeReport]:
     """Ask every node that can have a worker; `directory` is what all of them must share with this machine."""
     asked = [node for node in launch.nodes() if node.cpus]
     with _marked(directory) as (path, content):
         probes = [(node, _probe(launch, node, path)) for node in asked]
+        until = time.monotonic() + within_s
         try:
-            return [_report(node, probe, content, is_measured=is_measured) for node, probe in probes]
+            first = [(node, probe, _answer(probe, until)) for node, probe in probes]
+            return [_report(*each, content, is_measured=is_measured) for each in first]
         finally:
             for _, probe in probes:
                 probe.end(within_s=0.0)
 
 
 def check_shared(launch: RayLaunch, directory: Path) -> None:
-    """A UserError that names the nodes which do not see what is written to `directory` here."""
+    """A UserError that names the nodes which do not see what is written to `directory` here.
+
+    Nodes that cannot be asked now, because they are gone or full, are not judged.
+    """
     blind = [
         f"{each.node.host} ({each.problem or 'it is not there'})"
-        for each in check_nodes(launch, directory, is_measured=False)
-        if not each.sees_directory
+        for each in check_nodes(launch, directory, is_measured=False, within_s=_BRIEF_S)
+        if each.is_reached and not each.sees_directory
     ]
     if blind:
         raise UserError(
@@ -83,7 +95,7 @@ def _marked(directory: Path) -> Iterator[tuple[Path, bytes]]:
         path.unlink(missing_ok=True)
 
 
-def _probe(launch: RayLaunch, node: Node, path: Path) -> Handle:
+def _probe(launch: RayLaunch, node: Node, path: Path) -> DialledHandle:
     place = Place(cpus=None, node=node.id)
     probe = launch.start(
         WorkerSpec(name=f"probe of {node.host}", module="dora_rl.launch.probe", place=place), ProbeWord
@@ -92,10 +104,9 @@ def _probe(launch: RayLaunch, node: Node, path: Path) -> Handle:
     return probe
 
 
-def _report(node: Node, probe: Handle, content: bytes, *, is_measured: bool) -> NodeReport:
-    first = _answer(probe)
+def _report(node: Node, probe: DialledHandle, first: Any, content: bytes, *, is_measured: bool) -> NodeReport:
     if not isinstance(first, Looked):
-        return NodeReport(node=node, problem=first)
+        return NodeReport(node=node, problem=first, is_reached=probe.is_placed and not probe.is_lost)
     began = time.time()
     probe.send(Look(path="/"))
     told = _answer(probe)
@@ -110,7 +121,7 @@ def _report(node: Node, probe: Handle, content: bytes, *, is_measured: bool) -> 
     return _measured(report, probe) if is_measured else report
 
 
-def _measured(report: NodeReport, probe: Handle) -> NodeReport:
+def _measured(report: NodeReport, probe: DialledHandle) -> NodeReport:
     times = sorted(_echo_s(probe, b"x") for _ in range(_NUM_ROUND_TRIPS))
     payload = secrets.token_bytes(_PAYLOAD_BYTES)
     whole_s = min(_echo_s(probe, payload) for _ in range(3))
@@ -119,18 +130,21 @@ def _measured(report: NodeReport, probe: Handle) -> NodeReport:
     return NodeReport(**fields | measured)
 
 
-def _echo_s(probe: Handle, payload: bytes) -> float:
+def _echo_s(probe: DialledHandle, payload: bytes) -> float:
     began = time.perf_counter()
     probe.send(Echo(payload=payload))
     _answer(probe)
     return time.perf_counter() - began
 
 
-def _answer(probe: Handle) -> Any:
+def _answer(probe: DialledHandle, until: float | None = None) -> Any:
     """What the probe says next; a sentence where it says nothing more."""
-    until = time.monotonic() + _START_S
-    while probe.is_alive and time.monotonic() < until:
-        wait_for([probe], [], 1.0)
+    until = time.monotonic() + _START_S if until is None else until
+    while True:
         if words := probe.receive():
             return words[0]
-    return f"no answer within {_START_S:g} s" if probe.is_alive else probe.end(within_s=1.0)
+        if not probe.is_alive:
+            return probe.end(within_s=1.0)
+        if (left_s := until - time.monotonic()) <= 0:
+            return "no answer in time"
+        wait_for([probe], [], min(1.0, left_s))

@@ -127,6 +127,15 @@ class DialledHandle:
         return None if self._node == self._own_node else self._node
 
     @property
+    def is_placed(self) -> bool:
+        return self.pid is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its agent is gone, or never came, so that nothing is known of how it ended."""
+        return self._lost is not None
+
+    @property
     def is_mid_message(self) -> bool:
         return self._worker is not None and self._worker.is_mid_message
 

@@ -93,6 +93,10 @@ class LocalHandle:
         return None
 
     @property
+    def is_placed(self) -> bool:
+        return True
+
+    @property
     def is_mid_message(self) -> bool:
         return self._connection.is_mid_message
 

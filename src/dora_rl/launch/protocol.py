@@ -96,6 +96,11 @@ class Handle(Protocol):
         ...
 
     @property
+    def is_placed(self) -> bool:
+        """Whether the worker has a place; until then it waits for a node with room, and is no process."""
+        ...
+
+    @property
     def is_mid_message(self) -> bool:
         """Whether a part of a message arrived, and the rest is on its way."""
         ...

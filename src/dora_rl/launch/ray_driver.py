@@ -39,8 +39,8 @@ from dora_rl.launch.ray_words import (
 _LOOK_EVERY_S = 0.25
 _TELL_AFTER_S = 10.0
 """Seconds without a place after which the worker's log says what it waits for."""
-_NO_CPUS = 0.001
-"""What is reserved for a worker whose cores are left to itself: a group reserves something."""
+_NOTHING = {"memory": 1.0}
+"""What is reserved for a worker whose cores are left to itself: a byte, for a group reserves something."""
 _NODE_LABEL = "ray.io/node-id"
 
 
@@ -92,18 +92,21 @@ class RayDriver:
                     raise AssertionError(f"{command} is no command to the Ray driver")
 
     def _keep(self, asked: KeepWorker) -> None:
-        place = asked.place
-        cpus, gpus = place.cpus or _NO_CPUS, len(place.gpus)
-        wanted = _labels(place)
+        place, labels = asked.place, _labels(asked.place)
+        gpus = {"GPU": float(len(place.gpus))} if place.gpus else {}
+        bundle = {"CPU": float(place.cpus), **gpus} if place.cpus else gpus or _NOTHING
         group = placement_group(
-            [{"CPU": cpus, **({"GPU": gpus} if gpus else {})}],
-            strategy="STRICT_PACK",
-            bundle_label_selector=[wanted] if wanted else None,
+            [bundle], strategy="STRICT_PACK", bundle_label_selector=[labels] if labels else None
         )
         strategy = PlacementGroupSchedulingStrategy(
             group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
         )
-        actor = self._agent.options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=strategy).remote()
+        actor = self._agent.options(
+            num_cpus=bundle.get("CPU", 0.0),
+            num_gpus=bundle.get("GPU", 0.0),
+            memory=bundle.get("memory"),
+            scheduling_strategy=strategy,
+        ).remote()
         self._kept[asked.number] = _Kept(
             order=asked.order,
             group=group,
@@ -156,8 +159,11 @@ def _sentence(error: Exception) -> str:
 
 
 def _labels(place: Place) -> dict[str, str]:
-    """Labels that a node must have to be the place."""
-    return {**place.labels, **({_NODE_LABEL: place.node} if place.node is not None else {})}
+    """Labels that a node must have to be the place; one without cores is none unless it was named."""
+    if place.node is not None:
+        return {**place.labels, _NODE_LABEL: place.node}
+    idle = [node.id for node in _nodes() if not node.cpus] if not place.cpus else []
+    return {**place.labels, **({_NODE_LABEL: f"!in({','.join(idle)})"} if idle else {})}
 
 
 def _nodes() -> Iterator[Node]:

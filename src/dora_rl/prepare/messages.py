@@ -7,6 +7,7 @@ from msgspec import field
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.launch.messages import Alive, Broken, Message, Stop
+from dora_rl.prepare.cluster_devices import ClusterDevices
 from dora_rl.prepare.run_plan import RunPlan
 from dora_rl.run.run_setup import RunSetup
 
@@ -30,6 +31,8 @@ class PlanRun(Message, frozen=True):
     recipe: Recipe
     run_directory: str
     given: Given = Given()
+    cluster: ClusterDevices | None = None
+    """What the run's workers will have, if that is not this machine."""
 
 
 class PrepareSampling(Message, frozen=True):

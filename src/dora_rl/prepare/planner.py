@@ -25,6 +25,8 @@ from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import check_weights, load_decoder
 from dora_rl.model.save import save_decoder
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
+from dora_rl.prepare.cluster_devices import ClusterDevices
+from dora_rl.prepare.cluster_placement import cluster_placements, found_gpus, on_nodes
 from dora_rl.prepare.completion import completed, judged_recipe, placed
 from dora_rl.prepare.demonstrations import demonstrated_episodes
 from dora_rl.prepare.device_placement import placements
@@ -66,11 +68,13 @@ class RunPlanner:
         run_directory: str,
         report: Report = lambda doing: None,
         given: Given | None = None,
+        cluster: ClusterDevices | None = None,
     ) -> None:
         """Look at all that the recipe names, reporting what is being done."""
         given = given or Given()
         self._process_bytes = _own_bytes()
         self._run_directory = run_directory
+        self._cluster = cluster
         self._report = report
         self._given_model = given.model
         self._given_objects = given.objects
@@ -146,12 +150,12 @@ class RunPlanner:
             return None
 
     def _planned(self, asked: Recipe) -> tuple[RunPlan, RunMemory]:
-        prompts, found = self._prompts, gpus() if asked.devices.kind != "cpu" else []
+        prompts, cluster = self._prompts, self._cluster
         longest = longest_prompt(prompts, asked)
         num_rows, num_held_out = len(prompts.train), len(prompts.held_out)
         failure: NoRoom | None = None
-        for devices in placements(asked, self._model, found, num_cores()):
-            limits = tuple(memory_limits(asked, devices))
+        for devices in self._placements(asked):
+            limits = tuple(memory_limits(asked, devices, cluster))
             for recipe in _with_passes(asked):
                 ledger = RunMemory(recipe, self._model, devices, limits, longest)
                 try:
@@ -165,7 +169,7 @@ class RunPlanner:
                     run_directory=self._run_directory,
                     model_directory=str(self._directory),
                     engine=engine,
-                    devices=devices,
+                    devices=devices if cluster is None else on_nodes(devices),
                 )
                 check_lengths(prompts, setup)
                 plan = RunPlan(
@@ -186,6 +190,12 @@ class RunPlanner:
                 return plan, ledger
         assert failure is not None, "there is always a placement"
         raise failure
+
+    def _placements(self, asked: Recipe) -> Iterator[DeviceLayout]:
+        if self._cluster is not None:
+            return cluster_placements(asked, self._model, self._cluster)
+        found = gpus() if asked.devices.kind != "cpu" else []
+        return placements(asked, self._model, found, num_cores())
 
     def write_inputs(self, target: Path) -> None:
         """Write what the run begins with: prompts, the tokenizer and, after a warm start, the model."""
@@ -275,9 +285,20 @@ def _own_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def memory_limits(recipe: Recipe, devices: DeviceLayout) -> Iterator[MemoryLimit]:
-    """Devices in use, each with the share of its free memory that a run may have."""
+def memory_limits(
+    recipe: Recipe, devices: DeviceLayout, cluster: ClusterDevices | None = None
+) -> Iterator[MemoryLimit]:
+    """Devices in use, each with the share of its free memory that a run may have.
+
+    On a cluster all of it, as nobody has looked what is free, and host memory as one.
+    """
     share, asked = recipe.cluster.memory_share, recipe.devices.memory_gib
+    if cluster is not None:
+        is_on_cpus, host = devices.trainer_device == "cpu", cluster.memory_bytes
+        for index, gpu in enumerate([] if is_on_cpus else found_gpus(cluster, asked)):
+            yield _memory_limit(f"cuda:{index}", share, asked, gpu.memory_bytes, gpu.memory_bytes)
+        yield _memory_limit("cpu" if is_on_cpus else "host", share, asked if is_on_cpus else None, host, host)
+        return
     if devices.trainer_device == "cpu":
         yield _memory_limit("cpu", share, asked, memory_bytes(), free_memory_bytes())
         return

@@ -18,6 +18,7 @@ from dora_rl.launch.local import LOCAL
 from dora_rl.launch.messages import Broken, Stop
 from dora_rl.launch.protocol import Handle, Launch, WorkerSpec
 from dora_rl.launch.waiting import Interrupts, undisturbed, wait_for
+from dora_rl.prepare.cluster_devices import ClusterDevices
 from dora_rl.prepare.messages import (
     Doing,
     Given,
@@ -57,13 +58,18 @@ class Preparation:
         launch: Launch = LOCAL,
         given: Given | None = None,
         interrupts: Interrupts | None = None,
+        cluster: ClusterDevices | None = None,
     ) -> None:
-        """`given` is what `object:LABEL` in the recipe stands for; an interrupt ends any wait."""
+        """`given` is what `object:LABEL` in the recipe stands for; an interrupt ends any wait.
+
+        The run is planned for `cluster`, else for this machine, which prepares it in either case.
+        """
         self._recipe = recipe
         self._run_directory = run_directory
         self._launch = launch
         self._given = given or Given()
         self._interrupts = interrupts
+        self._cluster = cluster
         self._staging = tempfile.TemporaryDirectory(prefix="dora-prepare-")
         self._worker: Handle | None = None
 
@@ -90,7 +96,14 @@ class Preparation:
         # Without a log: what it prints goes to stderr, as it is no result.
         spec = WorkerSpec(name="the preparation", module="dora_rl.prepare.worker")
         self._worker = self._launch.start(spec, PrepareWord)
-        self._worker.send(PlanRun(recipe=self._recipe, run_directory=self._run_directory, given=self._given))
+        self._worker.send(
+            PlanRun(
+                recipe=self._recipe,
+                run_directory=self._run_directory,
+                given=self._given,
+                cluster=self._cluster,
+            )
+        )
         return next(word.plan for word in self._words(tell) if isinstance(word, Planned))
 
     def sampling(self, *, is_judged: bool, tell: Tell = lambda text: None) -> RunSetup:

@@ -52,7 +52,11 @@ def main(address: str) -> None:
                         except ModuleNotFoundError as error:
                             raise missing_package(error, needed_for="training") or error from error
                         planner = planning.RunPlanner(
-                            command.recipe, command.run_directory, channel.send, command.given
+                            command.recipe,
+                            command.run_directory,
+                            channel.send,
+                            command.given,
+                            command.cluster,
                         )
                         channel.send(Planned(plan=planner.plan()))
                     elif isinstance(command, PrepareSampling):

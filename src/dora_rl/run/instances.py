@@ -176,6 +176,10 @@ class InstancePool:
                 self._layout.instance_log(process.number),
             )
         now, start_s = time.monotonic(), self._setup.recipe.patience.start_s
+        if not process.handle.is_placed:
+            # A node with room may join later, and the instance with it: the others go on without.
+            process.since = process.heard_at = now
+            return None
         silence_s = self._setup.recipe.control.silence_s
         stopped_s = min(_STOPPED_S, silence_s)
         if process.stopped_s() > stopped_s:

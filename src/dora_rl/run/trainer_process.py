@@ -335,5 +335,7 @@ class TrainerProcess:
         limit_s = patience.step_s if self.is_ready else patience.start_s
         if now - self._since > limit_s:
             return f"took more than {limit_s:g} s {'for a step' if self.is_ready else 'to start'}"
+        if not self.handle.is_placed:
+            return None
         silence_s = self._setup.recipe.control.silence_s
         return f"was silent for {silence_s:g} s" if now - self._heard_at > silence_s else None

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import torch
 
-from dora_rl.api.run_launch import run_launch
+from dora_rl.api.run_place import run_place
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe import Cluster, Patience, Recipe
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig, KlConfig
@@ -195,7 +195,7 @@ def serve(directory: Path) -> None:
 def join_cluster(directory: Path) -> None:
     """A run that asks for a cluster which is none, with Ray or without."""
     cluster = Cluster(ray="ray://none", host="127.0.0.1")
-    with suppress(UserError), run_launch(cluster, LOCAL, print, directory):
+    with suppress(UserError), run_place(cluster, LOCAL, print, directory):
         raise AssertionError("there is none")
 
 

@@ -78,6 +78,10 @@ class PrescribingHandle:
         return self._handle.node
 
     @property
+    def is_placed(self) -> bool:
+        return self._handle.is_placed
+
+    @property
     def is_mid_message(self) -> bool:
         """Whether a part of a message has arrived and the rest is on its way."""
         return self._handle.is_mid_message

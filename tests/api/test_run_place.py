@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import dora_rl
-from dora_rl.api.run_launch import run_launch
+from dora_rl.api.run_place import run_place
 from dora_rl.core.errors import UserError
 from dora_rl.core.recipe import Cluster
 from dora_rl.core.recipe.resolution import resolve_recipe
@@ -34,10 +34,10 @@ def test_ray_client_is_refused_for_nothing_could_dial_back(monkeypatch: pytest.M
 
 def test_without_a_cluster_or_with_a_launch_of_the_caller_s_own_that_is_what_starts_workers() -> None:
     own, here = LocalLaunch(), Path()
-    with run_launch(Cluster(), LOCAL, print, here) as plain:
-        assert plain is LOCAL
-    with run_launch(Cluster(ray="auto"), own, print, here) as given:
-        assert given is own
+    with run_place(Cluster(), LOCAL, print, here) as plain:
+        assert plain.launch is LOCAL
+    with run_place(Cluster(ray="auto"), own, print, here) as given:
+        assert given.launch is own
 
 
 def test_an_address_to_dial_without_a_cluster_is_said_to_be_of_no_use() -> None:
