@@ -1,6 +1,7 @@
 """What `examples/` holds is what it says: the recipe is one, and the reward judges its rows."""
 
 import ast
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,12 @@ import pytest
 
 from dora_rl.core.named import load_named
 from dora_rl.core.recipe.resolution import resolve_recipe
+from dora_rl.core.recipe.unused_keys import training_remarks
+from dora_rl.core.yaml_text import load_yaml
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.episodes.episode_function import load_episode
 
+CLUSTER = Path(__file__).parents[2] / "examples/cluster"
 EXAMPLE = Path(__file__).parents[2] / "examples/first_day"
 SUPPORT = Path(__file__).parents[2] / "examples/support"
 AGENTS = Path(__file__).parents[2] / "examples/agents"
@@ -24,6 +28,18 @@ def test_the_first_days_recipe_has_rows_that_its_reward_judges() -> None:
     judge = load_named(reward.function)
     assert len({row.prompt for row in rows}) == len(rows) >= recipe.batch.groups
     assert judge(completions=["abe", "", "aei"]) == [pytest.approx(2 / 3), 0.0, 1.0]
+
+
+def test_the_recipe_of_a_cluster_names_one_and_its_scripts_are_scripts() -> None:
+    recipe = resolve_recipe(str(CLUSTER / "recipe.yaml"), [])
+    assert recipe.cluster.ray == "auto"
+    assert not list(training_remarks(recipe))
+    for script in CLUSTER.glob("*.sh"):
+        assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+        assert "dora train" in script.read_text()
+    job = load_yaml(CLUSTER / "rayjob.yaml")
+    assert job["kind"] == "RayJob"
+    assert "--set cluster.ray=auto" in job["spec"]["entrypoint"]
 
 
 def test_trl_is_asked_for_what_the_recipe_says() -> None:

@@ -22,6 +22,7 @@ from dora_rl.cli import (
     model,
     plan,
     report,
+    scale,
     serve,
     simulate,
     train,
@@ -47,6 +48,7 @@ app.command()(init.init)
 app.command()(keys.keys)
 app.command()(plan.plan)
 app.command()(report.report)
+app.command()(scale.scale)
 app.command(cls=RecipeCommand)(serve.serve)
 app.command(cls=RecipeCommand)(train.train)
 

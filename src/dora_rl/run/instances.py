@@ -111,6 +111,8 @@ class InstancePool:
         """Numbers of the machines that instances are on, in the order they were first seen."""
         self._start_at: dict[int, float] = {}
         """When each instance without a process is to be started again."""
+        self._removed: list[LostInstance] = []
+        """Instances that were ended because fewer are wanted, until that is told."""
         for number in range(setup.devices.instances):
             self._start(number)
 
@@ -151,12 +153,31 @@ class InstancePool:
     def replace_lost(self) -> list[LostInstance]:
         """Give up every instance that died, is silent or took too long to start; returns which those were.
 
-        Each is started again, after a pause where it died before.
+        Each is started again, after a pause where it died before, unless fewer are wanted.
         """
+        removed, self._removed = self._removed, []
         for number in [number for number, at in self._start_at.items() if time.monotonic() >= at]:
             self._start(number)
         troubled = [(process, self._trouble(process)) for process in self.processes.values()]
-        return [self._replace(process, reason) for process, reason in troubled if reason is not None]
+        lost = [self._replace(process, reason) for process, reason in troubled if reason is not None]
+        return [*removed, *lost]
+
+    def resize(self, instances: int) -> None:
+        """Have so many instances from now on, those of the lowest numbers; the others end at once."""
+        for number in sorted({*self.processes, *self._start_at}):
+            if number >= instances:
+                self._start_at.pop(number, None)
+                self._remove(number, f"the run was scaled to {instances} instances")
+        for number in range(instances):
+            if number not in self.processes and number not in self._start_at:
+                self._start(number)
+
+    def _remove(self, number: int, reason: str) -> None:
+        was_joined = self.has_joined(number)
+        process = self.processes.pop(number, None)
+        if process is not None:
+            process.handle.end(within_s=0.0)
+            self._removed.append(LostInstance(number=number, was_joined=was_joined, reason=reason))
 
     def restart(self, number: int, reason: str) -> None:
         """Start an instance again because control gave it up."""

@@ -41,6 +41,7 @@ from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
 from dora_rl.run.rewards.pool import ScorerPool
 from dora_rl.run.rewards.queue import RewardQueue
+from dora_rl.run.scaling import Scaling
 from dora_rl.run.trainer_process import TrainerProcess
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied
 from dora_rl.store.journal_records import PromptTokens
@@ -106,6 +107,7 @@ class Orchestrator:
         close(self.trainer.close)
         self._instances = InstancePool(setup, layout, self.deaths, prompts.table.stop_tokens, launch=launch)
         close(self._instances.close)
+        self._scaling = Scaling(layout)
         requests = RequestTable(_unfinished(run))
         self.rewards: RewardQueue | None = None
         self.episodes: EpisodeHost | None = None
@@ -194,6 +196,8 @@ class Orchestrator:
                 self._await_messages()
                 self._heed_interrupts()
                 at = self.now
+                if (instances := self._scaling.look()) is not None:
+                    self._instances.resize(instances)
                 received = self._run.feed.read(self._run.plane, at)
                 if self.episodes is not None:
                     received += self.episodes.read(at)

@@ -128,11 +128,17 @@ def _changed(setup: RunSetup, asked: Recipe, layout: LiveLayout) -> RunSetup:
             f"evaluation.every = {asked.evaluation.every}, but the run {layout.root} holds no rows out",
             hint="set evaluation.every=0",
         )
-    devices, instances = setup.devices, asked.devices.instances
+    instances = asked.devices.instances
     if instances is not None and instances != before.devices.instances:
-        _check_instances(devices, instances)
-        devices = replace(devices, instances=instances)
-    return replace(setup, recipe=_with_falling_rate(before, asked), devices=devices)
+        setup = with_instances(setup, instances)
+    return replace(setup, recipe=_with_falling_rate(before, asked))
+
+
+def with_instances(setup: RunSetup, instances: int) -> RunSetup:
+    """The set-up with another number of instances; a ConfigError where its devices have no room for them."""
+    _check_instances(setup.devices, instances)
+    recipe = replace(setup.recipe, devices=replace(setup.recipe.devices, instances=instances))
+    return replace(setup, recipe=recipe, devices=replace(setup.devices, instances=instances))
 
 
 def _with_falling_rate(before: Recipe, asked: Recipe) -> Recipe:

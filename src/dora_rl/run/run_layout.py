@@ -55,6 +55,11 @@ class LiveLayout(RunLayout, frozen=True):
         return self.logs / "environments.log"
 
     @property
+    def wish(self) -> Path:
+        """The file in which somebody says how many instances the run shall have."""
+        return self.root / "wish.json"
+
+    @property
     def rendezvous(self) -> Path:
         """The file through which the ranks of a trainer find each other."""
         return self.root / "rendezvous"
