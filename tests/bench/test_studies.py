@@ -121,9 +121,30 @@ def test_peers_have_the_same_gpus_and_slots_and_the_same_search(tiny: str) -> No
     trials = peers.first_trials(tiny, steps=6, seed=0)
     clusters = [trial.recipe.cluster for trial in trials]
     assert {(c.gpus, c.slots, c.tensor_parallel) for c in clusters} == {(16, 16, 1)}
-    splits = {rule.name: [t.rollout_gpus for t in trials if t.rule == rule.name] for rule in peers.RULES}
+    every = [(rule, peers._at_all_splits(trials[0].recipe, rule)) for rule in peers.RULES]
+    splits = {rule.name: {t.rollout_gpus for t in of_rule} for rule, of_rule in every}
     assert all(each == splits["dora"] for each in splits.values())
     assert None in splits["dora"], "devices that take turns are tried too"
+    for rule, of_rule in every:
+        promised = [peers.least_step_s(trial.recipe) for trial in of_rule]
+        assert promised == sorted(promised)
+        assert [t.rollout_gpus for t in trials if t.rule == rule.name] == [
+            t.rollout_gpus for t in of_rule[:2]
+        ]
+
+
+def test_a_split_is_left_out_only_where_it_is_slower_than_the_rules_best(tiny: str) -> None:
+    trials = peers.first_trials(tiny, steps=6, seed=0)
+    runs = [peers.measure(trial.recipe) for trial in trials]
+    others = peers.other_splits(trials, runs)
+    for rule in peers.RULES:
+        fastest_s = min(
+            run.result.step_time_s for t, run in zip(trials, runs, strict=True) if t.rule == rule.name
+        )
+        tried = {t.rollout_gpus for t in [*trials, *others] if t.rule == rule.name}
+        for trial in peers._at_all_splits(trials[0].recipe, rule):
+            if trial.rollout_gpus not in tried:
+                assert peers.measure(trial.recipe).result.step_time_s > fastest_s
 
 
 def test_every_peer_has_one_best_trial_and_only_redundancy_discards(tiny: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from dora_rl.control.level import Flow, fresh_level, publish_interval_s
-from dora_rl.control.round_cost import LearnedRoundCost, RoundCost
+from dora_rl.control.round_cost import RoundCost
 
 BATCH = 64
 
@@ -77,26 +77,3 @@ def test_versions_that_decode_in_turn_slow_each_other_down() -> None:
     free, dear = flow(group_s=25.0), flow(group_s=25.0, cost=a_step_each)
     assert publish_interval_s(dear, 4 * BATCH) > 1.5 * publish_interval_s(free, 4 * BATCH)
     assert fresh_level(dear, 0.02) < fresh_level(free, 0.02)
-
-
-def test_what_a_round_costs_is_learned_in_spite_of_compiling() -> None:
-    learned = LearnedRoundCost()
-    for seconds in (3.4, 3.3, 2.8):
-        learned.observe(1, 256, seconds)
-    for versions, rows in [(1, 256), (2, 300), (3, 128), (1, 32), (2, 64), (4, 512)] * 5:
-        learned.observe(versions, rows, 1e-3 * versions + 4e-6 * rows)
-    cost = learned.believed()
-    assert cost is not None
-    assert cost.version_s == pytest.approx(1e-3, rel=0.02)
-    assert cost.row_s == pytest.approx(4e-6, rel=0.02)
-    assert cost.drag(2, 512) > 1.5 * cost.drag(1, 256)
-
-
-def test_rounds_that_were_all_alike_are_the_versions() -> None:
-    learned = LearnedRoundCost()
-    assert learned.believed() is None
-    for _ in range(20):
-        learned.observe(1, 256, 2e-3)
-    cost = learned.believed()
-    assert cost is not None
-    assert (cost.version_s, cost.row_s) == (pytest.approx(2e-3), 0.0)

@@ -9,6 +9,7 @@ import pytest
 from dora_rl.control.durations import Durations
 from dora_rl.control.estimates import Estimates, LearnedLengths
 from dora_rl.control.fleet import Fleet
+from dora_rl.control.group_rounds import GroupRounds
 from dora_rl.control.target import StalenessTarget, Target
 from dora_rl.control.window import Window
 
@@ -24,6 +25,7 @@ def make_target(*, max_staleness: int = 5, fixed: int | None = None) -> Target:
         window=window,
         fleet=Fleet(watermark=0.95),
         durations=Durations(),
+        rounds=GroupRounds(),
         estimates=Estimates(lengths=lengths, load_s=1.0, move_s=1.0, step_s=0.1),
         group_size=4,
         freshness_cost=COST,

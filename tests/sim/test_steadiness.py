@@ -10,12 +10,17 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.inputs import Input, Published
 from dora_rl.core.recipe import Recipe
 from dora_rl.sim.simulated_run import build_world, run_world
+from dora_rl.sim.simulation_setup import complete, resolve
 
 from .recipes import small
 
 STEPS, SETTLED, BLOCK = 500, 50, 50
 GROUPS = 16
 
+TURNS = {
+    "batch": {"groups": GROUPS, "group_size": 4},
+    "cluster": {"rollout_gpus": None, "elastic_gpus": 8, "slots": 24},
+}
 CALM = {"batch": {"groups": GROUPS, "group_size": 2}, "cluster": {"slots": 12}}
 LARGER = {"batch": {"groups": GROUPS, "group_size": 4}, "cluster": {"slots": 24}}
 FILTERED = {"filter_zero_variance": True, "task": {"zero_variance_rate": 0.3}}
@@ -68,6 +73,30 @@ TROUBLES = pytest.mark.parametrize(
 def test_r_settles(trouble: dict[str, object]) -> None:
     levels, _ = trace(small(steps=150, **CALM, **trouble))  # type: ignore[arg-type]
     assert_steady(levels, range(SETTLED, 150))
+
+
+@pytest.mark.parametrize("trouble", [{}, FILTERED], ids=["calm", "30 % filtered"])
+def test_r_settles_where_devices_take_turns(trouble: dict[str, object]) -> None:
+    levels, _ = trace(small(steps=120, rebalance_period_s=1.0, **TURNS, **trouble))  # type: ignore[arg-type]
+    assert_steady(levels, range(SETTLED, 100))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@TROUBLES
+def test_r_stays_where_devices_take_turns(trouble: dict[str, object]) -> None:
+    levels, times = trace(small(steps=STEPS, rebalance_period_s=1.0, **TURNS, **trouble))  # type: ignore[arg-type]
+    assert_steady(levels, range(SETTLED, STEPS))
+    early, late = fmean(times[SETTLED:250]), fmean(times[250:])
+    assert late == pytest.approx(early, rel=0.15), "steps grow longer"
+
+
+def test_answers_that_end_at_the_limit_are_trained_on_as_fresh_as_can_be() -> None:
+    """Where all levels are about as fast, the one that is found is the freshest: one batch."""
+    recipe = complete(resolve(preset="capped-1gpu", assignments=["steps=20", "max_staleness=3"]))
+    world = build_world(recipe)
+    run_world(world)
+    assert world.plane.target.groups == recipe.batch.groups
 
 
 @pytest.mark.slow

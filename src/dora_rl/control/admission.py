@@ -91,6 +91,7 @@ class Admission:
             group = p.ledger.admit(prompt, version)
             if p.window.newest:  # Kernels are compiled while the first version generates.
                 p.durations.started(group.id, p.now)
+            p.rounds.started(group.id, prompt.tokens)
             self._has_started |= version == p.window.newest
             p.emit(Admit(group=group.id, version=version, epoch=prompt.epoch, row=prompt.row))
             for t in group.members:

@@ -23,6 +23,9 @@ class Durations:
         self._members: deque[float] = deque(maxlen=_REMEMBERED)
         self._pauses_s = 0.0
         self._paused_at: float | None = None
+        self._pauses_seen_s = 0.0
+        self.pause = Average(0.0)
+        """Seconds from one publish to the next in which nothing could generate."""
         self.quick_s = 0.0
         """Seconds in which hardly any group ends, as of the last publish."""
         self.pass_rate = Average(1.0, weight=0.02)
@@ -62,7 +65,9 @@ class Durations:
         return (now if self._paused_at is None else self._paused_at) - self._pauses_s
 
     def published(self) -> None:
-        """A step ended: look again how long the quickest groups take."""
+        """A step ended: look again how long the quickest groups take, and how long nothing generated."""
+        self.pause.observe(self._pauses_s - self._pauses_seen_s)
+        self._pauses_seen_s = self._pauses_s
         self.quick_s = sorted(self._groups)[len(self._groups) // 20] if self._groups else 0.0
 
     # --- believing ---

@@ -53,6 +53,7 @@ class Endings:
         p.meters.truncated += event.truncated
         p.estimates.lengths.observe(event.tokens)
         p.durations.member_ended(t.group, p.now)
+        p.rounds.member_ended(t.group, t.member, event.tokens)
         if (group := p.ledger.groups.get(t.group)) is not None:
             p.row_lengths.observe(group.prompt.row, event.tokens)
 
@@ -104,6 +105,7 @@ class Endings:
         if group is None or (t := group.member(event.trajectory)).phase != Phase.WAITING:
             return
         self._p.estimates.waits.observe(event.at - t.waits_since)
+        self._p.rounds.waited(t.group, t.member, (event.at - t.waits_since) / self._p.estimates.step_s)
         if event.context is None:
             self._p.dispatch.resume(t, event.tokens)
         else:
@@ -207,12 +209,14 @@ class Endings:
             p.versions.retire()
         elif p.control.filter_zero_variance and not group.has_variance():
             p.durations.ended(group.id, p.now, passed=False)
+            p.rounds.ended(group.id)
             self._replace(group, "filtered: zero variance")
         else:
             p.ledger.finish(group)
             p.window.finish(group.version)
             p.pace.group_finished()
             p.durations.ended(group.id, p.now, passed=True)
+            p.rounds.ended(group.id)
             self._steps.take()
 
     def _replace(self, group: Group, outcome: str) -> None:

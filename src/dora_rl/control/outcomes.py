@@ -37,5 +37,6 @@ class Outcomes:
         self.close(group, group.left(), outcome)
         self._p.ledger.forget(group)
         self._p.durations.forget(group.id)
+        self._p.rounds.forget(group.id)
         if not group.is_evaluation:
             self._p.window.close(group.version, finished=group.is_finished)

@@ -10,6 +10,7 @@ from dora_rl.control.durations import Durations
 from dora_rl.control.estimates import Estimates
 from dora_rl.control.fleet import Fleet
 from dora_rl.control.fleet_changes import FleetChanges
+from dora_rl.control.group_rounds import GroupRounds
 from dora_rl.control.ledger import Ledger
 from dora_rl.control.live_versions import LiveVersions
 from dora_rl.control.meters import Meters
@@ -54,10 +55,12 @@ class ControlParts:
         self.ledger = Ledger(group_size=batch.group_size)
         self.fleet = Fleet(watermark=control.kv_watermark)
         self.durations = Durations()
+        self.rounds = GroupRounds()
         self.target = Target(
             window=self.window,
             fleet=self.fleet,
             durations=self.durations,
+            rounds=self.rounds,
             estimates=estimates,
             group_size=batch.group_size,
             freshness_cost=control.freshness_cost,

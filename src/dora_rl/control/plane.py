@@ -169,7 +169,7 @@ class ControlPlane:
         estimates.decoded(event.step_s)
         versions = sum(bool(cohort.running) for cohort in instance.cohorts.values())
         if versions and event.clock > instance.reported_clock:
-            estimates.round_cost.observe(versions, instance.num_running, event.step_s)
+            estimates.round_cost.observe(versions, instance.num_running, event.kv_tokens, event.step_s)
         instance.reported_clock = event.clock
 
     def _pressed(self, event: told.KvPressure) -> None:

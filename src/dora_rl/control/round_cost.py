@@ -1,8 +1,8 @@
-"""What a decode round takes, learned from what instances report: so much a version, so much a row.
+"""What a decode round takes, learned from what instances report: so much a version, a row and a token of KV.
 
 Versions take turns, one step each a round. So where a step takes its time whatever is in it, as with small
-models, a request decodes half as fast beside a second version, and more rows cost nothing; where rows are
-what takes the time, it is the other way round.
+models, a request decodes half as fast beside a second version, and more rows cost nothing; where rows, or
+the KV they read, are what takes the time, it is the other way round.
 """
 
 from dora_rl.core.record import Record
@@ -10,6 +10,7 @@ from dora_rl.core.record import Record
 _LASTS = 0.98
 """Weight of all that was seen before, at each observation."""
 _LEAST_SEEN = 4
+_SWEEPS = 200
 
 
 class RoundCost(Record, frozen=True):
@@ -21,58 +22,66 @@ class RoundCost(Record, frozen=True):
     """Versions in a round, in the mean."""
     rows: float
     """Rows in a round, in the mean."""
+    token_s: float = 0.0
+    """Seconds for each token of KV that is read."""
+    kv_tokens: float = 0.0
+    """Tokens of KV read in a round, in the mean."""
+
+    def round_s(self, versions: float, rows: float, kv_tokens: float) -> float:
+        """Seconds of a round of so many versions, rows and tokens of KV."""
+        return self.version_s * versions + self.row_s * rows + self.token_s * kv_tokens
 
     def drag(self, versions: float, rows: float) -> float:
         """How much longer a round of so many versions and rows takes than the mean round."""
-        mean_s = self.version_s * self.versions + self.row_s * self.rows
-        return (self.version_s * versions + self.row_s * rows) / mean_s
+        mean_s = self.round_s(self.versions, self.rows, self.kv_tokens)
+        return self.round_s(versions, rows, self.kv_tokens * rows / max(1.0, self.rows)) / mean_s
 
 
 class LearnedRoundCost:
-    """A fit to the rounds seen of late: least squares of relative errors, neither slope below zero.
+    """A fit to the rounds seen of late: least squares of relative errors, no slope below zero.
 
     Relative, because single rounds take a thousand times as long as others while kernels are compiled.
     """
 
     def __init__(self) -> None:
-        self._weight = self._versions = self._rows = 0.0
-        self._versions2 = self._rows2 = self._both = 0.0
-        self._versions_s = self._rows_s = 0.0
+        self._products = [[0.0] * 3 for _ in range(3)]
+        self._sums = [0.0] * 3
+        self._means = [0.0] * 3
+        self._weight = 0.0
         self._num_seen = 0
 
-    def observe(self, versions: int, rows: int, seconds: float) -> None:
+    def observe(self, versions: int, rows: int, kv_tokens: float, seconds: float) -> None:
         """Learn that a round took so long."""
-        v, r = versions / seconds, rows / seconds
+        seen = (float(versions), float(rows), kv_tokens)
         self._weight = _LASTS * self._weight + 1.0
-        self._versions = _LASTS * self._versions + versions
-        self._rows = _LASTS * self._rows + rows
-        self._versions2 = _LASTS * self._versions2 + v * v
-        self._rows2 = _LASTS * self._rows2 + r * r
-        self._both = _LASTS * self._both + v * r
-        self._versions_s = _LASTS * self._versions_s + v
-        self._rows_s = _LASTS * self._rows_s + r
+        for i, size in enumerate(seen):
+            self._means[i] = _LASTS * self._means[i] + size
+            self._sums[i] = _LASTS * self._sums[i] + size / seconds
+            for j, other in enumerate(seen):
+                self._products[i][j] = _LASTS * self._products[i][j] + size * other / seconds**2
         self._num_seen += 1
 
     def believed(self) -> RoundCost | None:
         """What was learned; None while that is too little."""
         if self._num_seen < _LEAST_SEEN:
             return None
-        version_s, row_s = self._slopes()
+        version_s, row_s, token_s = self._slopes()
+        versions, rows, kv_tokens = (mean / self._weight for mean in self._means)
         return RoundCost(
             version_s=version_s,
             row_s=row_s,
-            versions=self._versions / self._weight,
-            rows=self._rows / self._weight,
+            token_s=token_s,
+            versions=versions,
+            rows=rows,
+            kv_tokens=kv_tokens,
         )
 
-    def _slopes(self) -> tuple[float, float]:
-        determinant = self._versions2 * self._rows2 - self._both**2
-        # Rounds that were all alike cannot be told apart: then all is the version's.
-        if determinant > 1e-3 * self._versions2 * self._rows2:
-            version_s = (self._versions_s * self._rows2 - self._rows_s * self._both) / determinant
-            row_s = (self._rows_s * self._versions2 - self._versions_s * self._both) / determinant
-            if version_s <= 0.0:
-                return 0.0, self._rows_s / self._rows2
-            if row_s > 0.0:
-                return version_s, row_s
-        return self._versions_s / self._versions2, 0.0
+    def _slopes(self) -> list[float]:
+        """Slopes by descent along one after the other: rounds that were all alike are the version's."""
+        slopes = [0.0] * 3
+        for _ in range(_SWEEPS):
+            for i, products in enumerate(self._products):
+                if products[i]:
+                    rest = sum(products[j] * slopes[j] for j in range(3) if j != i)
+                    slopes[i] = max(0.0, (self._sums[i] - rest) / products[i])
+        return slopes

@@ -1,6 +1,7 @@
 """The controllers of R and S: as fresh as the hardware allows.
 
-R is judged by what is lost: the share of each step's time for which the trainer starved. Over
+Where devices take turns, R goes to the level that a run played in small finds best (`control/turns.py`).
+Elsewhere R is judged by what is lost: the share of each step's time for which the trainer starved. Over
 `freshness_cost`, R rises; well under it, R sinks: quickly down to the level that a fluid model of the run
 (`control/level.py`) finds sufficient, slowly below that. It rises only while R is what holds groups back,
 and sinks where the window stalls, which more active groups would make worse.
@@ -9,7 +10,9 @@ and sinks where the window stalls, which more active groups would make worse.
 from dora_rl.control.durations import Durations
 from dora_rl.control.estimates import Average, Estimates
 from dora_rl.control.fleet import Fleet
+from dora_rl.control.group_rounds import GroupRounds
 from dora_rl.control.level import Flow, fresh_level
+from dora_rl.control.turns import FreshLevel, Turns
 from dora_rl.control.window import Window
 
 _LOOKS = 64
@@ -18,6 +21,8 @@ _MOST_LOST = 0.1
 """Share of one step's time beyond which a loss says no more."""
 _AIM = 0.75
 """Share of `freshness_cost` that R is steered to: what is lost scatters, and the cost is a limit."""
+_RISES, _SINKS = 8, 4
+"""Where devices take turns, R rises at a publish by at most an eighth of a batch, and sinks by a quarter."""
 _LEAST_SEEN = 16
 """Groups that must have ended before their durations are believed."""
 
@@ -31,6 +36,7 @@ class Target:
         window: Window,
         fleet: Fleet,
         durations: Durations,
+        rounds: GroupRounds,
         estimates: Estimates,
         group_size: int,
         freshness_cost: float,
@@ -39,6 +45,8 @@ class Target:
         self._window = window
         self._fleet = fleet
         self._durations = durations
+        self._rounds = rounds
+        self._level = FreshLevel()
         self._estimates = estimates
         self._group_size = group_size
         self._cost = _AIM * freshness_cost
@@ -70,8 +78,14 @@ class Target:
         if self._window.newest > 1:
             self._lost.observe(lost)
             self._stalled.observe(min(_MOST_LOST, stalled_share))
-        change = self._change(now, lost)
+        turns = self._turns()
+        change = self._change(now, lost) if turns is None else self._change_in_turn(turns)
         self.groups = min(self._most, max(self._window.batch_groups, self.groups + change))
+
+    def _change_in_turn(self, turns: Turns) -> int:
+        """By how much R changes where devices take turns: towards the level that a run in small names."""
+        batch, level = self._window.batch_groups, self._level.found(turns, self._cost)
+        return min(max(1, batch // _RISES), max(-max(1, batch // _SINKS), level - self.groups))
 
     def _change(self, now: float, last: float) -> int:
         """By how much R changes; on the average alone it would go on rising when nothing is lost any more."""
@@ -104,6 +118,25 @@ class Target:
             rows=float(self._fleet.slots),
             pass_rate=max(0.05, self._durations.pass_rate.value),
             halts=self._fleet.is_elastic,
+        )
+
+    def _turns(self) -> Turns | None:
+        """What was learned so far where devices take turns; None elsewhere, and while it is too little."""
+        cost = self._estimates.round_cost.believed() if self._fleet.is_elastic else None
+        if cost is None or len(self._rounds.complete) < min(_LEAST_SEEN, self._window.batch_groups):
+            return None
+        return Turns(
+            batch_groups=self._window.batch_groups,
+            group_size=self._group_size,
+            max_staleness=self._window.max_staleness,
+            pause_s=self._durations.pause.value,
+            groups=list(self._rounds.complete),
+            prompt_tokens=self._rounds.prompt_tokens.value,
+            cost=cost,
+            instances=len(self._fleet),
+            slots=self._fleet.slots,
+            kv_tokens=float(sum(instance.kv_capacity for instance in self._fleet)),
+            pass_rate=max(0.05, self._durations.pass_rate.value),
         )
 
     @property

@@ -95,7 +95,7 @@ class SimulatedEngine:
         "is_responsive",
         "kv",
         "kv_capacity",
-        "last_told",
+        "last_reported",
         "lent_s",
         "now",
         "num_running",
@@ -125,7 +125,7 @@ class SimulatedEngine:
         self.is_paused = False
         self.is_responsive = True
         self.num_running = 0
-        self.last_told = now
+        self.last_reported = now
         self._slowness = 1.0
         self._stalled_until = now
         self._stalled_s: dict[StallKind, float] = dict.fromkeys(get_args(StallKind), 0.0)

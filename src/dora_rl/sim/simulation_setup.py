@@ -96,6 +96,28 @@ _LAPTOP: Tree = {
     "simulation": {"costs": {"switch_s": 0.3}},
 }
 
+_CAPPED: Tree = _LAPTOP | {
+    "model": "SmolLM2-135M",
+    # Steps of a second: instances say several times in each what their rounds take.
+    "control": _LAPTOP["control"] | {"rebalance_period_s": 0.2},
+    "cluster": _LAPTOP["cluster"] | {"slots": 512},
+    "task": {
+        "prompt_tokens": 120,
+        "lengths": {"kind": "lognormal", "median_tokens": 900, "sigma": 0.8, "max_tokens": 512},
+    },
+    # As rounds and steps were measured there: about 1 ms a version and 3 us a row, 0.3 s of training.
+    "simulation": {
+        "costs": {
+            "decode_overhead_s": 0.00094,
+            "train_efficiency": 0.5,
+            "update_s": 0.03,
+            "switch_s": 0.02,
+            "publish_s": 0.03,
+        }
+    },
+}
+"""Answers that mostly end at the limit, and slots for two batches: all levels of R are about as fast."""
+
 _ONE_NODE: Tree = {
     "model": "Qwen2.5-7B",
     "batch": {"groups": 128, "group_size": 8, "updates": 2},
@@ -133,6 +155,10 @@ PRESETS: dict[str, Preset] = {
     "paper-128": _paper(128, rollout_gpus=36),
     "laptop-1gpu": Preset(
         summary="one H200 that generates and trains in turn: Qwen3-0.6B, 32 x 8 trajectories", tree=_LAPTOP
+    ),
+    "capped-1gpu": Preset(
+        summary="one H200 in turn, three answers in four end at the limit: SmolLM2-135M, 32 x 8 trajectories",
+        tree=_CAPPED,
     ),
     "h100-8": Preset(
         summary="one node of 8 H100: Qwen2.5-7B, 128 x 8 trajectories of up to 16K tokens", tree=_ONE_NODE

@@ -185,7 +185,7 @@ class World:
     def _tick(self, _: None) -> None:
         period = self.recipe.control.rebalance_period_s
         for engine in self.engines.values():
-            if engine.is_responsive and self.now - engine.last_told >= period:
+            if engine.is_responsive and self.now - engine.last_reported >= period:
                 engine.advance(self.now)
                 self._report(engine)
         is_told = self._environments.is_episodic
@@ -196,7 +196,7 @@ class World:
         self.after(period, self._tick)
 
     def _report(self, engine: SimulatedEngine) -> None:
-        engine.last_told = self.now
+        engine.last_reported = self.now
         self.tell(
             told.LoadReport(
                 at=self.now,
@@ -237,7 +237,6 @@ class World:
     def _turn_over(self, engine: SimulatedEngine, request: SimulatedRequest) -> None:
         key = request.trajectory
         future = self._futures[key]
-        engine.last_told = self.now
         if future.has_more_turns or self._environments.is_episodic:
             self._environments.ask(engine, request, future)
             return

@@ -1,9 +1,10 @@
 """Study `peers`: the rules of other papers beside each other, at the same GPUs and slots.
 
-Each rule is a policy of the same control plane, and the same search finds each one's split and R: first every
-split at the greatest R that the bound has a use for, then every R at the best two of them. The best trial is
-the fastest, or the freshest among those within 1 % of it. What else the papers' systems do differs and is
-left out: a difference between two rows is a difference of rules.
+Each rule is a policy of the same control plane, and the same search finds each one's split and R: first the
+splits at the greatest R that the bound has a use for, but those that could not be the best even if nobody
+ever waited, then every R at the best two of them. The best trial is the fastest, or the freshest among those
+within 1 % of it. What else the papers' systems do differs and is left out: a difference between two rows is a
+difference of rules.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.core.struct_loader import to_dict
 from dora_rl.costs.gpu_memory import fewest_training_gpus
+from dora_rl.costs.limit import in_turn, split_times
 from dora_rl.observe.pictures.look import (
     BLUE,
     GREEN,
@@ -42,6 +44,10 @@ SHARES = (1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 1 / 2, 5 / 8)
 """Shares of the GPUs that generate; beside them, all of them in turn with training."""
 _CLOSE = 1.01
 _TIE = 1.02
+_SHORT = 0.95
+"""Share of a split's shortest step that the lengths drawn may need: trials slower than that are left out."""
+_SHORT_ABORTING = 0.7
+"""The same for rules that abort: they train on shorter answers, and do not generate all that they start."""
 
 
 class PeerTrial(Record, frozen=True, gc=True):
@@ -76,13 +82,37 @@ class PeerTrialRow(Record, frozen=True, gc=True):
 
 
 def first_trials(preset: str, *, steps: int, seed: int, assignments: Sequence[str] = ()) -> list[PeerTrial]:
-    """Every rule at every split, R as great as its bound has a use for."""
+    """Every rule at the two splits whose step could be the shortest, R as great as its bound can use."""
     base = _base(preset, steps=steps, seed=seed, assignments=assignments)
-    return [
-        _trial(base, rule, split, BOUND + 1.0 if rule.has_target else None)
-        for rule in RULES
-        for split in _splits(base)
-    ]
+    return [trial for rule in RULES for trial in _at_all_splits(base, rule)[:2]]
+
+
+def other_splits(trials: Sequence[PeerTrial], runs: Sequence[MeasuredTrial]) -> list[PeerTrial]:
+    """Every rule at the other splits that could beat, if nobody ever waited, what it was measured at."""
+    found = []
+    for rule in RULES:
+        tried = [(t, r) for t, r in zip(trials, runs, strict=True) if t.rule == rule.name]
+        fastest_s = min(r.result.step_time_s for _, r in tried)
+        splits = {t.rollout_gpus for t, _ in tried}
+        found += [
+            trial
+            for trial in _at_all_splits(tried[0][0].recipe, rule)
+            if trial.rollout_gpus not in splits and least_step_s(trial.recipe) <= fastest_s
+        ]
+    return found
+
+
+def least_step_s(recipe: Recipe) -> float:
+    """Seconds that a step cannot be shorter than: all training, or every instance full of one version."""
+    c, batch = recipe.cluster, recipe.batch
+    trained = replace(batch, group_size=batch.group_size - recipe.control.redundant_members)
+    trained_recipe = replace(recipe, batch=trained)
+    if c.rollout_gpus:
+        times = split_times(trained_recipe, c.rollout_gpus, c.tensor_parallel or 1)
+    else:
+        times = in_turn(trained_recipe, c.tensor_parallel or 1)
+    share = _SHORT_ABORTING if recipe.control.aborts else _SHORT
+    return share * max(times.train_s, times.generate_s)
 
 
 def later_trials(trials: Sequence[PeerTrial], runs: Sequence[MeasuredTrial]) -> list[PeerTrial]:
@@ -126,6 +156,13 @@ def _base(preset: str, *, steps: int, seed: int, assignments: Sequence[str]) -> 
     recipe = complete(resolve(preset=preset, assignments=values))
     warmup = min(2 * (BOUND + 1), steps // 2)
     return replace(recipe, simulation=replace(recipe.simulation, warmup_steps=warmup))
+
+
+def _at_all_splits(base: Recipe, rule: PeerRule) -> list[PeerTrial]:
+    """A rule at every split, those whose step could be the shortest first."""
+    ratio = BOUND + 1.0 if rule.has_target else None
+    trials = [_trial(base, rule, split, ratio) for split in _splits(base)]
+    return sorted(trials, key=lambda trial: least_step_s(trial.recipe))
 
 
 def _splits(base: Recipe) -> list[int | None]:

@@ -75,12 +75,14 @@ def study_episodes(out: Path, *, steps: int, seed: int) -> None:
 
 
 def study_peers(out: Path, preset: str, *, steps: int, seed: int, assignments: Sequence[str] = ()) -> None:
-    """Run the study `peers` in two rounds: the second looks around the best splits of the first."""
+    """Run the study `peers`: each round of trials follows from what those before it gave."""
     trials = peers.first_trials(preset, steps=steps, seed=seed, assignments=assignments)
-    runs = _run(peers.measure, [trial.recipe for trial in trials], "study peers: splits")
-    later = peers.later_trials(trials, runs)
-    runs += _run(peers.measure, [trial.recipe for trial in later], "study peers: active groups")
-    rows = peers.rows([*trials, *later], runs)
+    runs = _run(peers.measure, [trial.recipe for trial in trials], "study peers: best splits")
+    for find, what in ((peers.other_splits, "other splits"), (peers.later_trials, "active groups")):
+        later = find(trials, runs)
+        runs += _run(peers.measure, [trial.recipe for trial in later], f"study peers: {what}")
+        trials += later
+    rows = peers.rows(trials, runs)
     flat = [peers.flat(row) for row in rows]
     _leave_behind(out, "peers", peers.show(rows), flat, {"peers": peers.draw(rows)})
 
