@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from dora_rl.control.round_cost import RoundCost
 from dora_rl.control.turns import FreshLevel, Turns, publish_interval_s
@@ -76,6 +77,18 @@ def test_filtered_groups_scarce_kv_and_shared_instances_take_time() -> None:
     dear = turns(tailed(), version_s=1e-2)
     spread = turns(tailed(), version_s=1e-2, instances=4)
     assert publish_interval_s(spread, 3 * BATCH) < 0.8 * publish_interval_s(dear, 3 * BATCH)
+
+
+def test_where_nothing_may_be_stale_there_is_one_level() -> None:
+    assert FreshLevel().found(turns(tailed(), bound=0), 0.015) == BATCH
+
+
+def test_pauses_that_shrink_do_not_favour_what_was_looked_at_last() -> None:
+    """In its first steps a run pauses for longer: that is no merit of the levels looked at later."""
+    level = FreshLevel()
+    for step in range(20):
+        run = turns(CAPPED)
+        assert level.found(replace(run, pause_s=PAUSE_S + 3.0 * 0.8**step), 0.015) == BATCH
 
 
 def test_what_can_fill_no_batch_takes_for_ever() -> None:

@@ -132,6 +132,8 @@ class FreshLevel:
     def found(self, turns: Turns, cost: float) -> int:
         """Look at some levels again, or at all where none was looked at, and name one."""
         levels = _levels(turns)
+        if len(levels) == 1:
+            return levels[0]
         at_batch_s = publish_interval_s(turns, levels[0], seed=self._looks)
         if at_batch_s == float("inf"):
             return levels[0]
