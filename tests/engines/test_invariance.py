@@ -204,7 +204,7 @@ def test_bits_do_not_depend_on_who_shares_an_expert(
 
 
 def test_tiled_experts_are_the_experts() -> None:
-    experts = ExpertMlp(16, Experts(num_experts=5, num_active=3, intermediate_size=8, is_normalised=True))
+    experts = ExpertMlp(16, Experts(num_experts=5, num_active=3, intermediate_size=8, is_normalised=True), 0)
     for parameter in experts.parameters():
         torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(parameter.numel()))
     rows = torch.randn(16, 16, generator=torch.Generator().manual_seed(1))

@@ -4,6 +4,9 @@ Both run one decoder; what differs is the order of sums, and in bfloat16 where t
 what an importance ratio of a trajectory just generated differs from one by.
 """
 
+from collections.abc import Iterator
+from typing import Literal
+
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -28,6 +31,8 @@ class LogprobGap(Record, frozen=True):
     """How far log-probabilities of engine and trainer are apart in one dtype."""
 
     dtype: Dtype
+    is_replayed: bool
+    """Whether the trainer took the experts that the engine took."""
     num_tokens: int
     mean: float
     max: float
@@ -36,19 +41,35 @@ class LogprobGap(Record, frozen=True):
 
 
 def gaps(device: DeviceKind, shape: str, *, num_requests: int, num_tokens: int) -> list[LogprobGap]:
-    """Measure the gap in float32 and bfloat16: generate, then score the same tokens with the trainer."""
+    """Measure the gap in float32 and bfloat16: generate, then score the same tokens with the trainer.
+
+    With a mixture of experts on a CPU, also with the experts that the engine took.
+    """
     dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
-    return [_gap(device, replace(SHAPES[shape], dtype=dtype), num_requests, num_tokens) for dtype in dtypes]
+    return [
+        gap
+        for dtype in dtypes
+        for gap in _gaps(device, replace(SHAPES[shape], dtype=dtype), num_requests, num_tokens)
+    ]
 
 
-def _gap(device: DeviceKind, model: ModelConfig, num_requests: int, num_tokens: int) -> LogprobGap:
+def _gaps(device: DeviceKind, model: ModelConfig, num_requests: int, num_tokens: int) -> Iterator[LogprobGap]:
     weights = dict(random_weights(model, seed=0, device=device, dtype=getattr(torch, model.dtype)))
-    trajectories = _generated(model, device, weights, num_requests, num_tokens)
-    logprobs = _scored(model, device, weights, trajectories)
+    records = model.experts is not None and device == "cpu"
+    trajectories = _generated(model, device, weights, num_requests, num_tokens, records_experts=records)
+    for is_replayed in (False, True) if records else (False,):
+        config = TrainerConfig(serving_dtype=_trained(model.dtype), router_replay=is_replayed)
+        yield _gap(model, trajectories, _scored(model, device, weights, trajectories, config), config)
+
+
+def _gap(
+    model: ModelConfig, trajectories: list[TrainTrajectory], logprobs: list[Tensor], config: TrainerConfig
+) -> LogprobGap:
     recorded = [torch.tensor(each.logprobs) for each in trajectories]
     distances = torch.cat([(own - other).abs() for own, other in zip(logprobs, recorded, strict=True)])
     return LogprobGap(
         dtype=model.dtype,
+        is_replayed=config.router_replay,
         num_tokens=len(distances),
         mean=float(distances.mean()),
         max=float(distances.max()),
@@ -57,7 +78,13 @@ def _gap(device: DeviceKind, model: ModelConfig, num_requests: int, num_tokens: 
 
 
 def _generated(
-    model: ModelConfig, device: DeviceKind, weights: dict[str, Tensor], num_requests: int, num_tokens: int
+    model: ModelConfig,
+    device: DeviceKind,
+    weights: dict[str, Tensor],
+    num_requests: int,
+    num_tokens: int,
+    *,
+    records_experts: bool,
 ) -> list[TrainTrajectory]:
     num_positions = 64 + num_tokens
     limits = Limits(
@@ -66,7 +93,13 @@ def _generated(
         step_tokens=max(512, num_requests),
         max_positions=num_positions,
     )
-    config = EngineConfig(limits=limits, dtype=model.dtype, max_versions=1, device_bytes=64 * 2**30)
+    config = EngineConfig(
+        limits=limits,
+        dtype=model.dtype,
+        max_versions=1,
+        records_experts=records_experts,
+        device_bytes=64 * 2**30,
+    )
     engine = NativeEngine(model, config, Stops(()), backend=backend_of(device))
     engine.load_version(0, weights)
     requests = [_request(number, model.vocab_size, num_tokens) for number in range(num_requests)]
@@ -85,16 +118,29 @@ def _request(number: int, vocab_size: int, num_tokens: int) -> Request:
 
 def _trajectory(request: Request, ended: Finished) -> TrainTrajectory:
     return TrainTrajectory(
-        prompt=request.prompt, response=ended.tokens, logprobs=ended.logprobs, version=0, reward=0.0
+        prompt=request.prompt,
+        response=ended.tokens,
+        logprobs=ended.logprobs,
+        experts=ended.experts,
+        version=0,
+        reward=0.0,
     )
 
 
 def _scored(
-    model: ModelConfig, device: DeviceKind, weights: dict[str, Tensor], trajectories: list[TrainTrajectory]
+    model: ModelConfig,
+    device: DeviceKind,
+    weights: dict[str, Tensor],
+    trajectories: list[TrainTrajectory],
+    config: TrainerConfig,
 ) -> list[Tensor]:
     decoder = Decoder.empty(model, device=device).requires_grad_(False)
     decoder.load_state_dict(weights)
-    assert model.dtype != "float16", "not a dtype to train in"
-    policy = policy_of(decoder, TrainerConfig(serving_dtype=model.dtype))
+    policy = policy_of(decoder, config)
     logprobs, _ = scored(policy, trajectories, max_tokens=8192, ranks=Alone(), device=torch.device(device))
     return logprobs
+
+
+def _trained(dtype: Dtype) -> Literal["bfloat16", "float32"]:
+    assert dtype != "float16", "not a dtype to train in"
+    return dtype

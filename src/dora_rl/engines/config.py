@@ -73,5 +73,7 @@ class EngineConfig(Record, frozen=True):
     """Steps of each version launched before the answer of an earlier one is taken in."""
     guessed_tokens: Count = 0
     """Most tokens guessed ahead for a request, from texts of the same prompt, while few decode."""
+    records_experts: bool = False
+    """Whether to record the experts behind each draw, of a mixture of experts."""
     device_bytes: Positive = 8 * 2**30
     host_bytes: Positive = 8 * 2**30

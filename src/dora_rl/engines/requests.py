@@ -87,6 +87,8 @@ class Finished(Record, frozen=True, tag=True):
     reason: Reason
     is_held: bool = False
     """Whether the engine keeps the KV and waits for `resume` or `abort`."""
+    experts: tuple[bytes, ...] = ()
+    """The experts behind each draw, where they are recorded; see `core.routes`."""
 
     @property
     def drawn(self) -> "DrawnTokens":
@@ -97,6 +99,7 @@ class Finished(Record, frozen=True, tag=True):
             tokens=self.tokens,
             logprobs=self.logprobs,
             cut_logprobs=self.cut_logprobs,
+            experts=self.experts,
         )
 
 
@@ -108,6 +111,8 @@ class DrawnTokens(Record, frozen=True):
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     cut_logprobs: tuple[float, ...]
+    experts: tuple[bytes, ...] = ()
+    """The experts behind each draw, where they are recorded; see `core.routes`."""
 
     def since(self, first: int) -> "DrawnTokens":
         """These tokens without the first `first` of them."""
@@ -117,6 +122,7 @@ class DrawnTokens(Record, frozen=True):
             tokens=self.tokens[first:],
             logprobs=self.logprobs[first:],
             cut_logprobs=self.cut_logprobs[first:],
+            experts=self.experts[first:],
         )
 
 

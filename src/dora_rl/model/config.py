@@ -80,6 +80,8 @@ class Experts(Struct, frozen=True, kw_only=True):
     """Whether the weights of the active experts are scaled to sum to one."""
     dense_layers: tuple[int, ...] = ()
     """Layers that have an ordinary MLP instead."""
+    balance_coefficient: float = 0.001
+    """Coefficient of the load-balance loss that the model was published with."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_active <= self.num_experts:

@@ -19,6 +19,7 @@ from dora_rl.model.experts import ExpertMlp, gated
 from dora_rl.model.fused import compiled, with_open_length
 from dora_rl.model.logprobs import TokenLogprobs, token_logprobs
 from dora_rl.model.rope import Rotary, Rotation, rotate
+from dora_rl.model.routing import Routing
 
 
 class Decoder(nn.Module):
@@ -45,7 +46,9 @@ class Decoder(nn.Module):
             decoder = cls(config)
         return decoder.to(dtype or torch_dtype(config)).to_empty(device=device)
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: Attention) -> Tensor:
+    def forward(
+        self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, routing: Routing | None = None
+    ) -> Tensor:
         """The hidden state of each token after the final norm and divisor, ready for the head."""
         hidden_TH = _scaled(self.embed(tokens_T), self.config.embedding_scale)
         rotations: dict[Rope | None, Rotation | None] = {
@@ -54,9 +57,9 @@ class Decoder(nn.Module):
         for layer, block in enumerate(self.layers):
             rotation = rotations.get(self.config.rope_of(layer))
             if self.is_checkpointed and torch.is_grad_enabled():
-                hidden_TH = checkpoint(block, hidden_TH, rotation, attention, use_reentrant=False)
+                hidden_TH = checkpoint(block, hidden_TH, rotation, attention, routing, use_reentrant=False)
             else:
-                hidden_TH = block(hidden_TH, rotation, attention)
+                hidden_TH = block(hidden_TH, rotation, attention, routing)
         return _scaled(self.norm(hidden_TH), 1 / self.config.logits_divisor)
 
     def fuse(self) -> None:
@@ -92,19 +95,27 @@ class Block(nn.Module):
             RmsNorm(config, config.hidden_size) if norms != "before" else nn.Identity()
         )
         self.mlp_norm = RmsNorm(config, config.hidden_size) if norms != "after" else nn.Identity()
-        self.mlp = ExpertMlp(config.hidden_size, experts) if experts else Mlp(config)
+        self.mlp = ExpertMlp(config.hidden_size, experts, layer) if experts else Mlp(config)
         self.mlp_change_norm = RmsNorm(config, config.hidden_size) if norms != "before" else nn.Identity()
         self.residual_scale = config.residual_scale
         self.is_fused = False
 
-    def forward(self, hidden_TH: Tensor, rotation: Rotation | None, attention: Attention) -> Tensor:
+    def forward(
+        self,
+        hidden_TH: Tensor,
+        rotation: Rotation | None,
+        attention: Attention,
+        routing: Routing | None = None,
+    ) -> Tensor:
         """The residual stream after this layer."""
         if self.is_fused:
             assert rotation is not None, "layers without positions are not fused"
             return self._forward_fused(hidden_TH, rotation, attention)
         change_TH = self.attention(self.attention_norm(hidden_TH), rotation, attention)
         hidden_TH = self._added(hidden_TH, self.attention_change_norm(change_TH))
-        return self._added(hidden_TH, self.mlp_change_norm(self.mlp(self.mlp_norm(hidden_TH))))
+        normed_TH = self.mlp_norm(hidden_TH)
+        change_TH = self.mlp(normed_TH) if routing is None else self.mlp(normed_TH, routing)
+        return self._added(hidden_TH, self.mlp_change_norm(change_TH))
 
     def _added(self, hidden_TH: Tensor, change_TH: Tensor) -> Tensor:
         return torch.add(hidden_TH, change_TH, alpha=self.residual_scale)
@@ -174,8 +185,8 @@ class Mlp(nn.Module):
         self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, normed_TH: Tensor) -> Tensor:
-        """The change to the residual stream."""
+    def forward(self, normed_TH: Tensor, routing: Routing | None = None) -> Tensor:
+        """The change to the residual stream; nothing is routed."""
         change: Tensor = self.down(gated(self.gate_up(normed_TH), self.activation))
         return change
 

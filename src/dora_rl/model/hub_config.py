@@ -211,6 +211,7 @@ def _experts(given: PublishedConfig) -> Experts:
         num_active=given.num_experts_per_tok,
         intermediate_size=given.moe_intermediate_size,
         is_normalised=given.norm_topk_prob,
+        balance_coefficient=given.router_aux_loss_coef,
         dense_layers=tuple(sorted({*stepped_over, *(given.mlp_only_layers or ())})),
     )
 
@@ -221,6 +222,7 @@ def _published_experts(experts: Experts) -> dict[str, Any]:
         "num_experts_per_tok": experts.num_active,
         "moe_intermediate_size": experts.intermediate_size,
         "norm_topk_prob": experts.is_normalised,
+        "router_aux_loss_coef": experts.balance_coefficient,
         "decoder_sparse_step": 1,
         "mlp_only_layers": list(experts.dense_layers),
     }

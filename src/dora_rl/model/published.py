@@ -37,6 +37,7 @@ class PublishedConfig(Struct, frozen=True, kw_only=True):
     num_experts_per_tok: int = 8
     moe_intermediate_size: int = 768
     norm_topk_prob: bool = False
+    router_aux_loss_coef: float = 0.001
     decoder_sparse_step: int = 1
     mlp_only_layers: tuple[int, ...] | None = None
     hidden_act: str = "silu"

@@ -72,6 +72,13 @@ TINY = ModelConfig(
     is_tied=True,
 )
 
+TINY_MOE = replace(
+    TINY,
+    family="qwen3_moe",
+    num_layers=4,
+    experts=Experts(num_experts=16, num_active=4, intermediate_size=32, is_normalised=True),
+)
+
 SHAPES = {
     "qwen3-0.6b": QWEN3_06B,
     "qwen3-1.7b": QWEN3_17B,
@@ -79,6 +86,7 @@ SHAPES = {
     "qwen3-moe-15b": QWEN3_MOE_15B,
     "smollm2-135m": SMOLLM2_135M,
     "tiny": TINY,
+    "tiny-moe": TINY_MOE,
 }
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from dora_rl.core.errors import ModelError
+from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.tree import Recipe
+from dora_rl.model.config import ModelConfig
 from dora_rl.prepare.recipe_names import check_model_name, no_such_model
 
 _HEAD_DIM = 16
@@ -103,3 +104,19 @@ def _from_hub(name: str) -> Path:
             f"'{name}' is no directory here, and the Hugging Face hub does not give it: {reason}",
             hint=no_such_model(name).hint,
         ) from error
+
+
+def check_routers(model: ModelConfig, recipe: Recipe) -> None:
+    """Refuse what is asked of the routers of a model that has none, or of an engine that records nothing."""
+    trainer = recipe.trainer
+    asked = {"load_balance": trainer.load_balance is not None, "router_replay": trainer.router_replay}
+    for key, is_asked in asked.items():
+        if is_asked and model.experts is None:
+            raise ConfigError(
+                f"trainer.{key} is for a mixture of experts, and the model is none", hint="leave it out"
+            )
+    if trainer.router_replay and recipe.engine.kind != "native":
+        raise ConfigError(
+            f"trainer.router_replay: an engine of kind '{recipe.engine.kind}' does not record experts",
+            hint="set engine.kind=native, or leave it out",
+        )

@@ -42,7 +42,7 @@ from dora_rl.prepare.machine import (
     num_cores,
 )
 from dora_rl.prepare.messages import Doing, Given, Report
-from dora_rl.prepare.model_directory import model_directory
+from dora_rl.prepare.model_directory import check_routers, model_directory
 from dora_rl.prepare.recipe_names import named_data
 from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit, RunPlan
@@ -83,6 +83,7 @@ class RunPlanner:
         self._directory, recipe = with_base(found, recipe)
         self._model = read_config(self._directory / "config.json")
         check_weights(self._directory)
+        check_routers(self._model, recipe)
 
         rows = named_data(recipe)
         limit = ("patience.step_s", recipe.patience.step_s)

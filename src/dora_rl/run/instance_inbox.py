@@ -152,6 +152,7 @@ class InstanceInbox:
                     version=drawn.version,
                     logprobs=drawn.logprobs,
                     cut_logprobs=drawn.cut_logprobs,
+                    experts=drawn.experts,
                     branch=partial.episode_turn.branch if partial.episode_turn is not None else 0,
                     is_last=is_last,
                     is_truncated=is_truncated,

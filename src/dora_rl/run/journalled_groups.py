@@ -28,6 +28,8 @@ def _member(whole: JournalledTrajectory, sampling: Sampling) -> TrainTrajectory:
         if version is not None
     )
     is_policy = whole.response.is_policy
+    responses = (whole.response, *(each.response for each in others))
+    experts = tuple(chain.from_iterable(each.experts or (b"",) * len(each.logprobs) for each in responses))
     return TrainTrajectory(
         prompt=whole.prompt,
         response=whole.response.tokens,
@@ -37,6 +39,7 @@ def _member(whole: JournalledTrajectory, sampling: Sampling) -> TrainTrajectory:
         # What is no number is masked by the trainer, and counted.
         reward=math.nan if whole.reward is None else whole.reward,
         is_policy=() if all(is_policy) else is_policy,
+        experts=experts if any(experts) else (),
         is_truncated=whole.is_truncated,
         is_cut=sampling.is_cut,
         temperature=sampling.temperature,

@@ -202,4 +202,5 @@ class Books:
     def _drop_tokens(self, trajectory: int) -> None:
         self._tables.drop_chunks(trajectory)
         self._tables.drop_response(trajectory)
+        self._tables.drop_experts(trajectory)
         self._episodes.drop(trajectory)

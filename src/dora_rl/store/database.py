@@ -70,6 +70,10 @@ _TABLES = {
         " is_pruned INTEGER NOT NULL DEFAULT 0",
     ),
     "metrics": ("version, line", "version INTEGER PRIMARY KEY, line BLOB NOT NULL"),
+    "experts": (
+        "trajectory, branch, start, experts",
+        "trajectory INTEGER NOT NULL, branch INTEGER NOT NULL, start INTEGER NOT NULL, experts BLOB NOT NULL",
+    ),
 }
 """Columns of each table, by name and as SQL declares them."""
 _EPISODE_TABLES = {
@@ -98,6 +102,7 @@ _EPISODE_TABLES = {
 _ENDINGS = {
     "settings": ") WITHOUT ROWID",
     "chunks": ", PRIMARY KEY (trajectory, start)) WITHOUT ROWID",
+    "experts": ", PRIMARY KEY (trajectory, branch, start)) WITHOUT ROWID",
     "branch_chunks": ", PRIMARY KEY (trajectory, branch, start)) WITHOUT ROWID",
     "turns": ", PRIMARY KEY (trajectory, number)) WITHOUT ROWID",
     "onces": ", PRIMARY KEY (trajectory, branch, number)) WITHOUT ROWID",
@@ -140,13 +145,18 @@ def _tables(schema: int) -> dict[str, tuple[str, str]]:
 
 def _lay_out(db: sqlite3.Connection, settings: dict[str, bytes], schema: int) -> None:
     for table, (names, declared) in _tables(schema).items():
-        summed = f"row_sum INTEGER GENERATED ALWAYS AS (row_sum({names})) STORED"
-        db.execute(f"CREATE TABLE {table} ({declared}, {summed}{_ENDINGS.get(table, ')')}")
+        db.execute(_created(table, names, declared))
     for statement in _INDICES:
         db.execute(statement)
     db.executemany("INSERT INTO settings (name, value) VALUES (?, ?)", settings.items())
     db.execute(f"PRAGMA application_id={APPLICATION}")
     db.execute(f"PRAGMA user_version={schema}")
+
+
+def _created(table: str, names: str, declared: str) -> str:
+    """The statement that creates a table, with a sum over each row."""
+    summed = f"row_sum INTEGER GENERATED ALWAYS AS (row_sum({names})) STORED"
+    return f"CREATE TABLE {table} ({declared}, {summed}{_ENDINGS.get(table, ')')}"
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -158,6 +168,9 @@ def open_database(path: Path) -> sqlite3.Connection:
         _check_schema(db, path)
         with named_errors(path):
             db.execute(_LATER_TABLES)
+            # Journals were also written without.
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experts'").fetchone():
+                db.execute(_created("experts", *_TABLES["experts"]))
     except BaseException:
         db.close()
         raise

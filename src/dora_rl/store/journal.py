@@ -154,6 +154,7 @@ class Journal:
         for number in numbers:
             with self._writing():
                 self._tables.do(f"DELETE FROM responses WHERE trajectory IN {OF_BATCH}", number)
+                self._tables.do(f"DELETE FROM experts WHERE trajectory IN {OF_BATCH}", number)
                 self._episodes.prune(number)
                 for (group,) in self._tables.each("SELECT id FROM groups WHERE batch = ?", number):
                     self._tables.drop_prompt(group)

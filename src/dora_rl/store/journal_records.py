@@ -50,6 +50,8 @@ class Progress(Payload, frozen=True):
     """Logprob of each drawn token at the sampling temperature; kept as float32."""
     cut_logprobs: tuple[float, ...] = ()
     """Logprob of each drawn token after top-k, top-p and min-p, where one of them is on."""
+    experts: tuple[bytes, ...] = ()
+    """The experts behind each drawn token, where the engine recorded them."""
     is_last: bool = False
     """Whether no token comes after these: the trajectory ended."""
     is_truncated: bool = False
@@ -63,6 +65,10 @@ class Progress(Payload, frozen=True):
         if self.branch == 0 and not self.is_trained:
             raise Contradiction(f"trajectory {self.trajectory}: its first branch is always trained on")
         num_drawn = 0 if self.version is None else len(self.tokens)
+        if len(self.experts) not in (0, num_drawn):
+            raise Contradiction(
+                f"trajectory {self.trajectory}: experts of {len(self.experts)} of {num_drawn} drawn tokens"
+            )
         if len(self.logprobs) != num_drawn or len(self.cut_logprobs) not in (0, num_drawn):
             raise Contradiction(
                 f"trajectory {self.trajectory}: {len(self.logprobs)} logprobs and {len(self.cut_logprobs)} "
@@ -203,6 +209,8 @@ class Response(Record, frozen=True):
     """Logprobs of the drawn tokens only, at the sampling temperature."""
     cut_logprobs: tuple[float, ...] = ()
     """Logprobs of the drawn tokens after top-k, top-p and min-p; empty where none of them was on."""
+    experts: tuple[bytes, ...] = ()
+    """The experts behind each drawn token, empty where they are not recorded; empty where none are."""
     stretches: tuple[Stretch, ...] = ()
 
     @property

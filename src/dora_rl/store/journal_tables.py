@@ -60,6 +60,23 @@ class Tables:
         rows = self.each(f"SELECT {_CHUNK} FROM chunks WHERE trajectory = ? ORDER BY start", trajectory)
         return [Chunk(*row) for row in rows]
 
+    def insert_experts(self, trajectory: int, branch: int, start: int, experts: bytes) -> None:
+        self.do(
+            "INSERT INTO experts (trajectory, branch, start, experts) VALUES (?, ?, ?, ?)",
+            trajectory,
+            branch,
+            start,
+            experts,
+        )
+
+    def experts(self, trajectory: int) -> dict[tuple[int, int], bytes]:
+        """What is recorded of the experts of a trajectory's tokens, by branch and first token."""
+        rows = self.each("SELECT branch, start, experts FROM experts WHERE trajectory = ?", trajectory)
+        return {(branch, start): experts for branch, start, experts in rows}
+
+    def drop_experts(self, trajectory: int) -> None:
+        self.do("DELETE FROM experts WHERE trajectory = ?", trajectory)
+
     def drop_chunks(self, trajectory: int) -> None:
         self.do("DELETE FROM chunks WHERE trajectory = ?", trajectory)
 

@@ -28,7 +28,7 @@ from dora_rl.store.journal_records import (
 )
 from dora_rl.store.journal_tables import Tables
 from dora_rl.store.number_bytes import pack_logprobs, pack_tokens
-from dora_rl.store.responses import Chunk, cut_chunks, join_chunks
+from dora_rl.store.responses import Chunk, cut_chunks, join_chunks, unpack_experts
 
 _encode = msgpack.Encoder().encode
 
@@ -98,6 +98,9 @@ class Payloads:
             else:
                 self._tables.insert_chunk(chunk)
                 self._set_num_tokens(key, payload.start + len(payload.tokens))
+            if payload.experts:
+                packed = _encode(payload.experts)
+                self._tables.insert_experts(key, payload.branch, payload.start, packed)
         if payload.is_last:
             self._end(key, is_truncated=payload.is_truncated)
 
@@ -152,9 +155,18 @@ class Payloads:
             raise Contradiction(f"trajectory {payload.trajectory}: turns that were taken stay")
         chunks = self._tables.chunks(payload.trajectory)
         self._tables.drop_chunks(payload.trajectory)
+        self._cut_experts(payload.trajectory, payload.num_tokens)
         for chunk in cut_chunks(chunks, payload.num_tokens):
             self._tables.insert_chunk(chunk)
         self._set_num_tokens(payload.trajectory, payload.num_tokens)
+
+    def _cut_experts(self, trajectory: int, num_tokens: int) -> None:
+        """Keep the experts of the first tokens of the first branch."""
+        recorded = self._tables.experts(trajectory)
+        self._tables.drop_experts(trajectory)
+        for (branch, start), packed in recorded.items():
+            if kept := unpack_experts(packed)[: max(0, num_tokens - start)]:
+                self._tables.insert_experts(trajectory, branch, start, _encode(kept))
 
     def _rewarded(self, payload: Rewarded) -> None:
         found, key = self._live(payload, "ended"), payload.trajectory
@@ -169,6 +181,7 @@ class Payloads:
         )
         if found.is_evaluation:  # Nobody trains on it.
             self._tables.drop_response(key)
+            self._tables.drop_experts(key)
             self._episodes.drop(key)
             self._tables.drop_prompt(found.group)
 

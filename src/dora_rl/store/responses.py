@@ -6,6 +6,7 @@ from typing import NamedTuple
 from msgspec import msgpack
 
 _TOKEN_BYTES = 4
+unpack_experts = msgpack.Decoder(tuple[bytes, ...]).decode
 _encode = msgpack.Encoder().encode
 
 

@@ -19,7 +19,7 @@ from dora_rl.store.journal_records import (
 )
 from dora_rl.store.journal_tables import SqlRow, Tables
 from dora_rl.store.number_bytes import unpack_logprobs, unpack_tokens
-from dora_rl.store.responses import Joined, join_chunks
+from dora_rl.store.responses import Joined, join_chunks, unpack_experts
 
 _decode_score = msgpack.Decoder(StoredScore).decode
 _decode_stretches = msgpack.Decoder(tuple[tuple[int, int | None], ...]).decode
@@ -48,21 +48,21 @@ class TrajectoryReader:
         prompt = self._tables.one("SELECT tokens FROM prompts WHERE group_id = ?", group)
         if prompt is None:
             raise JournalError(f"the prompt of group {group} was pruned")
-        scored = score_of(score)
+        scored, experts = score_of(score), self._tables.experts(key)
         whole = JournalledTrajectory(
             trajectory=key,
             group=group,
             version=version,
             key=StreamKey(seed=self._seed, epoch=epoch, row=number, member=member, attempt=attempt),
             prompt=unpack_tokens(prompt[0]),
-            response=_response(self._joined(key, state)),
+            response=with_experts(_response(self._joined(key, state)), 0, experts),
             is_truncated=bool(is_truncated),
             is_evaluation=bool(is_evaluation),
             reward=scored.reward,
             values=scored.values,
             extras=scored.extras,
         )
-        return self._episode(whole, scored) if self._episodes.is_episodic else whole
+        return self._episode(whole, scored, experts) if self._episodes.is_episodic else whole
 
     def _joined(self, trajectory: int, state: str) -> Joined:
         """A response, which is in one piece, or in chunks while it is being generated."""
@@ -75,7 +75,9 @@ class TrajectoryReader:
             raise JournalError(f"the tokens of trajectory {trajectory} were pruned")
         return Joined(*found)
 
-    def _episode(self, whole: JournalledTrajectory, scored: StoredScore) -> JournalledTrajectory:
+    def _episode(
+        self, whole: JournalledTrajectory, scored: StoredScore, experts: dict[tuple[int, int], bytes]
+    ) -> JournalledTrajectory:
         """The trajectory with its turns, its other branches and its side effects."""
         rewards = {(each.branch, each.turn): each.reward for each in scored.turns}
         turns: dict[int, list[JournalledTurn]] = {}
@@ -85,7 +87,7 @@ class TrajectoryReader:
         branches = tuple(
             JournalledBranch(
                 number=number,
-                response=_response(join_chunks(chunks)),
+                response=with_experts(_response(join_chunks(chunks)), number, experts),
                 turns=tuple(turns.get(number, ())),
                 is_trained=is_trained,
             )
@@ -98,6 +100,16 @@ class TrajectoryReader:
 def score_of(packed: bytes | None) -> StoredScore:
     """What is kept of a reward; of one that is not scored, nothing."""
     return StoredScore() if packed is None else _decode_score(packed)
+
+
+def with_experts(response: Response, branch: int, experts: dict[tuple[int, int], bytes]) -> Response:
+    """A response of a branch with the experts recorded of its tokens, in runs by branch and first token."""
+    own = {start: unpack_experts(packed) for (of, start), packed in experts.items() if of == branch}
+    if not own:
+        return response
+    by_token = {start + place: each for start, run in own.items() for place, each in enumerate(run)}
+    drawn = [place for place, version in enumerate(response.versions) if version is not None]
+    return replace(response, experts=tuple(by_token.get(place, b"") for place in drawn))
 
 
 def _response(joined: Joined) -> Response:

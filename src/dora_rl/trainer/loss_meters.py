@@ -26,6 +26,8 @@ QUANTITIES = (
     "kl",
     "loss",
     "value_loss",
+    "imbalance",
+    "replayed",
     "gap",
     "compared",
     "corrected",

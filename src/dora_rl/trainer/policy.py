@@ -15,9 +15,11 @@ from dora_rl.algorithms.critic import value_loss
 from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.head_loss import head_loss
+from dora_rl.model.routing import Routing
 from dora_rl.model.varlen import AttentionKind, attention_over
 from dora_rl.trainer.loss_meters import LossMeters
 from dora_rl.trainer.objective import Objective
+from dora_rl.trainer.replay import replayed
 from dora_rl.trainer.tensors import MicroBatch, PolicyTokens, Sequences
 
 
@@ -38,8 +40,14 @@ class Policy(nn.Module):
         critic: CriticConfig | None = None,
         attention: AttentionKind = "auto",
         fused_head: bool | None = None,
+        load_balance: float | None = None,
+        replays_routers: bool = False,
     ) -> None:
+        """Of a mixture of experts: `load_balance` is the coefficient of its load-balance loss, and with
+        `replays_routers` tokens take the experts that were recorded of them."""
         super().__init__()
+        self._replays_routers = replays_routers
+        self._load_balance = load_balance
         self.decoder = decoder
         self.value_head = _value_head(decoder) if critic else None
         self._critic = critic
@@ -51,7 +59,9 @@ class Policy(nn.Module):
         sequences = work.batch.sequences if isinstance(work, LearningBatch) else work
         packed = sequences.packed
         attention = attention_over(packed, self.decoder.head_VH.dtype, self._attention)
-        hidden_TH: Tensor = self.decoder(packed.tokens_T, packed.positions_T, attention)
+        given = replayed(self.decoder.config, sequences) if self._replays_routers else {}
+        routing = Routing(given) if self.decoder.config.experts else None
+        hidden_TH: Tensor = self.decoder(packed.tokens_T, packed.positions_T, attention, routing)
         picked: Callable[..., Tensor] = _Picked.apply
         hidden_PH = picked(hidden_TH, sequences.predicted_at_P)
         # Nobody reads those of the other tokens: gone before the head's logits are made.
@@ -72,9 +82,22 @@ class Policy(nn.Module):
             is_fused=self._fused_head,
             loss_of=lambda logprobs, entropy, rows: objective.loss(tokens[rows], logprobs, entropy, meters),
         )
+        if routing is not None:
+            loss = loss + self._balance_loss(routing, tokens, meters, sequences.experts)
         if self._critic is None:
             return loss
         return loss + self._value_loss(hidden_PH, tokens, meters, self._critic)
+
+    def _balance_loss(
+        self, routing: Routing, tokens: PolicyTokens, meters: LossMeters, experts: tuple[bytes, ...]
+    ) -> Tensor:
+        """The load-balance loss of the micro-batch, by the weight that its policy tokens have."""
+        imbalance = routing.imbalance()
+        meters.add(tokens, {"imbalance": imbalance.detach().expand_as(tokens.weights_P)})
+        if self._replays_routers and experts:
+            is_given = torch.tensor([bool(each) for each in experts], device=tokens.weights_P.device)
+            meters.add(tokens, {"replayed": is_given})
+        return (self._load_balance or 0.0) * imbalance * tokens.weights_P.sum()
 
     def _value_loss(
         self, hidden_PH: Tensor, tokens: PolicyTokens, meters: LossMeters, critic: CriticConfig

@@ -58,6 +58,7 @@ class StepReport:
             **self._of_updates(learning_rate),
             **self._of_tokens(),
             **self._of_gap(),
+            **self._of_routers(),
             **{reason.replace(": ", "/").replace(" ", "_"): float(n) for reason, n in self.masked.items()},
             "num_micro_batches": float(self.num_micro_batches),
             "step_time": time.perf_counter() - self.started_s,
@@ -104,6 +105,13 @@ class StepReport:
             "logprob_gap/max": whole.max_gap,
             "correction/out_fraction": whole.total("corrected") / num_compared,
         }
+
+    def _of_routers(self) -> Metrics:
+        """Metrics of a mixture of experts; none for other models."""
+        whole = _joined(self.totals)
+        if not whole.total("imbalance"):
+            return {}
+        return {"router/imbalance": whole.mean("imbalance"), "router/replayed": whole.mean("replayed")}
 
 
 def _mean(values: Iterable[float]) -> float:

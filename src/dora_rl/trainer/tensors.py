@@ -62,6 +62,8 @@ class Sequences:
     counts: tuple[int, ...]
     """Number of policy tokens of each trajectory, which may be several sequences."""
     temperature: float
+    experts: tuple[bytes, ...] = ()
+    """The experts recorded behind each policy token; empty where there are none of any."""
 
     def to(self, device: torch.device) -> "Sequences":
         """The same sequences on a device."""
@@ -76,6 +78,7 @@ class Sequences:
             targets_P=on_device(self.targets_P, device),
             counts=self.counts,
             temperature=self.temperature,
+            experts=self.experts,
         )
 
 
@@ -109,6 +112,7 @@ def sequences_of(trajectories: Sequence[TrainTrajectory]) -> Sequences:
         targets_P=tokens_T[predicted_at_P + 1],
         counts=tuple(each.num_policy_tokens for each in trajectories),
         temperature=sampled_at(trajectories[0]) if trajectories else 1.0,
+        experts=_experts(trajectories),
     )
 
 
@@ -121,6 +125,13 @@ def _rows(trajectory: TrainTrajectory) -> Iterator[tuple[tuple[int, ...], Tensor
         yield tokens, torch.arange(len(trajectory.prompt), len(tokens))
     for branch in trajectory.branches:
         yield branch.tokens, torch.tensor(branch.is_policy).nonzero().flatten()
+
+
+def _experts(trajectories: Sequence[TrainTrajectory]) -> tuple[bytes, ...]:
+    if not any(each.experts for each in trajectories):
+        return ()
+    recorded = (each.experts or (b"",) * each.num_policy_tokens for each in trajectories)
+    return tuple(chain.from_iterable(recorded))
 
 
 def sampled_at(trajectory: TrainTrajectory) -> float:

@@ -69,6 +69,8 @@ class TrainTrajectory(Record, frozen=True):
     """Whether each token of the response is the policy's; left out where all are."""
     versions: tuple[int, ...] = ()
     """The version that drew each policy token; left out where one drew all."""
+    experts: tuple[bytes, ...] = ()
+    """The experts behind each policy token, as the engine recorded them; left out where it did of none."""
     loss_weight: float = 1.0
     """Factor of the trajectory's loss: 0 masks it, and its reward still counts in its group."""
     label: str | None = None
@@ -95,6 +97,8 @@ class TrainTrajectory(Record, frozen=True):
             _check_turns(self.turns, self.is_policy or (True,) * len(self.response))
         if self.versions and len(self.versions) != self.num_policy_tokens:
             raise TrajectoryError(f"{len(self.versions)} versions for {self.num_policy_tokens} policy tokens")
+        if self.experts and len(self.experts) != self.num_policy_tokens:
+            raise TrajectoryError(f"experts of {len(self.experts)} of {self.num_policy_tokens} policy tokens")
         if not (math.isfinite(self.loss_weight) and self.loss_weight >= 0):
             raise TrajectoryError(f"loss weight {self.loss_weight} is not a finite number of at least 0")
         if not 0 <= self.temperature < math.inf:

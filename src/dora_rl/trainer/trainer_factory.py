@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import Objects
 from dora_rl.core.recipe.trainer_config import TrainerConfig
+from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.trainer.adapter import load_factors, merge_adapter
 from dora_rl.trainer.kept import KeptVersions
@@ -77,7 +79,33 @@ def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
     decoder.is_checkpointed = config.gradient_checkpointing
     if decoder.norm.weight.is_cuda if config.compile is None else config.compile:
         decoder.fuse()
-    return Policy(decoder, critic=config.critic, attention=config.attention, fused_head=config.fused_head)
+    return Policy(
+        decoder,
+        critic=config.critic,
+        attention=config.attention,
+        fused_head=config.fused_head,
+        load_balance=_load_balance(decoder.config, config),
+        replays_routers=_replays_routers(decoder.config, config),
+    )
+
+
+def _replays_routers(model: ModelConfig, config: TrainerConfig) -> bool:
+    if config.router_replay and model.experts is None:
+        raise ConfigError(
+            "trainer.router_replay is for a mixture of experts, and the model is none", hint="leave it out"
+        )
+    return config.router_replay
+
+
+def _load_balance(model: ModelConfig, config: TrainerConfig) -> float | None:
+    """The coefficient of the load-balance loss, that of the model where the recipe leaves it to it."""
+    if config.load_balance is None:
+        return None
+    if model.experts is None:
+        raise ConfigError(
+            "trainer.load_balance is for a mixture of experts, and the model is none", hint="leave it out"
+        )
+    return model.experts.balance_coefficient if config.load_balance == "model" else config.load_balance
 
 
 def _reference(

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("some_gpu")
 
 def test_a_choice_is_taken_for_its_shape_alone() -> None:
     experts = Experts(num_experts=4, num_active=2, intermediate_size=24, is_normalised=True)
-    mlp = ExpertMlp(40, experts)
+    mlp = ExpertMlp(40, experts, 0)
     path = keep(TileChoices(experts={experts_key(16, 4, 24, 40): FOUND}))
     assert path.name == f"some-gpu-{dora_rl.__version__}.json"
     assert mixture._tiles_for(16, mlp) == mixture._tiles_for(31, mlp) == FOUND
     assert mixture._tiles_for(32, mlp) == mixture.usual_tiles(32, 4) != FOUND
-    assert mixture._tiles_for(16, ExpertMlp(48, experts)) == mixture.usual_tiles(16, 4)
+    assert mixture._tiles_for(16, ExpertMlp(48, experts, 0)) == mixture.usual_tiles(16, 4)
 
 
 def test_a_file_that_cannot_be_read_is_no_choice() -> None:

@@ -131,6 +131,12 @@ class TrainerSettings(Record, frozen=True):
     """Train low-rank changes of some matrices instead of all weights; left out, all weights."""
     critic: CriticConfig | None = None
     """A value head on the policy's hidden states; left out, one where the advantage needs it."""
+    load_balance: PositiveFloat | Literal["model"] | None = None
+    """Coefficient of the load-balance loss of a mixture of experts; `model` is that of its config.json, left
+    out there is none. `router/imbalance` is reported in any case."""
+    router_replay: bool = False
+    """Train a mixture of experts with the experts that the engine took, where it recorded them; the trainer
+    chooses those of other tokens itself. `router/replayed` is their share. On the CPU's native engine."""
     kept_versions: Count = 0
     """Latest versions whose weights stay in memory, to compute again the logprobs of what they generated. A
     correction needs them: one more than the staleness that may come."""

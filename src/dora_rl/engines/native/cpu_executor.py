@@ -7,16 +7,19 @@ A step's rows are dealt to as many workers as torch has threads, each with one t
 where threads inside the products would meet a thousand times, which costs everything on a busy machine.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dora_rl.core.routes import type_code
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import EngineError
 from dora_rl.engines.native.backend import Backend
@@ -39,6 +42,7 @@ from dora_rl.engines.native.scheduling.step_plan import (
 )
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.routing import Routing
 
 _DRAWN_AT_A_TIME = 2**16
 """Number of logits that exist at a time, unless 64 rows have more."""
@@ -66,6 +70,8 @@ class CpuExecutor:
         self._versions: dict[int, Prepared] = {}
         self._joint: Joint | None = None
         self._is_batch_invariant = config.is_batch_invariant
+        self._experts = model.experts if config.records_experts else None
+        """The experts whose choices are recorded, if any."""
         self._cache = PagedCache(model, limits, serving_dtype(config))
         self._short_tokens = SHORT_BYTES // (model.kv_size * serving_dtype(config).itemsize)
         self._parked: dict[int, Tensor] = {}
@@ -81,7 +87,8 @@ class CpuExecutor:
     def joins_versions(self) -> bool:
         """Whether rows of several versions run in one pass: where one worker draws them all, in any shape."""
         is_small = draw_rows(self._vocab_size) >= self._tables.filler_slot
-        return is_small and self._num_workers == 1 and not self._is_batch_invariant
+        is_alone = self._is_batch_invariant or self._experts is not None
+        return is_small and self._num_workers == 1 and not is_alone
 
     def launch(self, plan: Plan) -> Done:
         """Carry out a plan; the step is over when this returns."""
@@ -110,6 +117,7 @@ class CpuExecutor:
                     tokens=sampled.tokens[first:end],
                     logprobs=sampled.logprobs[first:end],
                     cut_logprobs=sampled.cut_logprobs[first:end],
+                    experts=sampled.experts[first:end],
                 )
             )
             for first, end in pairwise([0, *ends])
@@ -126,10 +134,11 @@ class CpuExecutor:
             served.pass_rows.set(versions, [sum(row.num_tokens for row in run) for run in runs])
         if self._is_batch_invariant:
             tiles = tiled_passes(rows, self._last_drawn, self._tables)
-            hidden_TH = torch.cat([self._forward(served, tile) for tile in tiles])
+            passes = list(map(partial(self._forward, served), tiles))
         else:
             whole = whole_pass(rows, self._last_drawn, self._tables, self._short_tokens)
-            hidden_TH = self._forward(served, whole)
+            passes = [self._forward(served, whole)]
+        hidden_TH = torch.cat([hidden for hidden, _ in passes]) if len(passes) > 1 else passes[0][0]
 
         lasts, slots, positions = sampled_rows(rows)
         if not lasts:
@@ -150,12 +159,15 @@ class CpuExecutor:
         drawn = Drawn(*(torch.cat(column)[:num_drawn] for column in zip(*tiles_drawn, strict=True)))
         self._last_drawn[slots_R[:num_drawn]] = drawn.tokens_R
         tokens, logprobs, cut_logprobs = (tuple(column.tolist()) for column in drawn)
-        return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
+        experts = () if self._experts is None else routes(passes, lasts, self._experts.num_experts)
+        return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs, experts=experts)
 
-    def _forward(self, version: Prepared | Joint, step: Pass) -> Tensor:
+    def _forward(self, version: Prepared | Joint, step: Pass) -> tuple[Tensor, Routing | None]:
+        """The hidden states of a pass, and what its routers chose where that is recorded."""
         attention = PagedAttention(self._cache, step.cells_T, step.spans, step.bundles)
-        hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention)
-        return hidden_TH
+        routing = None if self._experts is None else Routing()
+        hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention, routing)
+        return hidden_TH, routing
 
     def _move(self, moves: Sequence[Move]) -> None:
         """Carry out moves of one kind: copies all at once."""
@@ -210,7 +222,7 @@ class CpuExecutor:
         """
         row = PlannedRow(serial=0, slot=self._tables.filler_slot, start=0, tokens=(1,), is_sampled=True)
         (tile,) = tiled_passes([row] * TILE_ROWS, self._last_drawn, self._tables)
-        hidden_TH = self._forward(version, tile)
+        hidden_TH, _ = self._forward(version, tile)
         logits_TV = version.logits(hidden_TH)
         for rows in (hidden_TH, logits_TV, logits_TV.logsumexp(1, keepdim=True)):
             if not rows.equal(rows[:1].expand_as(rows)):
@@ -220,15 +232,27 @@ class CpuExecutor:
                 )
 
 
+def routes(
+    passes: Iterable[tuple[Tensor, Routing | None]], lasts: Sequence[int], num_experts: int
+) -> tuple[bytes, ...]:
+    """The experts behind each draw, which follows the token at a place in `lasts`."""
+    chosen = [torch.stack(list(own.chosen.values()), dim=1) for _, own in passes if own is not None]
+    numbers_RLA = torch.cat(chosen)[torch.tensor(lasts)].flatten(1).tolist()
+    code = type_code(num_experts)
+    return tuple(array(code, own).tobytes() for own in numbers_RLA)
+
+
 def draw_rows(vocab_size: int) -> int:
     """How many rows of logits exist at a time."""
     return max(64, _DRAWN_AT_A_TIME // vocab_size)
 
 
 def _joined(parts: Iterable[Sampled]) -> Sampled:
-    columns = zip(*((part.tokens, part.logprobs, part.cut_logprobs) for part in parts), strict=True)
-    tokens, logprobs, cut_logprobs = (sum(column, ()) for column in columns)
-    return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs)
+    columns = zip(
+        *((part.tokens, part.logprobs, part.cut_logprobs, part.experts) for part in parts), strict=True
+    )
+    tokens, logprobs, cut_logprobs, experts = (sum(column, ()) for column in columns)
+    return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs, experts=experts)
 
 
 def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:

@@ -99,6 +99,7 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
         is_batch_invariant=recipe.engine.batch_invariant,
         steps_ahead=steps_ahead(recipe, device),
         guessed_tokens=recipe.engine.guessed_tokens,
+        records_experts=recipe.trainer.router_replay,
     )
 
 

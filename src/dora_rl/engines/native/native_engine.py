@@ -191,6 +191,7 @@ class NativeEngine:
             tokens=tuple(sequence.tokens[sequence.turn_start + first :]),
             logprobs=tuple(sequence.logprobs[first:]),
             cut_logprobs=tuple(sequence.cut_logprobs[first:]),
+            experts=tuple(sequence.experts[first:]),
         )
 
     def rest(self) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dora_rl.model.experts import ExpertMlp, gated
+from dora_rl.model.routing import Routing
 
 
 class TiledExperts(nn.Module):
@@ -18,9 +19,9 @@ class TiledExperts(nn.Module):
         super().__init__()
         self.experts = experts
 
-    def forward(self, tile_TH: Tensor) -> Tensor:
+    def forward(self, tile_TH: Tensor, routing: Routing | None = None) -> Tensor:
         """Mix the outputs of each token's experts by the router's weights."""
-        weights_TA, experts_TA = self.experts.route(tile_TH)
+        weights_TA, experts_TA = self.experts.route(tile_TH, routing)
         chosen_TAH = tile_TH.new_zeros(*experts_TA.shape, tile_TH.shape[1])
         for expert in experts_TA.unique().tolist():
             is_own_TA1 = (experts_TA == expert).unsqueeze(-1)

@@ -38,6 +38,8 @@ class Header(Record, frozen=True):
     num_computed: int
     """Number of tokens whose KV comes along."""
     is_held: bool
+    experts: tuple[bytes, ...] = ()
+    """The experts behind each draw of this turn, where they are recorded."""
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -48,6 +50,8 @@ class Header(Record, frozen=True):
         num_drawn = len(self.tokens) - self.turn_start
         if len(self.logprobs) != num_drawn or len(self.cut_logprobs) not in (0, num_drawn):
             raise RequestError(f"{len(self.logprobs)} log-probabilities of {num_drawn} drawn tokens")
+        if len(self.experts) not in (0, num_drawn):
+            raise RequestError(f"experts of {len(self.experts)} of {num_drawn} drawn tokens")
         if not self.is_held and len(self.tokens) >= self.max_tokens:
             raise RequestError(f"the turn is over: {len(self.tokens)} of {self.max_tokens} tokens are there")
 
@@ -60,6 +64,7 @@ class Header(Record, frozen=True):
             tokens=self.tokens[self.turn_start :],
             logprobs=self.logprobs,
             cut_logprobs=self.cut_logprobs,
+            experts=self.experts,
         )
 
 
@@ -96,6 +101,7 @@ def header_of(sequence: Sequence) -> Header:
         max_tokens=sequence.max_tokens,
         logprobs=tuple(sequence.logprobs),
         cut_logprobs=tuple(sequence.cut_logprobs),
+        experts=tuple(sequence.experts),
         num_computed=sequence.num_computed,
         is_held=sequence.is_held,
     )
@@ -112,6 +118,7 @@ def sequence_of(header: Header, *, priority: Priority, serial: int, ticket: int 
         turn_start=header.turn_start,
         logprobs=list(header.logprobs),
         cut_logprobs=list(header.cut_logprobs),
+        experts=list(header.experts),
         num_computed=0 if ticket is None else header.num_computed,
         ticket=ticket,
         is_held=header.is_held,

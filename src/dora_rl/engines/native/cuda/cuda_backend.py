@@ -20,6 +20,10 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
 
 def check_model(model: ModelConfig, config: EngineConfig) -> None:
     """Refuse a model that the kernels do not compute: they are made for the layers of Llama and Qwen."""
+    if config.records_experts:
+        raise ConfigError(
+            "trainer.router_replay: on a GPU the native engine does not record experts", hint="leave it out"
+        )
     lacking = list(model.unusual)
     if model.sliding_layers and model.window is not None and model.window < config.limits.max_positions:
         lacking.append(f"a window of {model.window} tokens for sequences of {config.limits.max_positions}")

@@ -193,9 +193,9 @@ class Scheduler:
             drawn = self._verified(plan, sampled)
         else:
             serials = [row.serial for row in plan.rows if row.is_sampled]
-            drawn = zip(serials, sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
+            drawn = zip(serials, *sampled.columns, strict=True)
         ended, find = [], self._by_serial.get
-        for serial, token, logprob, cut_logprob in drawn:
+        for serial, token, logprob, cut_logprob, experts in drawn:
             sequence = find(serial)
             if sequence is None:
                 continue
@@ -204,18 +204,20 @@ class Scheduler:
             sequence.logprobs.append(logprob)
             if sequence.is_cut:
                 sequence.cut_logprobs.append(cut_logprob)
+            if experts:
+                sequence.experts.append(experts)
             # Asked in short first: hardly a token ends a turn.
             may_end = len(tokens) >= sequence.max_tokens or token in sequence.stop_tokens
             if (may_end or sequence.stop_strings) and (reason := self._stops.reason(sequence)):
                 ended.append(self._end_turn(sequence, reason, is_held=sequence.request.holds_turn))
         return ended
 
-    def _verified(self, plan: Plan, sampled: Sampled) -> Iterator[tuple[int, int, float, float]]:
+    def _verified(self, plan: Plan, sampled: Sampled) -> Iterator[tuple[int, int, float, float, bytes]]:
         """The draws of a plan with guesses that count: up to the first that was guessed wrong."""
         assert self.speculation is not None, "nobody guesses here"
         assert plan.version is not None, "what has rows has a version"
         self._batch.verifying.discard(plan.version)
-        draws = zip(sampled.tokens, sampled.logprobs, sampled.cut_logprobs, strict=True)
+        draws = zip(*sampled.columns, strict=True)
         for row in plan.rows:
             own = list(islice(draws, row.num_draws))
             pairs = zip(row.guesses, own, strict=False)
@@ -224,8 +226,8 @@ class Scheduler:
             if sequence is not None and row.guesses:
                 sequence.accept(num_right)
                 self.speculation.learn(sequence, len(row.guesses), num_right)
-            for token, logprob, cut_logprob in own[: num_right + 1]:
-                yield row.serial, token, logprob, cut_logprob
+            for draw in own[: num_right + 1]:
+                yield row.serial, *draw
 
     def _end_turn(self, sequence: Sequence, reason: Reason, *, is_held: bool) -> Finished:
         """End a turn as it is now; the sequence is held until the next one, or forgotten."""
@@ -235,6 +237,7 @@ class Scheduler:
             tokens=tuple(sequence.tokens[sequence.turn_start :]),
             logprobs=tuple(sequence.logprobs),
             cut_logprobs=tuple(sequence.cut_logprobs),
+            experts=tuple(sequence.experts),
             reason=reason,
             is_held=is_held,
         )

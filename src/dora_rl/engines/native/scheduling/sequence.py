@@ -32,6 +32,8 @@ class Sequence:
     """Logprobs of the tokens drawn in this turn."""
     cut_logprobs: list[float] = field(default_factory=list)
     """Logprobs of this turn's tokens after the cut; empty where nothing is cut."""
+    experts: list[bytes] = field(default_factory=list)
+    """The experts behind each draw of this turn; empty where they are not recorded."""
     num_tokens: int = field(init=False)
     """Number of tokens, both known and being drawn."""
     num_computed: int = 0
@@ -108,7 +110,7 @@ class Sequence:
         self.is_held, self.serial, self.num_tokens = True, serial, len(self.tokens)
         # Steps planned ahead may have gone beyond the end; and the next draw needs a token to compute.
         self.num_computed = min(self.num_computed, len(self.tokens) - 1)
-        self.logprobs, self.cut_logprobs = [], []
+        self.logprobs, self.cut_logprobs, self.experts = [], [], []
         self.turn_start = len(self.tokens)
         self.request = replace(self.request, continued=self._continued)
 

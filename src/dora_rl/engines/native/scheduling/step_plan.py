@@ -150,6 +150,13 @@ class Sampled(Record, frozen=True):
     logprobs: tuple[float, ...]
     cut_logprobs: tuple[float, ...]
     """Logprobs after top-k, top-p and min-p; equal to `logprobs` for rows without a cut."""
+    experts: tuple[bytes, ...] = ()
+    """The experts behind each draw, where they are recorded."""
+
+    @property
+    def columns(self) -> tuple[Sequence[int], Sequence[float], Sequence[float], Sequence[bytes]]:
+        """What there is of each draw, side by side; no experts where they are not recorded."""
+        return self.tokens, self.logprobs, self.cut_logprobs, self.experts or (b"",) * len(self.tokens)
 
 
 class Launched(Protocol):
