@@ -301,6 +301,7 @@ def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> 
     assert member.reward != member.reward  # Not a number: masked, and counted.
     assert member.is_cut
     assert member.is_truncated
+    assert member.experts == ()
 
 
 def publish(metrics: MetricsWriter, word: StepPublished, at: float) -> None:

@@ -355,8 +355,8 @@ def test_a_closed_trajectory_keeps_its_outcome_and_nothing_else(journal: Journal
     journal.append([], [progress(0, 2, first=7)])
     assert not list(journal.unfinished())
     assert {s.outcome for s in journal.summaries()} == {"aborted: redundant"}
-    tables = ("chunks", "responses", "prompts")
-    assert [journal._db.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables] == [0, 0, 0]
+    tables = ("chunks", "responses", "prompts", "experts")
+    assert [journal._db.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables] == [0, 0, 0, 0]
 
 
 @given(
@@ -370,6 +370,8 @@ def test_chunks_join_to_what_was_appended(
 ) -> None:
     tokens: list[int] = []
     writers: list[int | None] = []
+    experts: list[bytes] = []
+    """Of each token; none where the environment wrote it, or where what came together had none recorded."""
     attempt = 0
     with Journal.create(tmp_path_factory.mktemp("chunks") / "journal.sqlite", RECIPE) as journal:
         admit(journal, 0)
@@ -377,15 +379,17 @@ def test_chunks_join_to_what_was_appended(
             if kind == "again":
                 attempt += 1
                 decided(journal, start(0, 0, attempt=attempt))
-                tokens, writers = [], []
+                tokens, writers, experts = [], [], []
             elif kind == "rewound":
                 left = max(0, len(tokens) - size)
                 journal.append([], [Rewound(trajectory=0, attempt=attempt, num_tokens=left)])
-                del tokens[left:], writers[left:]
+                del tokens[left:], writers[left:], experts[left:]
             else:
                 version = 0 if kind == "drawn" else None
                 new = [len(tokens) + i for i in range(size)]
-                journal.append([], [written(attempt, len(tokens), new, version)])
+                own = written(attempt, len(tokens), new, version)
+                journal.append([], [own])
+                experts += own.experts or (b"",) * size
                 tokens, writers = tokens + new, writers + [version] * size
         before = next(journal.unfinished()).response
         journal.append([], [completed(0, len(tokens), attempt=attempt)])
@@ -395,6 +399,8 @@ def test_chunks_join_to_what_was_appended(
     drawn = [token for token, writer in zip(tokens, writers, strict=True) if writer is not None]
     assert after.logprobs == tuple(-float(t) for t in drawn)
     assert after.cut_logprobs == tuple(-t / 2 for t in drawn)
+    recorded = [each for each, writer in zip(experts, writers, strict=True) if writer is not None]
+    assert list(after.experts) == (recorded if any(recorded) else [])
     assert after.is_policy == tuple(writer is not None for writer in writers)
     changes = [i for i in range(len(writers)) if i == 0 or writers[i] != writers[i - 1]]
     assert after.stretches == tuple(Stretch(start=i, version=writers[i]) for i in changes)
@@ -410,7 +416,19 @@ def written(attempt: int, first: int, tokens: list[int], version: int | None) ->
         version=version,
         logprobs=tuple(-float(t) for t in drawn),
         cut_logprobs=tuple(-t / 2 for t in drawn),
+        experts=tuple(bytes([t, first]) for t in drawn) if first % 2 else (),
     )
+
+
+def test_a_journal_from_before_experts_were_recorded_takes_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal.create(path, RECIPE) as journal:
+        admit(journal, 0)
+        journal._db.execute("DROP TABLE experts")
+    with Journal.open(path) as journal:
+        journal.append([], [written(0, 0, [], 0), written(0, 0, [5], None), written(0, 1, [6], 0)])
+        journal.check()
+        assert next(journal.unfinished()).response.experts == (bytes([6, 1]),)
 
 
 # --- batches and checkpoints ---

@@ -153,6 +153,26 @@ def generated(model: ModelConfig, decoder: Decoder) -> list[TrainTrajectory]:
     ]
 
 
+@torch.no_grad()
+def shaken(decoder: Decoder) -> Decoder:
+    """Routers a little other than they were."""
+    generator = torch.Generator().manual_seed(1)
+    for block in decoder.layers:
+        own = block.mlp.router.weight
+        own += 0.02 * torch.randn(own.shape, generator=generator).to(own.dtype)
+    return decoder
+
+
+@torch.no_grad()
+def loud(moe: ModelConfig) -> Decoder:
+    """A decoder whose experts have much to say, and whose routers prefer none."""
+    decoder = seeded_decoder(moe, seed=0)
+    for block in decoder.layers:
+        block.mlp.gate_up *= 8
+        block.mlp.down *= 8
+    return decoder
+
+
 def codes(routing: Routing, sequences: Sequences) -> list[bytes]:
     chosen_TW = torch.cat(list(routing.chosen.values()), dim=1)
     return [array("B", row).tobytes() for row in chosen_TW[sequences.predicted_at_P].tolist()]
@@ -163,10 +183,7 @@ def test_replayed_experts_are_those_that_the_engine_took(moe: ModelConfig) -> No
     rounded = replace(moe, dtype="bfloat16")
     decoder = lopsided(moe).bfloat16()
     trajectories = generated(rounded, decoder)
-    # The trainer of other routers: what is nearly alike to the engine's may be the other way round here.
-    for block in decoder.layers:
-        own = block.mlp.router.weight
-        own += 0.02 * torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    shaken(decoder)
     sequences = sequences_of(trajectories)
     packed = sequences.packed
     found = {}
@@ -184,23 +201,18 @@ def test_replayed_experts_are_those_that_the_engine_took(moe: ModelConfig) -> No
 
 
 def test_a_step_reports_how_much_was_replayed_and_the_gap_shrinks(moe: ModelConfig) -> None:
-    decoder = lopsided(moe)
-    trajectories = generated(moe, decoder)
+    trajectories = generated(moe, loud(moe))
     trajectories[0] = replace(trajectories[0], experts=())
     groups = tuple(TrainGroup(id=i, members=tuple(trajectories[i : i + 2])) for i in range(0, 8, 2))
     found = {}
     for is_replayed in (False, True):
-        own = trainer(moe, router_replay=is_replayed)
-        with torch.no_grad():
-            for block in own.weights.policy.decoder.layers:
-                block.mlp.router.weight += 0.02 * torch.randn(
-                    block.mlp.router.weight.shape, generator=torch.Generator().manual_seed(1)
-                )
-        own.weights.refresh()
+        # Experts that are nearly alike to the engine's routers are the other way round to these.
+        decoder = shaken(loud(moe))
+        own = trainer_of(decoder, TrainerConfig(serving_dtype="float32", router_replay=is_replayed))
         found[is_replayed] = own.train(TrainBatch(groups=groups))
     assert found[False]["router/replayed"] == 0.0
     assert found[True]["router/replayed"] == pytest.approx(7 / 8)
-    assert found[True]["logprob_gap/mean"] < found[False]["logprob_gap/mean"]
+    assert found[True]["logprob_gap/mean"] < 0.7 * found[False]["logprob_gap/mean"]
 
 
 def test_experts_of_another_model_are_refused(moe: ModelConfig) -> None:
