@@ -285,6 +285,7 @@ def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> 
         response=Response(
             tokens=(5, 6, 7, 8),
             logprobs=(-1.0, -2.0, -3.0),
+            experts=(b"ab", b"", b"cd"),
             stretches=(
                 Stretch(start=0, version=1),
                 Stretch(start=1, version=None),
@@ -301,7 +302,7 @@ def test_a_journalled_group_is_trained_on_with_its_first_version_and_masks() -> 
     assert member.reward != member.reward  # Not a number: masked, and counted.
     assert member.is_cut
     assert member.is_truncated
-    assert member.experts == ()
+    assert member.experts == (b"ab", b"", b"cd")
 
 
 def publish(metrics: MetricsWriter, word: StepPublished, at: float) -> None:
