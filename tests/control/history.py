@@ -23,6 +23,7 @@ from dora_rl.sim.audit import Audit
 
 from .episode_executor import EpisodeExecutor
 from .fake_executor import Executor, Machine
+from .role_executor import FROZEN, RoleExecutor
 
 SCHEDULES = ("sync", "one_step_off", "steps_off", "partial", "counted", "async_ratio", "dora_onset", "dora")
 
@@ -84,10 +85,13 @@ class Offering:
 class History:
     """One run of random size, under a random schedule, with random things going wrong."""
 
-    def __init__(self, seed: int, *, is_episodic: bool = False, **fixed: object) -> None:
+    def __init__(
+        self, seed: int, *, is_episodic: bool = False, has_roles: bool = False, **fixed: object
+    ) -> None:
         self.rng = rng = Random(seed)
         self.seed = seed
         self._is_episodic = is_episodic
+        self._has_roles = has_roles
         self.batch = Batch(groups=rng.randint(1, 4), group_size=rng.randint(1, 3))
         self.steps = rng.randint(2, 6)
         self.control = self._draw_control(fixed)
@@ -106,6 +110,7 @@ class History:
                 step_s=0.01,
             ),
             episode=self._draw_episode() if is_episodic else None,
+            frozen=(FROZEN,) if has_roles else (),
         )
         block = 2 * self.batch.groups if self.control.long_first else 1
         self.prompts = Offering(seed, prompts, self.plane, block=block)
@@ -132,6 +137,8 @@ class History:
     def _draw_control(self, fixed: dict[str, object]) -> Control:
         rng, b = self.rng, self.batch
         schedule = rng.choice((*SCHEDULES, "dora", "dora"))
+        if self._has_roles and schedule in ("partial", "counted"):
+            schedule = "dora"  # What goes on under newer versions has no frozen one.
         knobs: dict[str, object] = {
             "schedule": schedule,
             "max_staleness": rng.randint(0, 3),
@@ -160,7 +167,7 @@ class History:
         knobs |= fixed
         if knobs["schedule"] == "async_ratio" and knobs["max_staleness"]:
             knobs["async_ratio"] = rng.choice((None, knobs["max_staleness"], knobs["max_staleness"] - 0.4))
-            knobs["suspend"] = rng.random() < 0.4
+            knobs["suspend"] = rng.random() < 0.4 and not self._has_roles
         return Control(**knobs)  # type: ignore[arg-type]
 
     def _draw_max_open(self) -> int | None:
@@ -173,9 +180,8 @@ class History:
 
     def _make_episode_executor(self, max_tokens: int) -> EpisodeExecutor:
         rng = self.rng
-        executor = EpisodeExecutor(
-            rng, group_size=self.batch.group_size, max_tokens=max_tokens, max_open=self._max_open
-        )
+        kind = RoleExecutor if self._has_roles else EpisodeExecutor
+        executor = kind(rng, group_size=self.batch.group_size, max_tokens=max_tokens, max_open=self._max_open)
         executor.zero_variance_rate = rng.choice((0.0, 0.3))
         executor.checks_slots = self.control.queue_scheduling
         executor.mixes_versions = self.control.mixes_versions
@@ -210,7 +216,7 @@ class History:
             slots=rng.randint(1, 6),
             kv_tokens=kv,
             version_kv_tokens=rng.choice((0, kv // 5, kv // 2)),
-            max_versions=rng.randint(1, 4),
+            max_versions=rng.randint(1, 4) if not self._has_roles else rng.randint(3, 5),
             node=rng.randint(0, 1),
             elastic=rng.random() < 0.25,
             moves_kv=rng.random() < 0.9,
@@ -353,6 +359,9 @@ class History:
         assert self.control.mixes_versions or self.audit.mixed() == 0
         assert self.max_staleness is None or self.audit.worst_staleness <= self.max_staleness
         assert executor.active_groups() == 0
+        if isinstance(executor, RoleExecutor):
+            live = {key for key, _, _ in executor.awaited.values()}
+            assert live <= executor.evaluations.keys(), f"nobody answers the roles of {live}"
         if isinstance(executor, EpisodeExecutor):
             assert not executor.ahead, f"the environments of {executor.ahead} stay open for nobody"
         for machine in executor.machines.values():

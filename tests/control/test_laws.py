@@ -11,11 +11,14 @@ import pytest
 from dora_rl.core.decisions import Decision
 
 from .history import SCHEDULES, History
+from .role_executor import RoleExecutor
 
 HISTORIES = 1200
 BLOCKS = 24
 EPISODE_HISTORIES = 240
 EPISODE_BLOCKS = 8
+ROLE_HISTORIES = 120
+ROLE_BLOCKS = 4
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -36,6 +39,16 @@ def test_the_laws_hold_for_episodes(block: int) -> None:
     size = EPISODE_HISTORIES // EPISODE_BLOCKS
     for seed in range(40_000 + block * size, 40_000 + (block + 1) * size):
         run(seed, is_episodic=True)
+
+
+@pytest.mark.parametrize("block", range(ROLE_BLOCKS))
+def test_the_laws_hold_for_episodes_that_speak_to_roles(block: int) -> None:
+    size, num_said = ROLE_HISTORIES // ROLE_BLOCKS, 0
+    for seed in range(50_000 + block * size, 50_000 + (block + 1) * size):
+        executor = run(seed, is_episodic=True, has_roles=True).executor
+        assert isinstance(executor, RoleExecutor)
+        num_said += executor.num_said["said"]
+    assert num_said > size, "roles spoke"
 
 
 def test_max_staleness_zero_is_on_policy() -> None:
@@ -59,14 +72,22 @@ def test_the_laws_hold_in_very_many_histories(block: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("block", range(4))
+def test_the_laws_hold_for_very_many_that_speak_to_roles(block: int) -> None:
+    for seed in range(300_000 + block * 500, 300_000 + (block + 1) * 500):
+        run(seed, is_episodic=True, has_roles=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", range(8))
 def test_the_laws_hold_for_very_many_episodes(block: int) -> None:
     for seed in range(200_000 + block * 500, 200_000 + (block + 1) * 500):
         run(seed, is_episodic=True)
 
 
-def run(seed: int, *, is_episodic: bool = False, **fixed: object) -> History:
-    history = History(seed, is_episodic=is_episodic, **fixed)
+def run(seed: int, *, is_episodic: bool = False, has_roles: bool = False, **fixed: object) -> History:
+    history = History(seed, is_episodic=is_episodic, has_roles=has_roles, **fixed)
     try:
         history.run()
     except Exception as error:

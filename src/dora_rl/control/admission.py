@@ -1,16 +1,15 @@
 """Admission: what starts now, on which instance.
 
-Requests that already have a version come first, then evaluations, then new groups of the newest
-version, and, where the trainer would starve, of older ones. Owns the queue of evaluations; asks the
-window whether a group may start, and never starts one that the staleness bound forbids.
+Requests that already have a version come first, then turns of roles and evaluations, then new groups of the
+newest version, and, where the trainer would starve, of older ones. Asks the window whether a group may start,
+and never starts one that the staleness bound forbids.
 """
 
-from collections import deque
 from collections.abc import Iterable
 
+from dora_rl.control.asides import Asides
 from dora_rl.control.environments import Environments
 from dora_rl.control.fleet import Instance, State
-from dora_rl.control.ledger import GENERATING, Trajectory
 from dora_rl.control.parts import ControlParts
 from dora_rl.core.decisions import Admit, Skip
 from dora_rl.core.inputs import QueuedPrompt
@@ -19,10 +18,10 @@ from dora_rl.core.inputs import QueuedPrompt
 class Admission:
     """Starts requests, evaluations and new groups on instances that have room."""
 
-    def __init__(self, parts: ControlParts, environments: Environments) -> None:
+    def __init__(self, parts: ControlParts, environments: Environments, asides: Asides) -> None:
         self._p = parts
         self._environments = environments
-        self._evaluations: dict[int, deque[Trajectory]] = {}
+        self._asides = asides
         self._has_started = False
         self._obstacle = "room"
 
@@ -34,7 +33,7 @@ class Admission:
         p.fleet_changes.rebalance(self.waiting(), p.now)
         for version in sorted(p.dispatch.pending):
             p.dispatch.fill_version(version)
-        self.fill_evaluation()
+        self._asides.fill()
         self.admit()
         if p.control.refill:
             for instance in p.fleet:
@@ -49,8 +48,7 @@ class Admission:
             self._p.fleet_changes.drop_waiting(instance, tokens, self._p.now)
         if self._p.dispatch.pending:
             self._p.dispatch.fill(instance)
-        if self._evaluations:
-            self.fill_evaluation()
+        self._asides.fill()
         if self._p.window.newest in instance.cohorts:
             self.admit()
         elif self._p.control.refill:
@@ -207,50 +205,19 @@ class Admission:
     # --- evaluations ---
 
     def evaluate(self, prompts: Iterable[QueuedPrompt]) -> None:
-        """Queue evaluations of these prompts under the newest version."""
-        version = self._p.window.newest
-        for prompt in prompts:
-            group = self._p.ledger.evaluate(prompt, version)
-            if self._environments.is_episodic:
-                self._environments.evaluate(group.members)
-            else:
-                self._evaluations.setdefault(version, deque()).extend(group.members)
-        self.fill_evaluation()
-
-    def evaluation_opened(self, t: Trajectory) -> None:
-        """Queue an evaluation whose environment is reset."""
-        self._evaluations.setdefault(t.version, deque()).append(t)
-        self.fill_evaluation()
-
-    def unqueue_evaluation(self, t: Trajectory) -> None:
-        """Let an evaluation wait no longer for its first place: its environment failed before."""
-        if t in (queue := self._evaluations.get(t.version, deque())):
-            queue.remove(t)
-
-    def fill_evaluation(self) -> None:
-        """Start queued evaluations, oldest version first, within evaluation's share of the slots."""
-        if not self._evaluations:
-            return
-        # One that lost its instance waits like the others: it must not keep them from theirs.
-        groups = self._p.ledger.evaluating.values()
-        num_placed = sum(t.phase in GENERATING for group in groups for t in group.members)
-        free_slots = max(1, int(self._p.control.evaluation_share * self._p.fleet.slots)) - num_placed
-        for version in sorted(self._evaluations):
-            queue = self._evaluations[version]
-            while queue and free_slots > 0:
-                place = self._p.dispatch.place_for(version, queue[0].prompt_tokens)
-                if place is None:
-                    break
-                self._p.dispatch.start(queue.popleft(), place)
-                free_slots -= 1
-            if not queue:
-                del self._evaluations[version]
+        """Let these prompts be evaluated under the newest version; episodes once they are reset."""
+        members = self._asides.evaluate(prompts)
+        if self._environments.is_episodic:
+            self._environments.evaluate(members)
+        else:
+            self._asides.queue_evaluations(members)
 
     def waiting(self) -> dict[int, int]:
-        """Number of requests and evaluations without an instance, by version: pinned, or about to be."""
-        counts = {version: len(queue) for version, queue in self._p.dispatch.pending.items() if queue}
-        for version, queue in self._evaluations.items():
-            counts[version] = counts.get(version, 0) + len(queue)
+        """Number of requests without an instance, by version: pinned, or about to be."""
+        counts = self._asides.waiting()
+        for version, queue in self._p.dispatch.pending.items():
+            if queue:
+                counts[version] = counts.get(version, 0) + len(queue)
         if missing := self._missing_groups:
             version = self._starting_version()
             counts[version] = counts.get(version, 0) + missing * self._p.batch.group_size

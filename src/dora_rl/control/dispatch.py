@@ -125,6 +125,7 @@ class Dispatch:
                 prompt_tokens=t.prompt_tokens,
                 generated_tokens=t.tokens,
                 evaluation=group.is_evaluation,
+                question=group.question,
             )
         )
 

@@ -5,6 +5,7 @@ member is scored or given up, or redundant; then it is filtered or becomes part 
 """
 
 from dora_rl.control.admission import Admission
+from dora_rl.control.asides import Asides
 from dora_rl.control.environments import Environments
 from dora_rl.control.fleet import Instance
 from dora_rl.control.ledger import GENERATING, Group, Phase, Trajectory
@@ -24,8 +25,10 @@ class Endings:
         steps: TrainSteps,
         outcomes: Outcomes,
         environments: Environments,
+        asides: Asides,
     ) -> None:
         self._p = parts
+        self._asides = asides
         self._environments = environments
         self._admission = admission
         self._steps = steps
@@ -40,7 +43,11 @@ class Endings:
         if t is None:
             return
         p.dispatch.release(t)
-        self._end(t, event)
+        if (turn := p.ledger.roles.get(t.group)) is not None:
+            assert turn.question is not None, f"group {turn.id} is no role's turn"
+            self._asides.forget_turn(turn.question, tokens=event.tokens)
+        else:
+            self._end(t, event)
         if instance is not None:
             instance.report(event.at, event.clock, event.kv_tokens)
             self._admission.fill(instance)
@@ -96,6 +103,15 @@ class Endings:
             self._outcomes.take_off(t, event.reason)
             self._p.dispatch.requeue(t, keeps_tokens=True)
             self._p.dispatch.fill_version(t.version)
+
+    def role_dropped(self, event: told.RoleDropped) -> None:
+        """Nobody awaits the turn of a role any more: free what it holds."""
+        t = self._asides.forget_turn(event.question)
+        if t is not None:
+            instance = self._p.fleet.get(t.instance)
+            self._outcomes.take_off(t, "nobody awaits it")
+            if instance is not None:
+                self._admission.fill(instance)
 
     # --- environments ---
 
@@ -159,7 +175,7 @@ class Endings:
         t.failures += 1
         self._outcomes.take_off(t, event.reason)
         if group.is_evaluation:
-            self._admission.unqueue_evaluation(t)
+            self._asides.unqueue_evaluation(t)
         if t.failures < self._p.control.environment_tries and is_episodic:
             self._environments.reopen(t, group.prompt.tokens)
         elif t.failures < self._p.control.environment_tries:
@@ -205,7 +221,7 @@ class Endings:
         p = self._p
         if group.is_evaluation:
             p.ledger.forget(group)
-            self._admission.fill_evaluation()
+            self._asides.fill()
             p.versions.retire()
         elif p.control.filter_zero_variance and not group.has_variance():
             p.durations.ended(group.id, p.now, passed=False)

@@ -14,6 +14,7 @@ from dora_rl.control.ledger import Phase, Trajectory
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
 from dora_rl.control.placement import PlacementPlanner, Situation
+from dora_rl.control.role_demand import RoleDemand
 from dora_rl.control.target import Target
 from dora_rl.control.window import Window
 from dora_rl.core.decisions import Drop, Interrupt, Lend, Load, Return
@@ -40,6 +41,7 @@ class FleetChanges:
         dispatch: Dispatch,
         pace: Pace,
         durations: Durations,
+        role_demand: RoleDemand,
         meters: Meters,
         emit: Emit,
         *,
@@ -53,6 +55,7 @@ class FleetChanges:
         self._pace = pace
         self._estimates = pace.estimates
         self._durations = durations
+        self._role_demand = role_demand
         self._meters = meters
         self._emit = emit
         self._control = control
@@ -108,11 +111,18 @@ class FleetChanges:
                     demands[version] = demands.get(version, 0.0) + tokens
                     slowest = lengths.longest_of(_MANY) - cohort.progress(instance.clock)
                     longest[version] = max(longest.get(version, 0.0), slowest)
+        roles = self._role_demand
+        for version in roles.versions:
+            expected = roles.expected_tokens(version, now)
+            demands[version] = max(demands.get(version, 0.0), expected)
+            longest.setdefault(version, roles.turn_tokens)
+        # Whoever awaits a role's turn has a later deadline than the version that plays it.
+        due = {version: newest if version in roles.versions else version for version in demands}
         return Situation(
             demands=demands,
             backlog=backlog,
             horizon_s=max(self._control.rebalance_period_s, self._pace.time_left_s(now)),
-            slack_s={version: self._pace.slack_s(version, now) for version in demands},
+            slack_s={version: self._pace.slack_s(due[version], now) for version in demands},
             longest_s={version: tokens * self._estimates.step_s for version, tokens in longest.items()},
             parked_s=_PARKED * lengths.mean() * self._estimates.step_s,
         )
@@ -236,7 +246,8 @@ class FleetChanges:
         for instance in self._fleet:
             is_free = instance.is_idle and instance.loading is None
             if instance.state is State.RETURNING and is_free and newest not in instance.cohorts:
-                self._load(instance, newest, tuple(instance.cohorts), now)
+                kept = self._role_demand.versions if instance.spec.versions_that_fit > 1 else ()
+                self._load(instance, newest, tuple(v for v in instance.cohorts if v not in kept), now)
                 instance.state = State.RETURNING
 
     def returned(self, instance: Instance) -> None:

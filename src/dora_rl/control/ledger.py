@@ -82,6 +82,8 @@ class Group(Struct):
     """Members that are neither scored nor closed."""
     is_finished: bool = False
     is_evaluation: bool = False
+    question: int | None = None
+    """The number of the role's turn that it is; None for groups of the policy."""
 
     def member(self, trajectory: int) -> Trajectory:
         return self.members[trajectory % len(self.members)]
@@ -104,6 +106,8 @@ class Ledger:
         self.groups: dict[int, Group] = {}
         self.training: dict[int, Group] = {}
         self.evaluating: dict[int, Group] = {}
+        self.roles: dict[int, Group] = {}
+        """Turns of roles that are awaited: pinned to a frozen version, and counted in no law."""
         self.num_admitted = 0
         self.num_committed = 0
         self.outcomes: Counter[str] = Counter()
@@ -115,7 +119,7 @@ class Ledger:
     # --- looking up ---
 
     def trajectory(self, trajectory: int) -> Trajectory | None:
-        """A trajectory of an active group or an evaluation by id; None if it is not one (any more)."""
+        """A trajectory of an active group or an aside by its id; None if it is not one (any more)."""
         group = self.group_of(trajectory)
         return group.member(trajectory) if group is not None else None
 
@@ -123,7 +127,7 @@ class Ledger:
         """The active group or evaluation that a trajectory belongs to; None if there is none (any more)."""
         key = trajectory // self.group_size
         group = self.groups.get(key)
-        return group if group is not None else self.evaluating.get(key)
+        return group if group is not None else self.evaluating.get(key) or self.roles.get(key)
 
     def finished(self) -> Iterator[Group]:
         """Finished groups, oldest version first, then in the order they were admitted."""
@@ -145,6 +149,13 @@ class Ledger:
         self.evaluating[group.id] = group
         return group
 
+    def ask(self, prompt: QueuedPrompt, version: int, question: int) -> Group:
+        """Create the turn of a role: one trajectory, pinned to `version`, counted in no law."""
+        group = self._new(prompt, version, 1)
+        group.question = question
+        self.roles[group.id] = group
+        return group
+
     def finish(self, group: Group) -> None:
         """Mark a group finished: all members left are scored, and it passed the filters."""
         group.is_finished = True
@@ -158,9 +169,10 @@ class Ledger:
             self.discarded_tokens += trajectory.tokens
 
     def forget(self, group: Group) -> None:
-        """Remove a group that will not be trained on, or an evaluation that ended."""
+        """Remove a group that will not be trained on, or an evaluation or a role's turn that ended."""
         self.groups.pop(group.id, None)
         self.evaluating.pop(group.id, None)
+        self.roles.pop(group.id, None)
 
     def take(self, count: int) -> list[Group]:
         """Move the `count` oldest finished groups into training, and return them."""

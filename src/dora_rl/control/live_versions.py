@@ -1,7 +1,8 @@
 """Versions: which are alive, and when their weights may go.
 
-Owns the set of live versions. The newest is always live; any other stays live exactly as long as a group,
-an evaluation or an instance uses it, or groups of it have still to start.
+Owns the set of live versions. The newest is always live, and so is one that is frozen because it plays a
+role; any other stays live exactly as long as a group, an evaluation or an instance uses it, or groups of it
+have still to start.
 """
 
 from dora_rl.control.dispatch import Dispatch, Emit
@@ -23,8 +24,10 @@ class LiveVersions:
         emit: Emit,
         *,
         keeps_window: bool,
+        frozen: frozenset[int] = frozenset(),
     ) -> None:
-        """With `keeps_window`, every version stays live that the next batch may hold."""
+        """With `keeps_window`, what the next batch may hold stays live; what is `frozen` always does."""
+        self._frozen = frozen
         self._window = window
         self._keeps_window = keeps_window
         self._ledger = ledger
@@ -43,7 +46,7 @@ class LiveVersions:
 
     def retire(self) -> None:
         """Retire every version but the newest that no group, evaluation or instance uses."""
-        for version in sorted(self._live - {self._window.newest}):
+        for version in sorted(self._live - self._frozen - {self._window.newest}):
             if not self._is_used(version):
                 self._live.discard(version)
                 self._fleet.forget(version)

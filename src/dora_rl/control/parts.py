@@ -4,6 +4,8 @@ Built once by the control plane and handed to its four sides (admission, steps, 
 which share these objects and nothing else. Emits decisions in the order they must be carried out.
 """
 
+from collections.abc import Iterable
+
 from dora_rl.control.batches import Batches
 from dora_rl.control.dispatch import Dispatch
 from dora_rl.control.durations import Durations
@@ -16,6 +18,7 @@ from dora_rl.control.live_versions import LiveVersions
 from dora_rl.control.meters import Meters
 from dora_rl.control.pace import Pace
 from dora_rl.control.prompt_queue import PromptQueue
+from dora_rl.control.role_demand import RoleDemand
 from dora_rl.control.row_lengths import RowLengths
 from dora_rl.control.schedules import Schedule, make_schedule
 from dora_rl.control.target import Target
@@ -36,6 +39,7 @@ class ControlParts:
         steps: int,
         estimates: Estimates,
         episode: EpisodeSettings | None,
+        frozen: Iterable[int] = (),
     ) -> None:
         self.control = control
         self.episode = episode
@@ -70,6 +74,7 @@ class ControlParts:
         self.prompts = PromptQueue(
             most_at_once=_most_at_once(self.schedule, batch), has_environments=episode is not None
         )
+        self.role_demand = RoleDemand(frozen, prior_tokens=estimates.lengths.mean())
         self.pace = Pace(self.window, estimates)
         self.batches = Batches(self.window, self.ledger, streams=control.stream)
         self.dispatch = Dispatch(
@@ -88,6 +93,7 @@ class ControlParts:
             self.dispatch,
             self.pace,
             self.durations,
+            self.role_demand,
             self.meters,
             self.emit,
             control=control,
@@ -100,6 +106,7 @@ class ControlParts:
             self.dispatch,
             self.emit,
             keeps_window=self.schedule.pins_at_onset,
+            frozen=self.role_demand.versions,
         )
 
     def emit(self, decision: Decision) -> None:

@@ -12,10 +12,11 @@ the fleet (who has room), dispatch (requests on instances), batches, fleet chang
 None owns a task, a process or a clock: time is what the inputs say.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dora_rl.control.admission import Admission
+from dora_rl.control.asides import Asides
 from dora_rl.control.endings import Endings
 from dora_rl.control.environments import Environments
 from dora_rl.control.estimates import Estimates
@@ -43,15 +44,22 @@ class ControlPlane:
         steps: int,
         estimates: Estimates,
         episode: EpisodeSettings | None = None,
+        frozen: Iterable[int] = (),
     ) -> None:
-        """`episode` says how many environments may be open, in a run whose trajectories are episodes."""
-        p = ControlParts(control, batch, steps=steps, estimates=estimates, episode=episode)
+        """`episode` says how many environments may be open, in a run whose trajectories are episodes.
+
+        `frozen` versions play roles: they stay live, and turns of roles are asked of them.
+        """
+        p = ControlParts(control, batch, steps=steps, estimates=estimates, episode=episode, frozen=frozen)
         self._p = p
         self._environments = Environments(p)
         self._outcomes = Outcomes(p, self._environments)
-        self._admission = Admission(p, self._environments)
+        self._asides = Asides(p)
+        self._admission = Admission(p, self._environments, self._asides)
         self._steps = TrainSteps(p, self._admission, self._outcomes)
-        self._endings = Endings(p, self._admission, self._steps, self._outcomes, self._environments)
+        self._endings = Endings(
+            p, self._admission, self._steps, self._outcomes, self._environments, self._asides
+        )
         self._has_begun = False
         self._handlers: dict[type[Input], Callable[[Any], None]] = {
             told.InstanceJoined: self._joined,
@@ -67,6 +75,8 @@ class ControlPlane:
             told.EnvironmentFailed: self._endings.environment_failed,
             told.EpisodeEnded: self._endings.episode_ended,
             told.Refused: self._endings.refused,
+            told.RoleAsked: self._role_asked,
+            told.RoleDropped: self._endings.role_dropped,
             told.Scored: self._endings.scored,
             told.Moved: self._endings.moved,
             told.MoveFailed: self._endings.move_failed,
@@ -130,6 +140,7 @@ class ControlPlane:
         """Assert the laws and that every index agrees with what it indexes."""
         check_integrity(self._p)
         self._environments.check()
+        self._asides.check()
 
     # --- instances ---
 
@@ -225,7 +236,7 @@ class ControlPlane:
                 self._admission.admit()
         elif (t := self._environments.evaluation_heard_of(event.epoch, event.row)) is not None:
             t.prompt_tokens = event.tokens
-            self._admission.evaluation_opened(t)
+            self._asides.queue_evaluations([t])
             self._seek_last_version()
 
     def _open_failed(self, event: told.OpenFailed) -> None:
@@ -256,6 +267,11 @@ class ControlPlane:
     def _evaluation_asked(self, event: told.EvaluationAsked) -> None:
         self._admission.evaluate(event.prompts)
         self._seek_last_version()
+
+    def _role_asked(self, event: told.RoleAsked) -> None:
+        self._asides.ask(event)
+        if self._has_begun and not self._p.fleet.uses(event.version):
+            self._admission.look_again()
 
     def _seek_last_version(self) -> None:
         """Have the last version served once nothing but an evaluation asks for it."""

@@ -31,6 +31,13 @@ class Start(Decision, frozen=True):
     generated_tokens: int = 0
     """Number of tokens that exist already, from before a crash or an interruption: prefill them too."""
     evaluation: bool = False
+    question: int | None = None
+    """The number of a role's turn, of which this is the generation; None for whatever the policy says."""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it is an evaluation or a role's turn: on no group, and in no law."""
+        return self.evaluation or self.question is not None
 
 
 class Resume(Decision, frozen=True):

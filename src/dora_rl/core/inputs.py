@@ -166,6 +166,25 @@ class MoveFailed(Input, frozen=True):
     reason: str
 
 
+class RoleAsked(Input, frozen=True, omit_defaults=True):
+    """An episode awaits the turn of a role that a frozen version plays: generate it, counted in no law."""
+
+    question: int
+    """The number of the turn, which no other has that is awaited."""
+    version: int
+    """The frozen version that plays the role."""
+    tokens: int
+    """Tokens of the role's whole context."""
+    trajectory: int | None = None
+    """The trajectory that awaits it, whose deadline it inherits; None before its group is admitted."""
+
+
+class RoleDropped(Input, frozen=True):
+    """Nobody awaits the turn of a role any more: its episode is over, or begins again."""
+
+    question: int
+
+
 # --- prompts -------------------------------------------------------------------------------------
 
 
@@ -293,6 +312,8 @@ AnyInput = (
     | EnvironmentFailed
     | EpisodeEnded
     | Refused
+    | RoleAsked
+    | RoleDropped
     | Scored
     | Moved
     | MoveFailed

@@ -126,7 +126,7 @@ class BatchWaits:
     # --- members ---
 
     def _started(self, start: do.Start) -> None:
-        if not start.evaluation:
+        if not start.is_aside:
             self._group_of[start.trajectory] = start.group
             self._advance(start.trajectory, Lack.GENERATION)
 

@@ -53,7 +53,7 @@ class FreshnessMeter:
         if type(event) in self._follow:
             self._follow[type(event)](event)
         for decision in decisions:
-            if isinstance(decision, do.Start) and not decision.evaluation:
+            if isinstance(decision, do.Start) and not decision.is_aside:
                 self._group_of[decision.trajectory] = decision.group
                 self._started.setdefault(decision.trajectory, self._clock.at(event.at))
                 if not self._published:

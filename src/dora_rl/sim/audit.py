@@ -56,7 +56,7 @@ class Audit:
         self.version_of[admit.group] = admit.version
 
     def _started(self, start: do.Start) -> None:
-        if self.version_of.get(start.group) != start.version and not start.evaluation:
+        if self.version_of.get(start.group) != start.version and not start.is_aside:
             self.versions_used.setdefault(start.trajectory, set()).add(start.version)
 
     def _ended(self, close: do.Close) -> None:

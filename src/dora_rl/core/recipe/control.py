@@ -90,6 +90,8 @@ class Control(Section, frozen=True):
     """How often a trajectory is tried when its environment fails."""
     evaluation_share: Share = 0.1
     """Share of an instance's slots that evaluation may use."""
+    role_share: Share = 0.5
+    """Share of an instance's slots that turns of roles may use which a frozen version plays."""
     rebalance_period_s: PositiveFloat = 5.0
     """Seconds after which placement is looked at again without another reason."""
     kv_watermark: Annotated[float, Meta(gt=0, le=1)] = 0.95
