@@ -159,7 +159,7 @@ def test_a_role_that_the_recipe_does_not_have_is_named() -> None:
         return 0.0
 
     end, _ = play(plays)
-    assert "the recipe has no role 'usr'; set roles.usr.url" in end.detail
+    assert "the recipe has no role 'usr'; set roles.usr.url or roles.usr.version" in end.detail
 
 
 def test_the_key_of_a_role_comes_from_the_environment(

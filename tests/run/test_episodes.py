@@ -8,12 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from dora_rl.core.decisions import Close
+from dora_rl.core.decisions import Close, Retire, Start
 from dora_rl.core.history import History
-from dora_rl.core.inputs import EnvironmentFailed, EnvironmentReplied, EpisodeEnded, Scored, TurnEnded
+from dora_rl.core.inputs import (
+    Ended,
+    EnvironmentFailed,
+    EnvironmentReplied,
+    EpisodeEnded,
+    Published,
+    Scored,
+    TurnEnded,
+)
 from dora_rl.core.recipe import Control, Evaluation
 from dora_rl.core.recipe.episodes import EpisodeSettings, RoleSettings
-from dora_rl.core.recipe.generation import ResponseSettings
+from dora_rl.core.recipe.generation import ResponseSettings, Sampling
 from dora_rl.run.episodes.host import EpisodesFailed
 from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
@@ -96,6 +104,73 @@ DEATHS: tuple[Plan, ...] = (
     [(60, "SIGKILL", "workers.episode_worker"), (90, "SIGKILL", "workers.instance_worker")],
     [(70, "SIGKILL", "workers.trainer_main"), (100, "SIGKILL", "workers.episode_worker")],
 )
+
+
+def check_roles(root: Path) -> None:
+    """Version 0 says every turn of a role, nothing of which is trained on, and it outlives its use."""
+    events = [(each, decisions) for each, decisions in History(root / "events.jsonl")]
+    starts = [
+        d for _, decisions in events for d in decisions if isinstance(d, Start) and d.question is not None
+    ]
+    said = [each for each, _ in events if isinstance(each, Ended)]
+    assert starts, "nobody was asked"
+    assert {start.version for start in starts} == {0}
+    assert {each.trajectory for each in said} <= {start.trajectory for start in starts}
+    newest = max(each.version for each, _ in events if isinstance(each, Published))
+    first = {each.version: number for number, (each, _) in enumerate(events) if isinstance(each, Published)}
+    late = [d for _, decisions in events[first[newest - 1] :] for d in decisions if isinstance(d, Start)]
+    assert any(start.question is not None for start in late), "version 0 speaks under later ones"
+    assert not [d for _, decisions in events for d in decisions if d == Retire(version=0)]
+    with Journal.open(LiveLayout(root=root).journal) as journal:
+        batches = list(journal.batches_after(journal.oldest_start))
+        known = {summary.trajectory for summary in journal.summaries()}
+    assert known.isdisjoint(start.trajectory for start in starts), "a role's turn is no trajectory"
+    for member in (member for batch in batches for group in batch.groups for member in group.members):
+        assert len(member.every_branch) == 1, "what the role says is no branch"
+        values = [msgspec.msgpack.decode(once.value) for once in member.onces]
+        assert len(values) == 2
+        for value in values:
+            assert 0 < len(value["tokens"]) <= 5
+            assert value["message"]["role"] == "assistant"
+
+
+def frozen(make_setup: MakeSetup, **changes: Any) -> RunSetup:
+    return playing(
+        make_setup,
+        "served",
+        roles={"user": RoleSettings(version="initial", max_tokens=5, sampling=Sampling(temperature=0.5))},
+        **changes,
+    )
+
+
+@pytest.mark.timeout(180)
+def test_the_initial_model_plays_a_role_beside_the_policy(make_setup: MakeSetup) -> None:
+    setup = frozen(make_setup, evaluation=Evaluation(every=2, max_rows=2))
+    done = run_live(setup, staged(setup))
+    root = Path(setup.run_directory)
+    assert done.is_complete
+    assert done.trained_trajectories == 3 * 2 * 3
+    check_journal(root)
+    check_roles(root)
+    assert replay_live(root).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [(40, "SIGKILL", "workers.instance_worker"), (90, "SIGKILL", "workers.episode_worker")],
+        [(60, "SIGKILL", "workers.trainer_main"), (90, "SIGKILL", "workers.instance_worker")],
+    ],
+)
+def test_roles_of_a_frozen_version_go_on_whoever_dies(make_setup: MakeSetup, plan: Plan) -> None:
+    setup = frozen(make_setup, layout=DeviceLayout(instances=2))
+    assert summary(run(setup, plan))["is_complete"]
+    root = Path(setup.run_directory)
+    check_journal(root)
+    check_roles(root)
+    assert replay_live(root).difference is None
 
 
 @pytest.mark.slow

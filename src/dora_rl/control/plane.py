@@ -117,6 +117,11 @@ class ControlPlane:
         return self._p.steps
 
     @property
+    def frozen_versions(self) -> frozenset[int]:
+        """The versions that play roles."""
+        return self._p.role_demand.versions
+
+    @property
     def leaving_groups(self) -> int:
         """Groups that do not count against the target R while the trainer is idle."""
         return self._p.schedule.leaving_groups

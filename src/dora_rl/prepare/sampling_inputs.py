@@ -55,6 +55,11 @@ def prepare_sampling(
     # Whoever wants answers to prompts wants one to each, whatever plays in training.
     judged = judged_recipe if is_judged else _unjudged
     recipe = _settled(judged(recipe, data.task, config.train.name), data)
+    if recipe.episode is not None and recipe.frozen_versions:
+        raise ConfigError(
+            "the initial model of a run plays a role of its episodes, and there is no run here",
+            hint="serve it with `dora serve MODEL`, and set roles.NAME.url and roles.NAME.version=null",
+        )
     if is_judged:
         check_functions(recipe, rows, report, given.objects)
 

@@ -12,7 +12,7 @@ from dora_rl.engines.requests import Request, Stopping, StreamKey
 from dora_rl.run import messages as say
 from dora_rl.run.episodes.host import EpisodeHost
 from dora_rl.run.prompt_table import NumberedPrompts
-from dora_rl.run.request_table import EpisodeTurn, PartialTrajectory, RequestTable
+from dora_rl.run.request_table import EpisodeTurn, PartialTrajectory, RequestTable, RoleTurn
 from dora_rl.run.run_setup import RunSetup
 
 
@@ -37,9 +37,20 @@ class Generation:
 
     def start(self, start: do.Start) -> None:
         """Have a trajectory generated; of an episode whose turn is not known yet, once it is."""
+        if start.question is not None:
+            self._start_role(start, start.question)
+            return
         is_known = self._episodes is None or self._episodes.started(start)
         placed = self._requests.begin(start)
         if is_known:
+            self.generate(start.trajectory, placed.number)
+
+    def _start_role(self, start: do.Start, question: int) -> None:
+        """Have the turn of a role generated, unless nobody awaits it any more."""
+        turn = self._episodes.roles.turn(question) if self._episodes is not None else None
+        if turn is not None:
+            placed = self._requests.begin(start)
+            self._requests.partial[start.trajectory].role_turn = turn
             self.generate(start.trajectory, placed.number)
 
     def resume(self, resume: do.Resume) -> None:
@@ -57,6 +68,10 @@ class Generation:
         if placed is None or placed.number != number:
             return
         partial = self._requests.partial[trajectory]
+        if partial.role_turn is not None:
+            role_request = _role_request(partial, partial.role_turn, number)
+            self._send(placed.instance, say.StartRequest(request=role_request))
+            return
         turn = partial.episode_turn
         if turn is not None and turn.is_over:
             return  # Its environment has the word.
@@ -106,3 +121,17 @@ class Generation:
             deadline=start.version + self._max_staleness,
             holds_turn=turn is not None,
         )
+
+
+def _role_request(partial: PartialTrajectory, turn: RoleTurn, number: int) -> Request:
+    """The request of a role's turn, behind what it has said already."""
+    return Request(
+        id=number,
+        version=partial.start.version,
+        prompt=turn.prompt,
+        key=turn.key,
+        sampling=turn.sampling,
+        stopping=Stopping(max_new_tokens=turn.limit - len(partial.tokens)),
+        continued=tuple(partial.tokens),
+        deadline=turn.deadline,
+    )

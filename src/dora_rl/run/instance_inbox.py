@@ -7,11 +7,13 @@ import time
 
 from dora_rl.control.plane import ControlPlane
 from dora_rl.core import inputs as told
+from dora_rl.core.errors import UserError
+from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.engines.requests import DrawnTokens
 from dora_rl.run import messages as say
 from dora_rl.run.episodes.host import EpisodeHost
 from dora_rl.run.instances import InstancePhase, InstancePool, InstanceProcess
-from dora_rl.run.received import Received, ScoreTrajectory
+from dora_rl.run.received import AnswerRole, Received, ScoreTrajectory
 from dora_rl.run.request_table import PlacedRequest, RequestMoves, RequestTable
 from dora_rl.run.worker_deaths import end_if_final
 from dora_rl.store.journal_records import Progress
@@ -48,7 +50,7 @@ class InstanceInbox:
                     end_if_final(message)
                     process.last_words = message.message
                 case say.InstanceReady():
-                    self._instances.opened(process, message.spec)
+                    self._instances.opened(process, self._checked(message.spec))
                     if self._has_store:
                         self.serve_store()
                 case say.VersionLoaded(version=version) if has_joined:
@@ -90,6 +92,15 @@ class InstanceInbox:
             if lost.was_joined:
                 received.inputs.append(told.InstanceLost(at=at, instance=lost.number, reason=lost.reason))
         return received
+
+    def _checked(self, spec: InstanceSpec) -> InstanceSpec:
+        """The instance's own word on what it can do; a UserError where the run needs more."""
+        if self._plane.frozen_versions and spec.max_versions < 2:
+            raise UserError(
+                "a frozen version plays a role, and this engine holds one version at a time",
+                hint="play the role behind an endpoint: roles.NAME.url; or set engine.kind=native",
+            )
+        return spec
 
     # --- instances ------------------------------------------------------------------------------
 
@@ -142,7 +153,9 @@ class InstanceInbox:
         if placed is None:
             return None
         partial = self._requests.partial[placed.trajectory]
-        if drawn.tokens or is_last:
+        if partial.role_turn is not None:
+            partial.tokens += drawn.tokens  # What it says is written down as a side effect, once it is whole.
+        elif drawn.tokens or is_last:
             received.payloads.append(
                 Progress(
                     trajectory=placed.trajectory,
@@ -165,7 +178,8 @@ class InstanceInbox:
         self, process: InstanceProcess, message: say.RequestEnded, at: float, received: Received
     ) -> None:
         found = self._requests.find(message.drawn.request, process.number)
-        if found is not None and self._requests.partial[found.trajectory].episode_turn is not None:
+        partial = self._requests.partial[found.trajectory] if found is not None else None
+        if partial is not None and partial.episode_turn is not None:
             self._turn_ended(process, message, at, received)
             return
         is_truncated = message.is_truncated
@@ -187,6 +201,10 @@ class InstanceInbox:
                 truncated=is_truncated,
             )
         )
+        if partial.role_turn is not None:
+            question = partial.role_turn.question
+            received.effects.append(AnswerRole(question=question, tokens=tokens, finish=message.finish))
+            return
         received.effects.append(
             ScoreTrajectory(
                 trajectory=key, group=start.group, row=start.row, attempt=start.attempt, tokens=tokens
@@ -223,7 +241,10 @@ class InstanceInbox:
             return
         key, reason = placed.trajectory, message.reason
         self._requests.forget(key)
+        role_turn = self._requests.partial[key].role_turn
         if self._moves.forget(key):
             received.inputs.append(told.MoveFailed(at=at, trajectory=key, reason=reason))
+        elif role_turn is not None and self._episodes is not None:
+            self._episodes.roles.refused(role_turn.question, reason)
         else:
             received.inputs.append(told.Refused(at=at, trajectory=key, reason=reason))

@@ -141,7 +141,8 @@ def _remembered(journal: Journal, past: ResumePoint, feed: Feed) -> Iterator[Eve
                 case Start():
                     if decision.evaluation and decision.trajectory not in past.starts:
                         _close_opening(past, decision.epoch, decision.row, is_evaluation=True)
-                    past.starts[decision.trajectory] = decision
+                    if decision.question is None:
+                        past.starts[decision.trajectory] = decision
                 case Close():
                     for trajectory in decision.members:
                         past.starts.pop(trajectory, None)
@@ -193,6 +194,7 @@ def make_plane(setup: RunSetup, steps: int | None = None) -> ControlPlane:
         steps=steps or setup.recipe.steps,
         estimates=Estimates(lengths=lengths, load_s=_LOAD_S, move_s=_MOVE_S, step_s=_STEP_S),
         episode=episode,
+        frozen=setup.recipe.frozen_versions,
     )
 
 

@@ -305,11 +305,13 @@ class Orchestrator:
             told.InstanceLost(at=self.now, instance=instance.id, reason="the run was resumed")
             for instance in run.plane.fleet
         ]
+        dropped: list[told.Input] = []
         if self.episodes is not None:
+            dropped = self.episodes.roles.take_up(run.plane, self.now)
             self.episodes.take_up(run.plane, journal, run.past.openings)
         steps = run.setup.recipe.steps
         more = [told.StepsExtended(at=self.now, steps=steps)] if steps > run.plane.steps else []
-        self._carry_out(Received(inputs=[*lost, *more]))
+        self._carry_out(Received(inputs=[*lost, *dropped, *more]))
         if run.plane.is_done and journal.covered_step < run.setup.recipe.steps:
             self.trainer.write_checkpoint()
         if self.rewards is None:

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from dora_rl.core.inputs import Input
 from dora_rl.core.record import Record
+from dora_rl.core.turn_finish import TurnFinish
 from dora_rl.store.journal_records import AnyPayload
 
 
@@ -51,6 +52,14 @@ class AnswerOperation(Effect, frozen=True):
     number: int
 
 
+class AnswerRole(Effect, frozen=True):
+    """The turn of a role was generated: whoever awaits it hears what was said."""
+
+    question: int
+    tokens: tuple[int, ...]
+    finish: TurnFinish
+
+
 class ServeStore(Effect, frozen=True):
     """The trainer is ready, so the newest version is in the store: whoever waits for it may load it."""
 
@@ -70,7 +79,14 @@ class CoverBatches(Effect, frozen=True):
 
 
 AnyEffect = (
-    ScoreTrajectory | ContinueRequest | DeliverKv | AnswerOperation | ServeStore | RecordStep | CoverBatches
+    ScoreTrajectory
+    | ContinueRequest
+    | DeliverKv
+    | AnswerOperation
+    | AnswerRole
+    | ServeStore
+    | RecordStep
+    | CoverBatches
 )
 
 

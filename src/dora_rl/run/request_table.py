@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Move, Start
 from dora_rl.core.errors import UserError
+from dora_rl.engines.requests import Sampling, StreamKey
 from dora_rl.run import messages as say
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.received import ContinueRequest, DeliverKv, Received
@@ -33,6 +34,8 @@ class PartialTrajectory(Struct, kw_only=True):
     """Tokens behind the prompt; of an episode, those of the branch whose turn it is."""
     episode_turn: "EpisodeTurn | None" = None
     """The turn that is, or was last, generated of an episode; None of a row with one response."""
+    role_turn: "RoleTurn | None" = None
+    """The turn of a role that it is; None of what the policy says."""
 
     @property
     def attempt(self) -> int:
@@ -64,6 +67,19 @@ class EpisodeTurn(Struct, kw_only=True):
     """Strings at which the turn ends, beside the recipe's."""
     is_over: bool
     """Whether the turn ended and the environment has the word."""
+
+
+class RoleTurn(Struct, frozen=True, kw_only=True):
+    """A turn of a role that a frozen version plays, as requests need it. Nothing of it is journalled."""
+
+    question: int
+    prompt: tuple[int, ...]
+    key: StreamKey
+    limit: int
+    """Most tokens of the turn."""
+    sampling: Sampling
+    deadline: int
+    """The batch that whoever awaits it has to be in: its own, not the version's that plays the role."""
 
 
 class PlacedRequest(Struct, kw_only=True):

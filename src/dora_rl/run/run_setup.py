@@ -89,6 +89,12 @@ class RunSetup(Record, frozen=True):
                 "one instance that holds one version cannot serve a window of several",
                 hint="set devices.instances=2, or control.max_staleness=0",
             )
+        if self.recipe.frozen_versions and self.engine.max_versions < 3:
+            raise ConfigError(
+                f"an instance holds {self.engine.max_versions} versions at most: no room for the one that "
+                "plays a role beside the one that is trained and the next",
+                hint="raise cluster.max_versions, or play the role behind an endpoint: roles.NAME.url",
+            )
         if self.engine.dtype != self.recipe.trainer.serving_dtype:
             raise ConfigError(
                 f"versions are published in {self.recipe.trainer.serving_dtype}; the engine holds them in "

@@ -27,6 +27,8 @@ class Future(Struct, gc=False):
     """Tokens there are to train on, once the trajectory ended."""
     appended: int = 0
     """Number of journalled tokens that are the environment's."""
+    question: int | None = None
+    """The number of the role's turn that it is; None for what the policy says."""
     is_over: bool = False
     """Whether its episode ended: its environment has nothing more to say."""
 
@@ -60,6 +62,8 @@ class Futures:
         self._is_episodic = recipe.episode is not None
         self._lag = recipe.simulation.faults.journal_lag_tokens
         self._of: dict[int, Future] = {}
+        self._role_tokens: dict[int, int] = {}
+        """Tokens of the turns of roles that were asked for, by their numbers."""
 
     def __getitem__(self, trajectory: int) -> Future:
         return self._of[trajectory]
@@ -70,12 +74,24 @@ class Futures:
     def started(self, start: Start) -> Future:
         """The future of a trajectory that starts: kept when it continues, drawn again for another attempt."""
         future = self._of.get(start.trajectory)
+        if start.question is not None:
+            tokens = self._role_tokens[start.question]
+            turn = Future(start.attempt, False, (), start.prompt_tokens, (tokens,), question=start.question)
+            return self._of.setdefault(start.trajectory, turn)
         if future is None or future.attempt != start.attempt:
             key = (start.epoch, start.row, start.member) if self._is_episodic else (start.trajectory,)
             ends = self._turn_ends(start, key)
             future = Future(start.attempt, start.evaluation, key, start.prompt_tokens, ends)
             self._of[start.trajectory] = future
         return future
+
+    def role_asked(self, question: int, tokens: int) -> None:
+        """A role will say so many tokens in the turn that is asked for."""
+        self._role_tokens[question] = tokens
+
+    def role_over(self, question: int) -> None:
+        """The turn of a role was said, or is awaited no longer."""
+        del self._role_tokens[question]
 
     def journal(self, trajectory: int, tokens: float) -> None:
         """Record what survives of a trajectory whose instance dies: all but the last tokens."""

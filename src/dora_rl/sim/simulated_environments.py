@@ -5,7 +5,7 @@ in a wait for one; otherwise a response is only interrupted by its turns. Latenc
 trajectory is, not by when it starts, so that schedules are compared on the same draws.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from dora_rl.core import decisions as do
@@ -42,6 +42,10 @@ class SimulatedEnvironments:
         """`prompt_tokens` of a row; `score` has the reward of a trajectory told that ended."""
         self.is_episodic = recipe.episode is not None
         self._appended = recipe.task.turns.environment_tokens
+        self._has_role = bool(recipe.task.turns.role_tokens)
+        self._awaited: dict[int, tuple[int, Future]] = {}
+        """Which trajectory awaits each turn of a role."""
+        self._questions = 0
         self._tries = recipe.control.environment_tries
         self._group_size = recipe.batch.group_size
         self._clock = clock
@@ -118,8 +122,36 @@ class SimulatedEnvironments:
             )
         )
         fails = self._truth.environment_fails(future.key, turn, future.attempt)
-        answer = self._fail if fails else self._return if is_last else self._reply
+        reply = self._ask_role if self._has_role else self._reply
+        answer = self._fail if fails else self._return if is_last else reply
         self._clock.after(self._truth.latency_s(future.key, turn), answer, (key, future))
+
+    def _ask_role(self, argument: tuple[int, Future]) -> None:
+        """Have a role speak, with all of the conversation before it, so that the environment can reply."""
+        key, future = argument
+        if not self._is_current(key, future):
+            return
+        question, self._questions = self._questions, self._questions + 1
+        self._awaited[question] = argument
+        self._futures.role_asked(question, self._truth.role_tokens(future.key, future.turn))
+        tokens = future.prompt_tokens + future.journalled
+        self._clock.tell(
+            told.RoleAsked(at=self._clock.now, question=question, version=0, tokens=tokens, trajectory=key)
+        )
+
+    def role_said(self, question: int) -> None:
+        """Let the environment reply with what its role said."""
+        awaited = self._awaited.pop(question, None)
+        if awaited is not None:
+            self._futures.role_over(question)
+            self._reply(awaited)
+
+    def let_go(self, trajectories: Iterable[int]) -> None:
+        """Await no roles for trajectories that are over."""
+        over = set(trajectories)
+        for question in [number for number, (key, _) in self._awaited.items() if key in over]:
+            del self._awaited[question]
+            self._clock.tell(told.RoleDropped(at=self._clock.now, question=question))
 
     def _reply(self, argument: tuple[int, Future]) -> None:
         key, future = argument
@@ -149,6 +181,7 @@ class SimulatedEnvironments:
 
     def cut(self, d: do.Cut) -> None:
         """End an episode that control does not wait for any longer, with the tokens it has."""
+        self.let_go([d.trajectory])
         self._end(d.trajectory, self._futures[d.trajectory], truncated=True)
 
     def _end(self, key: int, future: Future, *, truncated: bool) -> None:

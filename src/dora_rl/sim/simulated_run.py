@@ -113,6 +113,7 @@ def build_world(recipe: Recipe, source: PromptSource | None = None) -> World:
         steps=recipe.steps,
         estimates=make_estimates(recipe, cost, futures),
         episode=recipe.episode,
+        frozen=recipe.frozen_versions,
     )
     feed = SimulatedPromptFeed(recipe, truth.prompt_tokens(), plane, source)
     return World(recipe, plane, engines, trainer, futures, truth, feed)

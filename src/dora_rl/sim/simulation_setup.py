@@ -217,5 +217,7 @@ def resolve(
 def complete(recipe: Recipe) -> Recipe:
     """The recipe with its split decided by the planner, checked against device memory."""
     decided = decide(recipe)
-    check_memory(decided, num_versions=make_schedule(decided.control, decided.batch).max_staleness + 1)
+    window = make_schedule(decided.control, decided.batch).max_staleness + 1
+    num_versions = window + len(decided.frozen_versions)
+    check_memory(decided, num_versions=num_versions)
     return decided

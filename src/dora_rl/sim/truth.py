@@ -10,7 +10,7 @@ from dora_rl.sim.chance import Draws
 
 _NORMAL = NormalDist()
 
-_LENGTH, _SIBLINGS, _TURNS, _LATENCY, _FAILURE, _VARIANCE, _REWARD, _PROMPT, _RESET = range(9)
+_LENGTH, _SIBLINGS, _TURNS, _LATENCY, _FAILURE, _VARIANCE, _REWARD, _PROMPT, _RESET, _ROLE = range(10)
 
 
 class Truth:
@@ -28,6 +28,7 @@ class Truth:
         self._rewards = Draws(seed, _REWARD)
         self._prompts = Draws(seed, _PROMPT)
         self._resets = Draws(seed, _RESET)
+        self._roles = Draws(seed, _ROLE)
         lengths = task.lengths
         self._log_median = 0.0 if isinstance(lengths, Empirical) else log(lengths.median_tokens)
         self._max_tokens = lengths.max_tokens
@@ -64,6 +65,10 @@ class Truth:
     def latency_s(self, key: tuple[int, ...], turn: int) -> float:
         t = self._task.turns
         return t.latency_s * exp(t.latency_sigma * self._latencies.normal(*key, turn))
+
+    def role_tokens(self, key: tuple[int, ...], turn: int) -> int:
+        """Tokens that a role says before the environment's reply to a turn."""
+        return max(1, int(self._task.turns.role_tokens * exp(0.5 * self._roles.normal(*key, turn))))
 
     def environment_fails(self, key: tuple[int, ...], turn: int, attempt: int) -> bool:
         rate = self._task.turns.failure_rate

@@ -237,6 +237,9 @@ class World:
     def _turn_over(self, engine: SimulatedEngine, request: SimulatedRequest) -> None:
         key = request.trajectory
         future = self._futures[key]
+        if future.question is not None:
+            self._role_over(engine, request, future.question)
+            return
         if future.has_more_turns or self._environments.is_episodic:
             self._environments.ask(engine, request, future)
             return
@@ -257,6 +260,22 @@ class World:
             )
         )
         self._score_later(key)
+
+    def _role_over(self, engine: SimulatedEngine, request: SimulatedRequest, question: int) -> None:
+        """A role has said its turn: whoever awaits it goes on."""
+        engine.release(request.trajectory)
+        self._futures.forget([request.trajectory])
+        self.tell(
+            told.Ended(
+                at=self.now,
+                instance=engine.id,
+                trajectory=request.trajectory,
+                tokens=int(request.until),
+                clock=engine.clock,
+                kv_tokens=engine.claimed_kv,
+            )
+        )
+        self._environments.role_said(question)
 
     def _score_later(self, key: int) -> None:
         if self._score_s:
@@ -497,4 +516,5 @@ class World:
             self.tell(told.StepLost(at=self.now, reason="simulated failure"))
 
     def _close(self, d: do.Close) -> None:
+        self._environments.let_go(d.members)
         self._futures.forget(d.members)

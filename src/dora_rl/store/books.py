@@ -97,6 +97,8 @@ class Books:
 
     def _started(self, decision: Start) -> None:
         """Record a trajectory's first start, another attempt, or that it goes on on another instance."""
+        if decision.question is not None:
+            return  # What a role says is written down as a side effect of the episode that awaits it.
         key, attempt = decision.trajectory, decision.attempt
         found = self._tables.one("SELECT attempt, state FROM trajectories WHERE id = ?", key)
         if found is None and decision.evaluation:

@@ -59,6 +59,9 @@ class Turns(Section, frozen=True):
     reset_s: Seconds = 0.0
     """Median time to reset an environment (lognormal with `latency_sigma`), where a run has episodes; a
     reset fails as often as a turn does."""
+    role_tokens: Count = 0
+    """Median tokens of the turn of a role that the initial model plays, before the environment replies; 0 for
+    no role."""
 
 
 class ImaginedTask(Section, frozen=True):

@@ -58,6 +58,7 @@ class Recipe(Section, frozen=True):
     def __post_init__(self) -> None:
         self._check_active_groups()
         self._check_devices()
+        self._check_roles()
         if self.control.filter_zero_variance and self.task.zero_variance_rate == 1.0:
             raise ConfigError(
                 "task.zero_variance_rate = 1 with control.filter_zero_variance leaves no group to train on",
@@ -68,6 +69,20 @@ class Recipe(Section, frozen=True):
                 f"control.min_members = {self.control.min_members} is above "
                 f"batch.group_size = {self.batch.group_size}",
                 hint="a group cannot keep more members than it has",
+            )
+
+    @property
+    def frozen_versions(self) -> tuple[int, ...]:
+        """The versions that play roles, and so are kept to the end of the run: 0, the initial model."""
+        plays = any(role.version is not None for role in (self.roles or {}).values())
+        return (0,) if plays or self.task.turns.role_tokens else ()
+
+    def _check_roles(self) -> None:
+        if self.frozen_versions and self.control.mixes_versions:
+            raise ConfigError(
+                "a frozen version plays a role, and under this schedule all that generates goes on under "
+                "each new version",
+                hint="set control.schedule=dora, or play the role behind an endpoint: roles.NAME.url",
             )
 
     def _check_active_groups(self) -> None:

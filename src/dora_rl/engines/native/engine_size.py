@@ -114,7 +114,8 @@ def wanted_blocks(recipe: Recipe, limits: Limits) -> int:
     slot = limits.blocks_for(limits.max_positions) * limits.block_size + GROWTH_TOKENS
     groups = (recipe.control.staleness_bound + 1) * recipe.batch.groups + recipe.control.redundant_groups
     evaluated = ceil(recipe.control.evaluation_share * limits.max_running) if recipe.evaluation.every else 0
-    running = min(limits.max_running, groups * recipe.batch.group_size + evaluated)
+    spoken = ceil(recipe.control.role_share * limits.max_running) if recipe.frozen_versions else 0
+    running = min(limits.max_running, groups * recipe.batch.group_size + evaluated + spoken)
     prompts = groups * limits.block_size
     return limits.blocks_for(ceil((running * slot + prompts) / recipe.control.kv_watermark))
 
@@ -128,7 +129,13 @@ def max_versions(recipe: Recipe) -> int:
             "the one it serves",
             hint="set cluster.max_versions=2 or more, or leave it out",
         )
-    return max(2, min(asked, recipe.control.staleness_bound + 1))
+    num_frozen = len(recipe.frozen_versions)
+    if num_frozen and asked < 2 + num_frozen:
+        raise ConfigError(
+            f"cluster.max_versions = {asked} leaves no room for the frozen version that plays a role",
+            hint=f"set cluster.max_versions={2 + num_frozen} or more, or leave it out",
+        )
+    return max(2 + num_frozen, min(asked, recipe.control.staleness_bound + 1 + num_frozen))
 
 
 def longest_sequence(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> int:

@@ -10,10 +10,19 @@ from typing import Any
 
 import msgspec
 
+from dora_rl.envs.chat.codec import Codec
 from dora_rl.envs.chat.messages import Message, Said, ToolSchema, as_messages
 from dora_rl.envs.episodes.branch import Branch
 from dora_rl.envs.episodes.episode import Episode
-from dora_rl.envs.episodes.episode_messages import OnceAsked, OnceDone, OnceRecorded, OnceRun, TurnAsked
+from dora_rl.envs.episodes.episode_messages import (
+    OnceAsked,
+    OnceDone,
+    OnceRecorded,
+    OnceRun,
+    RoleAsked,
+    RoleSaid,
+    TurnAsked,
+)
 from dora_rl.envs.episodes.role import RoleChat, find_player
 from dora_rl.envs.episodes.snapshot import SNAPSHOT, read_snapshot, restore_episode, taken_snapshot
 from dora_rl.envs.episodes.tools import Tool, ToolBox
@@ -235,6 +244,15 @@ class Chat:
         recorded = await self._episode.ask_once(done)
         assert isinstance(recorded, OnceRecorded), f"the value of '{asked.key}' was said, not {recorded}"
         return recorded
+
+    async def role_said(self, asked: RoleAsked) -> RoleSaid:
+        """Have a version that plays a role take its turn."""
+        return await self._episode.ask_role(asked)
+
+    @property
+    def codec(self) -> Codec:
+        """Messages to token ids and back, as the model writes them."""
+        return self._episode.codec
 
     def once_key(self, asked: OnceAsked) -> str:
         """The idempotency key of a side effect."""

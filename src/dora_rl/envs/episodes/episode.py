@@ -21,15 +21,17 @@ from dora_rl.envs.episodes.episode_messages import (
     OnceDone,
     OnceRecorded,
     OnceRun,
+    RoleAsked,
+    RoleSaid,
     TurnAsked,
     TurnTaken,
 )
 from dora_rl.envs.episodes.limits import CodeClock, EpisodeLimits, LimitFault
-from dora_rl.envs.episodes.role import RolePlayer
+from dora_rl.envs.episodes.role import Player
 from dora_rl.envs.episodes.turn import EpisodeClosed, EpisodeTruncated, TruncationReason
 from dora_rl.envs.scoring.reward_scorer import LARGEST
 
-Answer = TurnTaken | OnceRun | OnceRecorded
+Answer = TurnTaken | OnceRun | OnceRecorded | RoleSaid
 
 
 class Door(Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ class Episode:
         say: Callable[[EpisodeReply], None],
         expired: Callable[["Episode", LimitFault, float], None],
         open_door: Callable[["Episode", Any], Door],
-        roles: Mapping[str, RolePlayer],
+        roles: Mapping[str, Player],
     ) -> None:
         """`run` is the run's own name; `expired` is told of a limit; `open_door` lets agents to a chat."""
         self.begin = begin
@@ -124,8 +126,19 @@ class Episode:
     async def ask_once(self, asked: OnceAsked | OnceDone) -> OnceRun | OnceRecorded:
         """Ask whether the value of a side effect is known, or have it written down."""
         answer = await self._ask(asked)
-        assert not isinstance(answer, TurnTaken), f"a once was asked for, and the answer is {answer}"
+        assert isinstance(answer, OnceRun | OnceRecorded), f"a once was asked for, and got {answer}"
         return answer
+
+    async def ask_role(self, asked: RoleAsked) -> RoleSaid:
+        """Have a version play its role for a turn; raises EpisodeTruncated where its context is full."""
+        said = await self._ask(asked)
+        assert isinstance(said, RoleSaid), f"a role was asked, and the answer is {said}"
+        if said.finish == "context":
+            self.is_truncated = True
+            raise EpisodeTruncated("context")
+        if said.problem is not None:
+            raise RuntimeError(f"the role '{asked.role}' said nothing: {said.problem}")
+        return said
 
     def check_alone(self) -> None:
         """Raise RuntimeError unless the chat that the episode was given is all there is of it now."""
@@ -134,7 +147,7 @@ class Episode:
         if self._doors:
             raise RuntimeError("an episode that is also played over HTTP has no snapshots: it is replayed")
 
-    async def _ask(self, asked: TurnAsked | OnceAsked | OnceDone) -> Answer:
+    async def _ask(self, asked: TurnAsked | OnceAsked | OnceDone | RoleAsked) -> Answer:
         self.check_open()
         place = (asked.branch, asked.number)
         answer: asyncio.Future[Answer] = self.loop.create_future()

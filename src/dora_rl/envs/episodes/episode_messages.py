@@ -12,6 +12,7 @@ time, whatever its branches do; its onces come in between.
     TurnTaken                                 TurnAsked | EpisodeDone | EpisodeBroken
     OnceRecorded, or OnceRun                  OnceAsked
     OnceRecorded                              OnceDone, after OnceRun
+    RoleSaid                                  RoleAsked, after OnceRun and before OnceDone
     EndEpisode                                nothing
 """
 
@@ -109,6 +110,18 @@ class OnceRecorded(EpisodeTold, frozen=True):
     value: bytes
 
 
+class RoleSaid(EpisodeTold, frozen=True):
+    """The answer to RoleAsked: what the version that plays the role drew, or why there is nothing."""
+
+    episode: int
+    branch: int
+    number: int
+    tokens: tuple[int, ...]
+    finish: TurnFinish | Literal["context"]
+    problem: str | None = None
+    """What went wrong, where the engine refused the turn."""
+
+
 class EndEpisode(EpisodeTold, frozen=True):
     """Stop an episode and forget it; nothing more is said of it."""
 
@@ -165,6 +178,19 @@ class OnceDone(EpisodeSaid, frozen=True):
     value: bytes
 
 
+class RoleAsked(EpisodeSaid, frozen=True):
+    """A role has the word that a version plays: generate its turn, which is nobody's to train on."""
+
+    episode: int
+    branch: int
+    number: int
+    """The branch and number of the side effect that the turn is."""
+    role: str
+    tokens: tuple[int, ...]
+    """The whole context of the role's conversation."""
+    max_tokens: int
+
+
 class EpisodeDone(EpisodeSaid, frozen=True):
     """An episode returned, or was truncated."""
 
@@ -196,5 +222,7 @@ class EpisodeStuck(EpisodeSaid, frozen=True):
     """Where the code is: its stack."""
 
 
-EpisodeCommand = OpenWorker | BeginEpisode | TurnTaken | OnceRun | OnceRecorded | EndEpisode
-EpisodeReply = WorkerReady | TurnAsked | OnceAsked | OnceDone | EpisodeDone | EpisodeBroken | EpisodeStuck
+EpisodeCommand = OpenWorker | BeginEpisode | TurnTaken | OnceRun | OnceRecorded | RoleSaid | EndEpisode
+EpisodeReply = (
+    WorkerReady | TurnAsked | OnceAsked | OnceDone | RoleAsked | EpisodeDone | EpisodeBroken | EpisodeStuck
+)

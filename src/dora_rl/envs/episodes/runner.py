@@ -32,11 +32,12 @@ from dora_rl.envs.episodes.episode_messages import (
     EpisodeStuck,
     OnceRecorded,
     OnceRun,
+    RoleSaid,
     TurnTaken,
 )
 from dora_rl.envs.episodes.judge import EpisodeJudge
 from dora_rl.envs.episodes.limits import EpisodeLimits, LimitFault
-from dora_rl.envs.episodes.role import RolePlayer
+from dora_rl.envs.episodes.role import Player
 from dora_rl.envs.episodes.threads import EpisodeThreads, running_in
 from dora_rl.envs.episodes.turn import EpisodeTruncated
 from dora_rl.envs.scoring.reward_scorer import RAISED
@@ -57,7 +58,7 @@ class EpisodeRunner:
         run: str,
         judge: EpisodeJudge | None = None,
         endpoint: EndpointSettings | None = None,
-        roles: Mapping[str, RolePlayer] | None = None,
+        roles: Mapping[str, Player] | None = None,
     ) -> None:
         """Be called in the loop; `say` sends a message to the run, `run` is the run's own name.
 
@@ -87,7 +88,7 @@ class EpisodeRunner:
         match message:
             case BeginEpisode():
                 self._begin(message)
-            case TurnTaken() | OnceRun() | OnceRecorded() if message.episode in self._open:
+            case TurnTaken() | OnceRun() | OnceRecorded() | RoleSaid() if message.episode in self._open:
                 self._open[message.episode].answered(message)
             case EndEpisode() if message.episode in self._open:
                 self._stop(self._open[message.episode])

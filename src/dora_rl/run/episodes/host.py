@@ -24,6 +24,7 @@ from dora_rl.run.episodes.episode_record import EpisodeRecord
 from dora_rl.run.episodes.episode_turns import EpisodeDiffers, EpisodeTurns
 from dora_rl.run.episodes.opened_prompts import OpeningPrompt, PromptKey
 from dora_rl.run.episodes.pool import EpisodeLost, EpisodePool, EpisodeWord
+from dora_rl.run.episodes.role_turns import RoleTurns
 from dora_rl.run.prompt_table import NumberedPrompts
 from dora_rl.run.received import AnswerOperation, Received
 from dora_rl.run.request_table import RequestTable
@@ -59,6 +60,8 @@ class EpisodeHost:
         self._pool = pool
         self._log = log
         self._turns = EpisodeTurns(setup, requests, pool)
+        self.roles = RoleTurns(setup, requests, pool.tell)
+        """The turns of roles that a frozen version plays."""
         self._next = 0
         self._running: dict[int, EpisodeRecord] = {}
         """Episodes whose coroutines run, by the number under which they do."""
@@ -198,12 +201,14 @@ class EpisodeHost:
             reward = sum(record.rewards) if record.rewards else None
             self._end(record, reward, {}, at, received, is_truncated=True)
         self._try_again()
+        received.inputs += self.roles.dropped(at)
         return received
 
     def _heard(self, record: EpisodeRecord, word: EpisodeWord, at: float, received: Received) -> None:
         match word:
             case EpisodeLost():
                 del self._running[word.episode]
+                self.roles.let_go(word.episode)
                 self._begin(record)
             case say.TurnAsked():
                 self._turns.asked(record, word, at, received)
@@ -213,6 +218,8 @@ class EpisodeHost:
                 self._turns.once_asked(record, word)
             case say.OnceDone():
                 self._turns.once_done(record, word, received)
+            case say.RoleAsked():
+                self.roles.asked(record, word, at, received)
             case say.EpisodeDone():
                 self._done(record, word, at, received)
             case say.EpisodeBroken(reason=reason, detail=detail):
@@ -364,6 +371,7 @@ class EpisodeHost:
         """End the coroutine of an episode, if one runs; what is recorded of it stays."""
         self._retries = [(when, each) for when, each in self._retries if each is not record]
         if record.number is not None:
+            self.roles.let_go(record.number)
             del self._running[record.number]
             self._pool.end(record.number)
             record.number = None

@@ -23,6 +23,8 @@ from dora_rl.envs.episodes.episode_messages import (
     OnceRecorded,
     OnceRun,
     OpenWorker,
+    RoleAsked,
+    RoleSaid,
     TurnAsked,
     TurnTaken,
     WorkerReady,
@@ -45,7 +47,7 @@ class EpisodeLost(Record, frozen=True):
     reason: str
 
 
-EpisodeWord = TurnAsked | OnceAsked | OnceDone | EpisodeDone | EpisodeBroken | EpisodeLost
+EpisodeWord = TurnAsked | OnceAsked | OnceDone | RoleAsked | EpisodeDone | EpisodeBroken | EpisodeLost
 """What the pool gives out: what episodes say, and which of them were lost."""
 
 
@@ -123,7 +125,7 @@ class EpisodePool:
         is_full = self._per_process is not None and len(process.episodes) >= self._per_process
         return not (process.is_leaving or is_full)
 
-    def tell(self, message: TurnTaken | OnceRun | OnceRecorded) -> None:
+    def tell(self, message: TurnTaken | OnceRun | OnceRecorded | RoleSaid) -> None:
         """Give an episode the answer it waits for; one that is over is told nothing."""
         process = self._where.get(message.episode)
         if process is not None:
@@ -170,7 +172,7 @@ class EpisodePool:
             case EpisodeDone() | EpisodeBroken():
                 self._forget(process, word.episode)
                 return [word]
-            case TurnAsked() | OnceAsked() | OnceDone():
+            case TurnAsked() | OnceAsked() | OnceDone() | RoleAsked():
                 process.episodes[word.episode].is_waiting = True
                 return [word]
         return []

@@ -25,7 +25,7 @@ from dora_rl.envs.episodes.episode_function import load_episode
 from dora_rl.envs.episodes.episode_messages import EpisodeCommand, OpenWorker, WorkerReady
 from dora_rl.envs.episodes.judge import EpisodeJudge, load_judging
 from dora_rl.envs.episodes.limits import EpisodeLimits
-from dora_rl.envs.episodes.role import RolePlayer
+from dora_rl.envs.episodes.role import player_of
 from dora_rl.envs.episodes.runner import EpisodeRunner
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
@@ -97,7 +97,7 @@ async def serve(channel: Channel, opened: OpenWorker, signs: SignsOfLife) -> Non
         limits,
         channel.send,
         run=opened.run,
-        roles={name: RolePlayer(name, settings) for name, settings in opened.roles.items()},
+        roles={name: player_of(name, settings) for name, settings in opened.roles.items()},
         judge=EpisodeJudge([load_judging(reward, opened.objects) for reward in opened.rewards]),
         endpoint=opened.endpoint,
     )
