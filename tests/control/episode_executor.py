@@ -46,7 +46,7 @@ class EpisodeRequest(Request):
         self.trajectory = start.trajectory
         self.version = start.version
         self.prompt_tokens = start.prompt_tokens
-        self.is_waiting = False
+        self.is_waiting = self.is_resting = False
         self.last = episode.context + episode.length - start.prompt_tokens
         known = start.prompt_tokens + start.generated_tokens - episode.context
         self.tokens = min(self.last - 1, episode.context - start.prompt_tokens + min(known, episode.drawn))

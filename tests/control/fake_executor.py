@@ -39,7 +39,16 @@ class Episode:
 class Request:
     """A request on a machine, or between two."""
 
-    __slots__ = ("ends", "is_waiting", "prompt_tokens", "tokens", "trajectory", "turn", "version")
+    __slots__ = (
+        "ends",
+        "is_resting",
+        "is_waiting",
+        "prompt_tokens",
+        "tokens",
+        "trajectory",
+        "turn",
+        "version",
+    )
 
     def __init__(self, start: do.Start, episode: Episode) -> None:
         self.trajectory = start.trajectory
@@ -50,6 +59,8 @@ class Request:
         self.turn = sum(end + ENV_TOKENS <= tokens for end in episode.ends[:-1])
         self.tokens = min(tokens, self.until - 1)
         self.is_waiting = False
+        self.is_resting = False
+        """Whether its environment has the turn and its KV is in host memory."""
 
     @property
     def until(self) -> int:
@@ -85,7 +96,7 @@ class Machine:
 
     @property
     def kv(self) -> int:
-        return sum(request.kv for request in self.requests.values())
+        return sum(request.kv for request in self.requests.values() if not request.is_resting)
 
     @property
     def kv_capacity(self) -> int:
@@ -104,7 +115,7 @@ class Machine:
         """Decode; return the requests whose turn ended. Those that do not fit into the KV stand still."""
         room, running = self.kv_capacity, []
         for request in self.requests.values():
-            room -= request.kv
+            room -= 0 if request.is_resting else request.kv
             runs = not request.is_waiting and request.version in self.versions
             if runs and request.trajectory not in self.parked and (room >= 0 or not running):
                 running.append(request)
@@ -135,6 +146,8 @@ class Executor:
         self.machines: dict[int, Machine] = {}
         self.outboxes: dict[object, deque[Message]] = {}
         self.work: list[Work] = []
+        self.num_rested = 0
+        """How often KV of a request between turns was parked."""
         self.newest = 0
         self.training: do.Take | None = None
         self._taken: do.Take | None = None
@@ -396,6 +409,7 @@ class Executor:
         if request is not None:
             assert request.is_waiting, f"{d} but it is not waiting"
             request.is_waiting = False
+            request.is_resting = False
             request.tokens += d.appended_tokens
             request.go_on()
 
@@ -411,8 +425,22 @@ class Executor:
 
     def _park(self, d: do.Park) -> None:
         machine = self._heard(d.instance)
-        if machine is not None:
+        request = machine.requests.get(d.trajectory) if machine is not None else None
+        if machine is None:
+            return
+        if request is None or not request.is_waiting:
+            assert machine.spec.parks, f"{d}, which this engine does not do"
             machine.parked.add(d.trajectory)
+            return
+        # One that was decoding when it was parked may be parked again when its end is heard of.
+        assert not request.is_resting or machine.spec.parks, f"{d} twice"
+        held = sum(each.kv for each in machine.requests.values() if each.is_resting or each is request)
+        if held > machine.spec.host_kv_tokens:
+            # It was decoding when that was decided.
+            assert machine.spec.parks, f"{d}: {held} tokens where host memory has less"
+            return
+        request.is_resting = True
+        self.num_rested += 1
 
     def _evict(self, d: do.Evict) -> None:
         machine = self._heard(d.instance)

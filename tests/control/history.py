@@ -222,6 +222,7 @@ class History:
             moves_kv=rng.random() < 0.9,
             continues=rng.random() < 0.8 or self._is_episodic,
             parks=rng.random() < 0.7,
+            host_kv_tokens=rng.choice((0, kv // 3, 4 * kv)) if self._is_episodic else 0,
         )
 
     # --- fate ---

@@ -29,7 +29,7 @@ class RoleRequest(Request):
         self.prompt_tokens = start.prompt_tokens
         self.last = last
         self.tokens = min(start.generated_tokens, last - 1)
-        self.is_waiting = False
+        self.is_waiting = self.is_resting = False
 
     @property
     def until(self) -> int:

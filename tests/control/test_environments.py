@@ -391,15 +391,19 @@ def test_an_evaluation_whose_environment_dies_in_the_queue_starts_once() -> None
 # --- KV of those that wait ---
 
 
-def scarce(*, wait_s: float, prefill_s: float) -> tuple[Bench, do.Start]:
+def scarce(
+    *, wait_s: float, prefill_s: float, copy_s: float = 1.0, host_kv_tokens: int = 0
+) -> tuple[Bench, do.Start]:
     """An instance with one that is about to wait, one that decodes, and no room for a third."""
     bench = make_bench(groups=3, active_groups=3, max_staleness=0)
     for _ in range(20):
         bench.plane.estimates.waits.observe(wait_s)
     for step in range(1, 10):
         bench.plane.estimates.prefills(1000)
-        bench.plane.estimates.instances_told({0: InstanceSeconds(prefill_s=1000 * prefill_s * step)})
-    bench.join(0, kv_tokens=1000)
+        bench.plane.estimates.copies(1000)
+        seconds = InstanceSeconds(prefill_s=1000 * prefill_s * step, kv_moves_s=1000 * copy_s * step)
+        bench.plane.estimates.instances_told({0: seconds})
+    bench.join(0, kv_tokens=1000, host_kv_tokens=host_kv_tokens)
     bench.tick()
     first, second, third = bench.made(do.Open)
     waiting = one(opened(bench, first, tokens=500), do.Start)
@@ -413,6 +417,45 @@ def test_kv_that_waits_longer_than_its_prefill_would_take_makes_room() -> None:
     decisions = bench.turn_ends(waiting, tokens=10, others_kv=310)
     assert one(decisions, do.Evict).trajectory == waiting.trajectory
     assert one(decisions, do.Start).trajectory != waiting.trajectory
+
+
+def test_kv_that_is_cheaper_to_copy_than_to_compute_is_parked_and_comes_back() -> None:
+    # Too dear to be computed again for a wait of 60 s, and copied within a second.
+    bench, waiting = scarce(wait_s=60.0, prefill_s=1.0, copy_s=0.0005, host_kv_tokens=600)
+    decisions = bench.turn_ends(waiting, tokens=10, others_kv=310)
+    assert one(decisions, do.Park) == do.Park(instance=0, trajectory=waiting.trajectory)
+    assert not only(decisions, do.Evict)
+    assert one(decisions, do.Start).trajectory != waiting.trajectory
+    instance = bench.plane.fleet.instances[0]
+    assert (instance.host_room, instance.num_waiting) == (90, 0)
+    again = bench.tell(told.EnvironmentReplied, trajectory=waiting.trajectory, tokens=5)
+    assert one(again, do.Resume).instance == 0
+    assert instance.host_room == 600
+    bench.plane.check_integrity()
+
+
+def test_kv_that_host_memory_has_no_room_for_is_dropped() -> None:
+    bench, waiting = scarce(wait_s=60.0, prefill_s=0.001, copy_s=0.0001, host_kv_tokens=100)
+    decisions = bench.turn_ends(waiting, tokens=10, others_kv=310)
+    assert one(decisions, do.Evict).trajectory == waiting.trajectory
+    assert not only(decisions, do.Park)
+
+
+def test_kv_that_is_dearer_to_copy_than_to_compute_is_dropped() -> None:
+    bench, waiting = scarce(wait_s=60.0, prefill_s=0.001, copy_s=0.0006, host_kv_tokens=600)
+    assert not only(bench.turn_ends(waiting, tokens=10, others_kv=310), do.Park)
+
+
+def test_parked_kv_dies_with_its_instance_and_the_turn_starts_behind_its_tokens() -> None:
+    bench, waiting = scarce(wait_s=60.0, prefill_s=1.0, copy_s=0.0005, host_kv_tokens=600)
+    assert only(bench.turn_ends(waiting, tokens=10, others_kv=310), do.Park)
+    bench.tell(told.InstanceLost, instance=0, reason="died")
+    bench.join(1, kv_tokens=2000)
+    again = bench.tell(told.EnvironmentReplied, trajectory=waiting.trajectory, tokens=5)
+    start = one(again, do.Start)
+    assert (start.trajectory, start.instance) == (waiting.trajectory, 1)
+    assert (start.prompt_tokens, start.generated_tokens) == (500, 15)
+    bench.plane.check_integrity()
 
 
 def test_kv_whose_environment_is_quick_stays() -> None:

@@ -127,6 +127,70 @@ def test_a_resumed_turn_is_one_that_started_from_all_its_tokens(make_engine: Mak
     assert engine.load().num_held == 0
 
 
+@pytest.mark.parametrize("steps_ahead", [0, 2])
+def test_a_parked_turn_comes_back_bit_for_bit_and_draws_what_it_would_have_drawn(
+    make_engine: MakeEngine, steps_ahead: int
+) -> None:
+    parks = make_engine(num_blocks=24, num_host_blocks=40, steps_ahead=steps_ahead)
+    keeps = make_engine(steps_ahead=steps_ahead)
+    begun = (request(3, holds_turn=True), request(6, holds_turn=True))
+    for engine in (parks, keeps):
+        for each in begun:
+            engine.submit(each)
+        ended(engine)
+    used = parks.load().kv_tokens
+    for each in begun:
+        parks.park(each.id)
+        parks.park(each.id)  # Told twice, it is parked once.
+    assert parks.load().num_held == 2
+    assert parks.load().kv_tokens < used, "the device has room again"
+    for number in (4, 5):
+        parks.submit(request(number))  # Others come by, in the blocks that were given up.
+    ended(parks)
+    parks.check_integrity()
+    recomputed_s = parks.load().recompute_s
+    # One goes on, of the other every bit is looked at.
+    for engine in (parks, keeps):
+        engine.resume(3, (40, 41, 42))
+    assert ended(parks)[3].tokens == ended(keeps)[3].tokens
+    assert parks.load().recompute_s == recomputed_s, "nothing was computed again"
+    assert parks.load().kv_moves_s > 0.0
+    there, kept = parks.export_request(6), keeps.export_request(6)
+    assert there.header.num_computed == kept.header.num_computed > 0
+    assert there.kv is not None
+    assert kept.kv is not None
+    assert torch.equal(there.kv.cpu(), kept.kv.cpu())
+    parks.check_integrity()
+
+
+def test_a_turn_that_finds_no_room_on_the_host_is_computed_again(make_engine: MakeEngine) -> None:
+    engine, fresh = make_engine(num_host_blocks=1), make_engine()
+    engine.submit(request(3, holds_turn=True))
+    first = ended(engine)[3]
+    engine.park(3)
+    assert engine.load().kv_tokens == 0
+    engine.park(99)  # Nobody's.
+    engine.resume(3, (40, 41))
+    fresh.submit(request(3, continued=(*first.tokens, 40, 41)))
+    assert ended(engine)[3].tokens == ended(fresh)[3].tokens
+    assert engine.load().recompute_s > 0.0
+
+
+def test_what_runs_is_not_parked_and_what_is_parked_can_be_aborted(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_host_blocks=40)
+    engine.submit(request(3, holds_turn=True))
+    engine.step()
+    engine.park(3)
+    assert ended(engine)[3].is_held
+    engine.park(3)
+    engine.abort(3)
+    engine.run()
+    engine.check_integrity()
+    assert (engine.load().num_held, engine.load().kv_tokens) == (0, 0)
+    assert engine.abilities.parks_turns
+    assert not make_engine(num_host_blocks=0).abilities.parks_turns
+
+
 def test_a_turn_has_the_limit_it_is_resumed_with(make_engine: MakeEngine) -> None:
     engine = make_engine()
     prescribed = Stopping(max_new_tokens=4, is_length_prescribed=True)

@@ -88,8 +88,9 @@ _AGENT = str(Path(__file__).with_name("http_agent.py"))
 EPISODES = StruckKind(
     recipe=_EPISODES,
     # With all checkpoints all tokens stay, and every branch can be judged.
-    # Nobody is stopped, so silence is only that of a busy machine.
-    sets=("checkpoints.keep=100", "control.silence_s=60"),
+    # Nobody is stopped, so silence is only that of a busy machine. Who dies is started again at once: pauses
+    # between deaths in a row would be most of the time.
+    sets=("checkpoints.keep=100", "control.silence_s=60", "patience.deaths_s=1"),
     victims=("workers.instance", "workers.trainer", "workers.episode_worker"),
     strikes=("kill",) * 8 + ("behead", "fell"),
     moments=("turn", "turn", "reply", "publish"),

@@ -116,10 +116,6 @@ def check_roles(root: Path) -> None:
     assert starts, "nobody was asked"
     assert {start.version for start in starts} == {0}
     assert {each.trajectory for each in said} <= {start.trajectory for start in starts}
-    newest = max(each.version for each, _ in events if isinstance(each, Published))
-    first = {each.version: number for number, (each, _) in enumerate(events) if isinstance(each, Published)}
-    late = [d for _, decisions in events[first[newest - 1] :] for d in decisions if isinstance(d, Start)]
-    assert any(start.question is not None for start in late), "version 0 speaks under later ones"
     assert not [d for _, decisions in events for d in decisions if d == Retire(version=0)]
     with Journal.open(LiveLayout(root=root).journal) as journal:
         batches = list(journal.batches_after(journal.oldest_start))
@@ -153,6 +149,29 @@ def test_the_initial_model_plays_a_role_beside_the_policy(make_setup: MakeSetup)
     check_journal(root)
     check_roles(root)
     assert replay_live(root).difference is None
+    events = list(History(root / "events.jsonl"))
+    published = next(number for number, (each, _) in enumerate(events) if isinstance(each, Published))
+    late = [d for _, decisions in events[published:] for d in decisions if isinstance(d, Start)]
+    assert any(start.question is not None for start in late), "version 0 speaks beside later ones"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_killed_run_goes_on_with_what_its_frozen_version_said(make_setup: MakeSetup) -> None:
+    setup = frozen(make_setup)
+    root = Path(setup.run_directory)
+    for number, moment in enumerate((8, "RoleAsked", "TurnEnded", 60, "RoleAsked")):
+        ended = run(setup, [(moment, "SIGKILL", "self")], is_first=number == 0)
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -9, ended.stderr[-2000:]
+    else:
+        assert summary(run(setup, [], is_first=False))["is_complete"]
+    check_journal(root)
+    check_roles(root)
+    assert replay_live(root).difference is None
+    failed = [each for each, _ in History(root / "events.jsonl") if isinstance(each, EnvironmentFailed)]
+    assert not failed, "what was asked again was drawn again"
 
 
 @pytest.mark.slow

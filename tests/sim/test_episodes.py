@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from dora_rl.core import decisions as do
 from dora_rl.core import inputs as told
 from dora_rl.core.decisions import Decision
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import History, HistoryWriter
 from dora_rl.core.inputs import Input
 from dora_rl.core.recipe import Recipe
@@ -63,7 +64,11 @@ def test_the_laws_hold_for_episodes(schedule: str) -> None:
 def test_the_laws_hold_for_episodes_in_random_set_ups(block: int) -> None:
     for seed in range(10 * block, 10 * (block + 1)):
         drawn = random_recipe(seed)
-        turns = replace(drawn.task.turns, reset_s=3.0 * (seed % 3), latency_sigma=1.5)
+        is_mixed = drawn.control.mixes_versions
+        role_tokens = 0 if is_mixed or drawn.cluster.max_versions < 3 else (0, 40)[seed % 2]
+        turns = replace(
+            drawn.task.turns, reset_s=3.0 * (seed % 3), latency_sigma=1.5, role_tokens=role_tokens
+        )
         control = replace(drawn.control, environment_grace_s=(5.0, 1e6)[seed % 2])
         drawn = replace(drawn, task=replace(drawn.task, turns=turns), control=control)
         size = drawn.batch.group_size
@@ -73,6 +78,32 @@ def test_the_laws_hold_for_episodes_in_random_set_ups(block: int) -> None:
         except Exception as error:
             error.add_note(f"{recipe}")
             raise
+
+
+@pytest.mark.parametrize("schedule", [each for each in SCHEDULES if each not in ("partial", "counted")])
+def test_the_laws_hold_where_the_initial_model_plays_a_role(schedule: str) -> None:
+    turns = TURNS | {"failure_rate": 0.05, "role_tokens": 60}
+    recipe = episodic(small(schedule=schedule, turns=turns, environment_tries=2))
+    asked, started = set[int](), set[int]()
+
+    def watch(event: Input, decisions: Iterable[Decision]) -> None:
+        if isinstance(event, told.RoleAsked):
+            asked.add(event.question)
+        for d in decisions:
+            assert d != do.Retire(version=0)
+            if isinstance(d, do.Start) and d.question is not None:
+                assert d.version == 0
+                started.add(d.question)
+
+    check(recipe, run_checked(recipe))
+    simulate(recipe, [watch])
+    assert len(asked) > 100
+    assert len(asked - started) < 0.1 * len(asked), "only what nobody awaits any more never starts"
+
+
+def test_a_role_is_not_played_where_versions_change_under_what_generates() -> None:
+    with pytest.raises(ConfigError, match="a frozen version plays a role"):
+        small(schedule="partial", turns=TURNS | {"role_tokens": 60})
 
 
 def test_schedules_see_the_same_waits_and_nothing_starts_before_its_reset() -> None:

@@ -139,7 +139,7 @@ class Dispatch:
             self._fleet.touch(instance)
         elif t.phase == Phase.PENDING and t.version in self.pending:
             self.pending[t.version].remove(t)
-        t.instance = None
+        t.instance, t.is_parked = None, False
 
     def move(self, t: Trajectory, target: Instance, now: float) -> None:
         """Send a request to another instance of its version, as far as the two engines can."""
@@ -160,6 +160,8 @@ class Dispatch:
         target.arriving += 1
         self._estimates.move_began(t.id, now)
         self._meters.migrations += 1
+        if with_kv:
+            self._estimates.copies(2 * (t.prompt_tokens + t.tokens))
         self._emit(
             Move(trajectory=t.id, version=t.version, source=source.id, target=target.id, with_kv=with_kv)
         )
@@ -187,9 +189,19 @@ class Dispatch:
         self._meters.parked += 1
         self._emit(Park(instance=instance.id, trajectory=t.id))
 
+    def park_turn(self, t: Trajectory, instance: Instance) -> None:
+        """Take the KV of a request that waits for its environment to host memory, until that replies."""
+        instance.remove(t)
+        t.is_parked = True
+        instance.add(t)
+        self._fleet.touch(instance)
+        self._estimates.copies(t.prompt_tokens + t.tokens)
+        self.park(t, instance)
+
     def evict(self, t: Trajectory, instance: Instance) -> None:
         """Drop the KV of a request that waits for its environment: nothing decodes slower for it."""
         instance.remove(t)
+        t.is_parked = False
         self._fleet.touch(instance)
         self._meters.evicted += 1
         self._emit(Evict(instance=instance.id, trajectory=t.id))
@@ -212,6 +224,9 @@ class Dispatch:
             self.place(t, is_back=True)
             return
         instance.remove(t)
+        if t.is_parked:
+            self._estimates.copies(t.prompt_tokens + t.tokens)
+            t.is_parked = False
         t.tokens += appended_tokens
         t.phase = Phase.MOVING if t.id in self.moving else Phase.RUNNING
         instance.add(t)
@@ -222,7 +237,7 @@ class Dispatch:
     def requeue(self, t: Trajectory, *, keeps_tokens: bool) -> None:
         """Put a request whose instance is gone first in its version's queue, with or without its tokens."""
         self._meters.restarted_trajectories += 1
-        t.instance = None
+        t.instance, t.is_parked = None, False
         if not keeps_tokens:
             t.tokens = 0
             t.attempt += 1

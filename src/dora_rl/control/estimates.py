@@ -21,8 +21,10 @@ _REMEMBERED = 2048
 """Number of environments' waits that are remembered."""
 _ROWS_A_STEP = 64
 """Tokens that are prefilled in the time of a decode step, before anything was seen of it."""
-_PREFILL_KEPT = 0.8
-"""Weight of what was seen of prefills before, each time that more is seen."""
+_KEPT = 0.8
+"""Weight of what was seen of prefills and copies before, each time that more is seen."""
+_COPIED_PER_COMPUTED = 10
+"""Tokens of KV that are copied to or from host memory in the time of prefilling one, before it was seen."""
 
 
 class LengthEstimate(Protocol):
@@ -139,8 +141,8 @@ class SpentOn:
 
     def observe(self, spent: float) -> None:
         """Learn that so much was spent since the last look."""
-        self._spent = _PREFILL_KEPT * self._spent + spent
-        self._asked = _PREFILL_KEPT * self._asked + self.asked
+        self._spent = _KEPT * self._spent + spent
+        self._asked = _KEPT * self._asked + self.asked
         self.asked = 0
 
 
@@ -185,7 +187,9 @@ class Estimates:
         self._train: Average | None = None
         self.waits = EnvironmentWaits()
         self._prefill = SpentOn(step_s, _ROWS_A_STEP)
+        self._copy = SpentOn(step_s, _ROWS_A_STEP * _COPIED_PER_COMPUTED)
         self._prefill_seen_s: dict[int, float] = {}
+        self._copy_seen_s: dict[int, float] = {}
         self._loading_since: dict[int, float] = {}
         self._moving_since: dict[int, float] = {}
 
@@ -216,19 +220,33 @@ class Estimates:
         """Expected seconds an instance needs to prefill one token."""
         return self.bias * self._prefill.each
 
+    @property
+    def copy_s(self) -> float:
+        """Expected seconds an instance needs to copy the KV of one token to host memory, or back."""
+        return self.bias * self._copy.each
+
     # --- learning ---
+
+    def copies(self, tokens: int) -> None:
+        """Instances were told to copy the KV of so many tokens to host memory, or back."""
+        self._copy.asked += tokens
 
     def prefills(self, tokens: int) -> None:
         """So many tokens were given to instances to prefill."""
         self._prefill.asked += tokens
 
     def instances_told(self, seconds: Mapping[int, InstanceSeconds]) -> None:
-        """Learn from what instances say of their own seconds what a prefilled token took of late."""
-        total = {key: said.prefill_s + said.recompute_s for key, said in seconds.items()}
-        spent_s = sum(max(0.0, now_s - self._prefill_seen_s.get(key, 0.0)) for key, now_s in total.items())
-        self._prefill_seen_s |= total
-        if spent_s:
-            self._prefill.observe(spent_s)
+        """Learn from what instances say of their own seconds what a prefilled and a copied token took."""
+        computed = {key: said.prefill_s + said.recompute_s for key, said in seconds.items()}
+        copied = {key: said.kv_moves_s for key, said in seconds.items()}
+        for spent, seen, now in (
+            (self._prefill, self._prefill_seen_s, computed),
+            (self._copy, self._copy_seen_s, copied),
+        ):
+            spent_s = sum(max(0.0, now_s - seen.get(key, 0.0)) for key, now_s in now.items())
+            seen |= now
+            if spent_s:
+                spent.observe(spent_s)
 
     def decoded(self, step_s: float) -> None:
         self._decode.observe(step_s)

@@ -34,21 +34,25 @@ _UP, _WAITING = State.UP, Phase.WAITING
 class Cohort:
     """The requests of one version on one instance: those that decode and those that wait."""
 
-    __slots__ = ("held_tokens", "offset_sum", "prompt_tokens", "running", "waiting")
+    __slots__ = ("held_tokens", "offset_sum", "parked", "prompt_tokens", "running", "waiting")
 
     def __init__(self) -> None:
         self.running: dict[int, Trajectory] = {}
         self.waiting: dict[int, Trajectory] = {}
+        """Requests whose environment has the turn, their KV on the device."""
+        self.parked: dict[int, Trajectory] = {}
+        """Requests whose environment has the turn, their KV in host memory."""
         self.offset_sum = 0.0
         self.prompt_tokens = 0
         self.held_tokens = 0
 
     def __len__(self) -> int:
-        return len(self.running) + len(self.waiting)
+        return len(self.running) + len(self.waiting) + len(self.parked)
 
     def __iter__(self) -> Iterator[Trajectory]:
         yield from self.running.values()
         yield from self.waiting.values()
+        yield from self.parked.values()
 
     def kv_tokens(self, clock: float) -> float:
         """Tokens of KV that the cohort's requests hold when the decode clock is at `clock`."""
@@ -70,8 +74,10 @@ class Instance:
         "kv_tokens",
         "last_seen",
         "loading",
+        "num_parked",
         "num_running",
         "num_waiting",
+        "parked_tokens",
         "reported_clock",
         "slots",
         "spec",
@@ -90,6 +96,8 @@ class Instance:
         """Number of requests on their way here, which can neither move on nor be left behind."""
         self.num_running = 0
         self.num_waiting = 0
+        self.num_parked = 0
+        self.parked_tokens = 0
         self.clock = 0.0
         self.reported_clock = 0.0
         """The decode clock at the last report of load."""
@@ -108,7 +116,17 @@ class Instance:
 
     @property
     def is_idle(self) -> bool:
+        return self.is_empty and not self.num_parked
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request has KV on the device."""
         return not self.num_running and not self.num_waiting
+
+    @property
+    def host_room(self) -> int:
+        """Tokens of KV that host memory still takes of requests that wait."""
+        return self.spec.host_kv_tokens - self.parked_tokens
 
     def has_slot(self) -> bool:
         return self.state is _UP and self.num_running < self.slots
@@ -128,6 +146,11 @@ class Instance:
     def add(self, t: Trajectory) -> None:
         cohort = self.cohorts[t.version]
         t.instance = self.id
+        if t.is_parked:
+            cohort.parked[t.id] = t
+            self.num_parked += 1
+            self.parked_tokens += t.prompt_tokens + t.tokens
+            return
         if t.phase == _WAITING:
             cohort.waiting[t.id] = t
             cohort.held_tokens += t.prompt_tokens + t.tokens
@@ -143,6 +166,12 @@ class Instance:
     def remove(self, t: Trajectory) -> None:
         """Take a request off this instance; `t.tokens` becomes what it is known to have generated."""
         cohort = self.cohorts[t.version]
+        if t.is_parked:
+            del cohort.parked[t.id]
+            self.num_parked -= 1
+            self.parked_tokens -= t.prompt_tokens + t.tokens
+            t.instance = None
+            return
         if cohort.waiting and cohort.waiting.pop(t.id, None) is not None:
             cohort.held_tokens -= t.prompt_tokens + t.tokens
             self.num_waiting -= 1
@@ -176,7 +205,12 @@ class Instance:
             for t in cohort:
                 assert t.instance == self.id, f"trajectory {t.id} thinks it is on {t.instance}"
                 assert t.version == version, f"trajectory {t.id} of {t.version} is in cohort {version}"
-            assert all(t.phase == Phase.WAITING for t in cohort.waiting.values())
+            between = (*cohort.waiting.values(), *cohort.parked.values())
+            assert all(t.phase == Phase.WAITING for t in between)
+            assert all(t.is_parked for t in cohort.parked.values())
+        parked = [t for cohort in self.cohorts.values() for t in cohort.parked.values()]
+        assert self.num_parked == len(parked)
+        assert self.parked_tokens == sum(t.prompt_tokens + t.tokens for t in parked)
 
 
 class Fleet:
@@ -286,7 +320,7 @@ class Fleet:
         """Whether one more request of `tokens` so far, or so many `together`, can start on this instance."""
         if not instance.has_slot():
             return False
-        if instance.is_idle:
+        if instance.is_empty:
             return True  # Whatever fits nowhere else fits here.
         if instance.num_running + together > instance.slots:
             return False

@@ -106,7 +106,8 @@ class FleetChanges:
             for version, cohort in instance.cohorts.items():
                 if len(cohort):
                     tokens = (
-                        lengths.cohort_tokens(cohort, instance.clock) + len(cohort.waiting) * lengths.mean()
+                        lengths.cohort_tokens(cohort, instance.clock)
+                        + (len(cohort) - len(cohort.running)) * lengths.mean()
                     )
                     demands[version] = demands.get(version, 0.0) + tokens
                     slowest = lengths.longest_of(_MANY) - cohort.progress(instance.clock)
@@ -164,31 +165,46 @@ class FleetChanges:
         for _, t in self._longest_waits(instance, now):
             if instance.kv_tokens <= goal:
                 return
-            self._dispatch.evict(t, instance)
+            self._let_go(t, instance)
 
     def drop_waiting(self, instance: Instance, tokens: int, now: float) -> None:
         """Make room for a request of `tokens`, where KV is what lacks, by dropping that of waiting requests.
 
         KV that is held for w seconds keeps its share of the instance from decoding for w seconds; computed
-        again, it takes that share of the seconds that all of the instance's KV would. So what is expected to
-        wait longer than the latter goes, the longest first, whatever its size; all, where nothing decodes. A
+        again, or copied to host memory and back, it takes that share of the seconds that all its KV would.
+        So what is expected to wait longer than the latter goes, the longest first, whatever its size;
+        all, where nothing decodes. Where host memory has room and copying is the cheaper way, it is parked. A
         little more than this request needs: others will follow, and waits are not looked through for each.
         """
         has_room = self._fleet.has_room
         if not instance.num_waiting or not instance.has_slot() or has_room(instance, tokens):
             return
-        worth_s = instance.kv_capacity * self._estimates.prefill_s if instance.num_running else 0.0
+        at_stake = instance.kv_capacity if instance.num_running else 0
         enough = tokens + int(_RELIEF * instance.kv_capacity)
         for remaining_s, t in self._longest_waits(instance, now):
-            if remaining_s <= worth_s or has_room(instance, enough):
+            is_parked = self._is_to_park(t, instance)
+            token_s = 2.0 * self._estimates.copy_s if is_parked else self._estimates.prefill_s
+            if remaining_s <= at_stake * token_s or has_room(instance, enough):
                 return
+            self._let_go(t, instance)
+
+    def _is_to_park(self, t: Trajectory, instance: Instance) -> bool:
+        """Whether KV of a waiting request is better copied to host memory and back than computed again."""
+        has_room = t.prompt_tokens + t.tokens <= instance.host_room
+        return has_room and 2.0 * self._estimates.copy_s < self._estimates.prefill_s
+
+    def _let_go(self, t: Trajectory, instance: Instance) -> None:
+        """Take the KV of a waiting request off the device, by the cheaper way."""
+        if self._is_to_park(t, instance):
+            self._dispatch.park_turn(t, instance)
+        else:
             self._dispatch.evict(t, instance)
 
     def _longest_waits(self, instance: Instance, now: float) -> Iterator[tuple[float, Trajectory]]:
         """Requests that wait for their environment here, with the seconds expected, about the longest first.
 
-        Whoever asks for the next has evicted the last. Expected waits grow or shrink with the time waited, so
-        of very many only those are looked at that have waited longest and shortest.
+        Whoever asks for the next has parked or evicted the last. Expected waits grow or shrink with the time
+        waited, so of very many only those are looked at that have waited longest and shortest.
         """
         remaining = self._estimates.waits.remaining
         while waiting := [t for cohort in instance.cohorts.values() for t in self._first_and_last(cohort)]:

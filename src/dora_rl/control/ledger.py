@@ -62,6 +62,8 @@ class Trajectory(Struct, gc=False):
     reward: float | None = None
     waits_since: float = 0.0
     """When its environment was given the turn it has now."""
+    is_parked: bool = False
+    """Whether its KV is in host memory until its environment replies."""
     is_cut: bool = False
     """Whether its episode was told to end: what is heard of it next is its end."""
 

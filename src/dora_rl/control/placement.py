@@ -261,7 +261,7 @@ class _Execution:
 def _free_slots(instance: Instance) -> int:
     """Number of an instance's free slots for which it has KV: as much as its requests hold on average."""
     slots = instance.spec.slots - instance.num_running
-    if instance.is_idle:
+    if instance.is_empty:
         return slots
     each = instance.kv_tokens / (instance.num_running + instance.num_waiting)
     return min(slots, max(0, int((_FULL * instance.kv_capacity - instance.kv_tokens) / max(1.0, each))))

@@ -59,7 +59,10 @@ class Move(Decision, frozen=True):
 
 
 class Park(Decision, frozen=True):
-    """Take a request's KV to host memory; it goes on by itself when there is room again."""
+    """Take a request's KV to host memory.
+
+    One that decodes goes on by itself when there is room again, one between turns when it is resumed.
+    """
 
     instance: int
     trajectory: int

@@ -33,6 +33,9 @@ class InstanceSpec(Record, frozen=True):
     parks: bool = True
     """Whether a request's KV moves to host memory on command; if not, the engine preempts by itself."""
 
+    host_kv_tokens: int = 0
+    """Tokens of KV of requests between turns that host memory takes on command; 0: it parks none."""
+
     def kv_capacity(self, num_versions: int) -> int:
         """Tokens of KV that fit beside `num_versions` resident versions."""
         if num_versions < 2:

@@ -71,6 +71,7 @@ class RolloutCost(Record, frozen=True):
             kv_tokens=self.kv_tokens(),
             version_kv_tokens=int(self.shape.weight_bytes / self.shape.kv_bytes),
             max_versions=c.max_versions,
+            host_kv_tokens=recipe.engine.host_kv_tokens or 0,
             gpus=self.gpus,
             node=node,
             elastic=elastic,

@@ -8,7 +8,7 @@ prefill again, start again. Knows no torch and no process.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dora_rl.core.instance_spec import InstanceSpec
 from dora_rl.core.recipe import Recipe
@@ -31,6 +31,8 @@ class Abilities(Record, frozen=True):
     """Whether a request can start behind tokens generated elsewhere; otherwise it starts again."""
     holds_turns: bool = False
     """Whether a request can keep its KV between turns and be resumed."""
+    parks_turns: bool = False
+    """Whether KV of a request between turns moves to host memory on command: it is a ParksTurns."""
     keys_draws: bool = False
     """Whether a draw depends on the request's key and the position alone, not on batch or device."""
     is_batch_invariant: bool = False
@@ -45,8 +47,10 @@ class Abilities(Record, frozen=True):
             elastic=is_elastic,
             moves_kv=self.moves_kv,
             continues=self.continues,
-            # No engine is told to park: it preempts at the step that lacks a block, which no report foresees.
+            # What decodes is not parked on command: an engine preempts at the step that lacks a block, which
+            # no report foresees.
             parks=False,
+            host_kv_tokens=limits.num_host_blocks * limits.block_size if self.parks_turns else 0,
         )
 
 
@@ -79,6 +83,21 @@ class EngineLoad(Record, frozen=True):
     """Tokens that were not prefilled since the engine began because another branch's KV was at hand."""
     pass_rows: float = 0.0
     """Requests whose decoding takes as long as a version's pass by itself; 0 where versions share one."""
+
+
+# --- parking ------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class ParksTurns(Protocol):
+    """An engine that takes the KV of requests between turns to host memory, where its abilities say so."""
+
+    def park(self, request_id: int) -> None:
+        """Take the KV of a held request off the device; `resume` brings it back, or computes it again.
+
+        What is not between turns, or not here, stays as it is. Without room on the host the KV is dropped.
+        """
+        ...
 
 
 # --- generating ---------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ class DecisionExecutor:
                 do.Cut: episodes.cut,
                 do.Resume: generation.resume,
                 do.Evict: self._take_off,
+                do.Park: self._park,
             }
 
     def carry_out(self, effects: Sequence[AnyEffect], decisions: Sequence[Decision]) -> None:
@@ -112,6 +113,12 @@ class DecisionExecutor:
         if placed is not None and placed.instance == decision.instance:
             self._moves.forget_request(decision.trajectory)
             self._instances.send(decision.instance, say.AbortRequest(request=placed.number))
+
+    def _park(self, decision: do.Park) -> None:
+        """Have KV of a request between turns taken to host memory, unless it left or went on meanwhile."""
+        placed = self._requests.of(decision.trajectory)
+        if placed is not None and placed.instance == decision.instance and placed.is_held:
+            self._instances.send(decision.instance, say.ParkRequest(request=placed.number))
 
     def _deliver(self, effect: follow.DeliverKv) -> None:
         # Its target may have died in the same turn.

@@ -63,6 +63,12 @@ class AbortRequest(Message, frozen=True):
     request: int
 
 
+class ParkRequest(Message, frozen=True):
+    """Take the KV of a request that is held between turns to host memory, until it is resumed."""
+
+    request: int
+
+
 class LoadVersion(Message, frozen=True):
     """Make a version resident, dropping others first."""
 
@@ -110,6 +116,7 @@ InstanceCommand = (
     | StartRequest
     | ResumeRequest
     | AbortRequest
+    | ParkRequest
     | LoadVersion
     | DropVersion
     | ExportRequest

@@ -81,6 +81,7 @@ class SimulatedEngine:
         "_parked_tokens",
         "_pressure_kv",
         "_queue",
+        "_resting",
         "_slowness",
         "_stalled_s",
         "_stalled_until",
@@ -134,6 +135,8 @@ class SimulatedEngine:
         self._queue: deque[int] = deque()
         self._parked: deque[int] = deque()
         self._parked_tokens = 0.0
+        self._resting: set[int] = set()
+        """Requests between turns whose KV is in host memory until they are resumed."""
         self._groups: dict[int, int] = {}
 
     def slow_down(self, factor: float) -> None:
@@ -224,6 +227,11 @@ class SimulatedEngine:
     def resume(self, trajectory: int, appended_tokens: int, until: float) -> None:
         """Append environment tokens to a request whose KV is here, and go on."""
         request = self.requests[trajectory]
+        if trajectory in self._resting:
+            self._resting.remove(trajectory)
+            self._hold_prompt(request)
+            self.kv += request.tokens
+            self.stall(self.cost.host_s(request.tokens + request.prompt_tokens), "kv_moves_s")
         request.tokens += appended_tokens
         request.until = until
         self.kv += appended_tokens
@@ -239,14 +247,23 @@ class SimulatedEngine:
         if self._parked and trajectory in self._parked:
             self._parked.remove(trajectory)
             self._parked_tokens -= request.tokens + request.prompt_tokens
+        elif trajectory in self._resting:
+            self._resting.remove(trajectory)
         else:
             self.kv -= request.tokens
             self._free_prompt(request)
         return request
 
     def park(self, trajectory: int) -> None:
-        """Take a running request's KV to host memory."""
+        """Take a request's KV to host memory: until there is room if it runs, else until it is resumed."""
         request = self.requests[trajectory]
+        is_kept = trajectory not in self._resting and trajectory not in self._parked
+        if not request.is_running and request.tokens >= request.until and is_kept:
+            self.kv -= request.tokens
+            self._free_prompt(request)
+            self.stall(self.cost.host_s(request.tokens + request.prompt_tokens), "kv_moves_s")
+            self._resting.add(trajectory)
+            return
         if request.is_running:
             self._leave_batch(request)
             self.kv -= request.tokens

@@ -317,6 +317,7 @@ class World:
 
     def _park(self, d: do.Park) -> None:
         engine = self.engines[d.instance]
+        engine.advance(self.now)
         if d.trajectory in engine.requests:
             engine.park(d.trajectory)
             self._dirty.add(engine.id)

@@ -35,7 +35,7 @@ from dora_rl.model.delta import Delta
 
 
 class NativeEngine:
-    """Runs the decoder itself, in this process. Implements Engine."""
+    """Runs the decoder itself, in this process. Implements Engine and ParksTurns."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class NativeEngine:
             moves_kv=self._config.limits.num_host_blocks > 0,
             continues=True,
             holds_turns=True,
+            parks_turns=self._config.limits.num_host_blocks > 0,
             keys_draws=True,
             is_batch_invariant=self._config.is_batch_invariant,
         )
@@ -158,6 +159,10 @@ class NativeEngine:
             self._scheduler.resume(request_id, tokens, max_new_tokens, stop_strings)
         except DoraError as error:
             self._fail(request_id, error)
+
+    def park(self, request_id: int) -> None:
+        """Take the KV of a held request to host memory; it comes back when the request is resumed."""
+        self._scheduler.park(request_id)
 
     def abort(self, request_id: int) -> None:
         """End a request; what it generated so far comes as a Finished event."""

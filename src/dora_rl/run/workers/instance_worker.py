@@ -15,7 +15,7 @@ import msgspec
 from dora_rl.core.instance_seconds import InstanceSeconds
 from dora_rl.engines.errors import EngineError
 from dora_rl.engines.kinds import load_kind
-from dora_rl.engines.protocol import Engine, EngineOpening, VersionLoad
+from dora_rl.engines.protocol import Engine, EngineOpening, ParksTurns, VersionLoad
 from dora_rl.engines.requests import DrawnTokens, Event, Failed, Request
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
@@ -64,6 +64,9 @@ class InstanceWorker:
                     case say.AbortRequest(request=id):
                         if self._told.pop(id, None) is not None and self._without_kv.take(id) is None:
                             engine.abort(id)
+                    case say.ParkRequest(request=id):
+                        if isinstance(engine, ParksTurns) and id in self._told:
+                            engine.park(id)
                     case say.LoadVersion(version=version, drop=drop):
                         self._began_loading_at = time.monotonic()
                         self._loading = engine.begin_version(version, drop)
@@ -270,7 +273,9 @@ def _goes_beside(command: object, loading: VersionLoad) -> bool:
     """Whether a command may be obeyed while a version is still being loaded."""
     if isinstance(command, say.StartRequest):
         return command.request.version != loading.version
-    return isinstance(command, say.ResumeRequest | say.AbortRequest | say.LendDevice | say.ReturnDevice)
+    return isinstance(
+        command, say.ResumeRequest | say.AbortRequest | say.ParkRequest | say.LendDevice | say.ReturnDevice
+    )
 
 
 def main(address: str) -> None:

@@ -87,6 +87,12 @@ class Scheduler:
         self._stops.equip(sequence)
         self._batch.wait(sequence)
 
+    def park(self, request_id: int) -> None:
+        """Take the KV of a request that is between turns off the device, to come back when it is resumed."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and sequence.is_held and sequence.blocks:
+            self.residency.offload(sequence)
+
     def abort(self, request_id: int) -> Finished:
         """End a request now, with the tokens it has."""
         sequence = self.find(request_id)
