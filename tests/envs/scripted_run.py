@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dora_rl.envs.chat.codec import Parsed
@@ -20,12 +20,14 @@ from dora_rl.envs.episodes.episode_messages import (
     OnceDone,
     OnceRecorded,
     OnceRun,
+    RoleAsked,
+    RoleSaid,
     TurnAsked,
     TurnTaken,
 )
 from dora_rl.envs.episodes.judge import EpisodeJudge
 from dora_rl.envs.episodes.limits import EpisodeLimits
-from dora_rl.envs.episodes.role import RolePlayer
+from dora_rl.envs.episodes.role import Player
 from dora_rl.envs.episodes.runner import EpisodeRunner
 
 STOP = "\x03"
@@ -61,7 +63,7 @@ class LetterCodec:
         bridge = "" if ids_[-1] == ord(STOP) else STOP
         return ids(bridge + _rendered(messages, thinks=True))
 
-    def parse(self, ids: Sequence[int]) -> Parsed:
+    def parse(self, ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Parsed:
         said = text(ids).removesuffix(STOP)
         thought = re.match(r"<(.*?)>", said)
         said = said.removeprefix(thought[0]) if thought else said
@@ -99,9 +101,16 @@ class ScriptedRun:
     """Answers whatever episodes ask, remembers it, and answers what it remembers as before."""
 
     def __init__(
-        self, policy: Policy = counting, *, delay_s: Callable[[TurnAsked], float] | None = None
+        self,
+        policy: Policy = counting,
+        *,
+        delay_s: Callable[[TurnAsked], float] | None = None,
+        role: Policy = counting,
     ) -> None:
+        """`role` is what a version says that plays a role; if it begins with `!`, why it says nothing."""
         self._policy = policy
+        self._role = role
+        self.roles_asked: list[RoleAsked] = []
         self._delay_s = delay_s
         self.contexts: dict[tuple[int, int], list[int]] = {}
         self.taken: dict[tuple[int, int], tuple[TurnAsked, TurnTaken]] = {}
@@ -128,8 +137,19 @@ class ScriptedRun:
                 self.once[word.branch, word.number] = word.value
                 named = {"episode": word.episode, "branch": word.branch, "number": word.number}
                 loop.call_soon(self.tell, OnceRecorded(**named, value=word.value))
+            case RoleAsked():
+                self.roles_asked.append(word)
+                loop.call_soon(self.tell, self._role_said(word))
             case EpisodeDone() | EpisodeBroken():
                 self.ends.setdefault(word.episode, loop.create_future()).set_result(word)
+
+    def _role_said(self, asked: RoleAsked) -> RoleSaid:
+        said, named = self._role(text(asked.tokens)), {"branch": asked.branch, "number": asked.number}
+        if said == "!context":
+            return RoleSaid(episode=asked.episode, tokens=(), finish="context", **named)
+        if said.startswith("!"):
+            return RoleSaid(episode=asked.episode, tokens=(), finish="stop", problem=said[1:], **named)
+        return RoleSaid(episode=asked.episode, tokens=tuple(ids(said + STOP)), finish="stop", **named)
 
     def _turn(self, asked: TurnAsked) -> TurnTaken:
         context = self.contexts.setdefault((asked.episode, asked.branch), [])
@@ -166,7 +186,7 @@ class ScriptedRun:
         limits: EpisodeLimits = LIMITS,
         strips: bool = False,
         judge: EpisodeJudge | None = None,
-        roles: dict[str, RolePlayer] | None = None,
+        roles: Mapping[str, Player] | None = None,
     ) -> EpisodeRunner:
         made = EpisodeRunner(
             episode_function("test", function, {}),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dora_rl.core.errors import UserError
+from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.named import load_named
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.episodes import RoleSettings
@@ -16,10 +16,10 @@ from dora_rl.envs.episodes.blocking_chat import BlockingChat
 from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.episodes.episode_messages import OnceAsked
 from dora_rl.envs.episodes.limits import EpisodeLimits
-from dora_rl.envs.episodes.role import RolePlayer
+from dora_rl.envs.episodes.role import FrozenPlayer, RolePlayer
 
 from .chat_server import Endpoint
-from .scripted_run import ScriptedRun, play
+from .scripted_run import STOP, ScriptedRun, ids, play, text
 
 SCENE = {"role": "system", "content": "You want a refund."}
 
@@ -203,3 +203,107 @@ def test_a_run_remembers_the_role_under_a_number_of_its_own(endpoint: Endpoint) 
     branches = {branch for branch, _ in run.once}
     assert len(branches) == 1
     assert 0 not in branches, "turns of the policy are numbered as if there were no role"
+
+
+# --- played by a frozen version ---
+
+FROZEN = {"user": FrozenPlayer("user", RoleSettings(version="initial", max_tokens=7))}
+
+
+def says(context: str) -> str:
+    return ("refund!", "why?", "thanks")[context.count("[assistant]") - 1]
+
+
+def test_a_version_plays_a_role_and_its_own_words_are_never_rendered_again() -> None:
+    end, run = play(haggle, run=ScriptedRun(role=says), roles=FROZEN)
+    assert end.reward == 1.0
+    assert [each.branch for each in run.asked()] == [0, 0], "the policy was asked for two turns"
+    first, second, third = (text(each.tokens) for each in run.roles_asked)
+    assert first.startswith("[system]You want a refund.")
+    assert second.startswith(f"{first}refund!{STOP}"), "behind the very tokens that it drew"
+    assert third.startswith(f"{second}why?{STOP}")
+    assert [each.max_tokens for each in run.roles_asked] == [7, 9, 9]
+    assert {each.branch for each in run.roles_asked}.isdisjoint({0})
+
+
+def test_what_a_version_said_in_a_role_is_not_asked_for_again() -> None:
+    _, run = play(haggle, run=ScriptedRun(role=says), roles=FROZEN)
+    end, _ = play(haggle, run=run, roles=FROZEN)
+    assert end.reward == 1.0
+    assert len(run.roles_asked) == 3
+    assert run.num_drawn == 2
+
+
+def test_a_crash_in_the_middle_of_a_conversation_goes_on_behind_the_same_tokens() -> None:
+    whole = ScriptedRun(role=says)
+    play(haggle, run=whole, roles=FROZEN)
+    cut = ScriptedRun(role=says)
+    play(haggle, run=cut, roles=FROZEN)
+    del cut.once[max(cut.once)]
+    cut.roles_asked.clear()
+    end, _ = play(haggle, run=cut, roles=FROZEN)
+    assert end.reward == 1.0
+    assert [each.tokens for each in cut.roles_asked] == [whole.roles_asked[-1].tokens]
+
+
+def test_a_conversation_of_a_role_that_is_full_truncates_the_episode() -> None:
+    end, _ = play(haggle, run=ScriptedRun(role=lambda _: "!context"), roles=FROZEN)
+    assert end.is_truncated
+
+
+def test_a_role_that_the_engine_refuses_is_a_failure_of_the_environment() -> None:
+    end, _ = play(haggle, run=ScriptedRun(role=lambda _: "!no such token"), roles=FROZEN)
+    assert end.reason == "raised"
+    assert "the role 'user' said nothing: no such token" in end.detail
+
+
+def test_a_version_that_plays_a_role_may_call_tools_and_be_forked() -> None:
+    def book(day: str) -> str:
+        """Look a day up.
+
+        Args:
+            day: The day.
+        """
+        return f"{day} is free"
+
+    def speaks(context: str) -> str:
+        return "On Monday." if "is free" in context else 'CALL book {"day": "Monday"}'
+
+    async def plays(chat: Chat) -> float:
+        user = chat.role("user", SCENE)
+        turn = await user.turn("When?", tools=[book])
+        beside = user.fork()
+        said = [await each.turn(*await each.use_tools(turn)) for each in (user, beside)]
+        await chat.turn(said[0].text)
+        return float(said[0].text == said[1].text == "On Monday.")
+
+    end, run = play(plays, run=ScriptedRun(role=speaks), roles=FROZEN)
+    assert end.reward == 1.0
+    first, second, third = run.roles_asked
+    assert second.tokens == third.tokens
+    assert second.branch != third.branch, "forks draw from streams of their own"
+    assert ids("[tools]book")[:5] == list(first.tokens[:5])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "played behind an endpoint or by a version"),
+        ({"url": "http://h/v1", "model": "m", "version": "initial"}, "behind an endpoint or by a version"),
+        ({"url": "http://h/v1"}, "needs the name of a model"),
+        ({"version": "initial", "api_key": "env:KEY"}, "roles.NAME.api_key is for an endpoint"),
+        ({"version": "initial", "options": {"temperature": 1}}, "roles.NAME.options is for an endpoint"),
+        ({"url": "http://h/v1", "model": "m", "sampling": {"top_k": 1}}, "sampling is for a version"),
+    ],
+)
+def test_a_role_is_played_in_one_way(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build(Recipe, {"roles": {"user": settings}}, "a test")
+
+
+def test_a_frozen_version_needs_a_schedule_that_keeps_versions() -> None:
+    roles = {"user": {"version": "initial"}}
+    assert build(Recipe, {"roles": roles}, "a test").frozen_versions == (0,)
+    assert build(Recipe, {}, "a test").frozen_versions == ()
+    with pytest.raises(ConfigError, match="a frozen version plays a role"):
+        build(Recipe, {"roles": roles, "control": {"schedule": "partial"}}, "a test")

@@ -87,6 +87,22 @@ def test_deltas_stay_that_lead_from_the_oldest_version_to_the_newest(tmp_path: P
     assert names(tmp_path) == {"v00000006.anchor", "v00000006.delta"}
 
 
+def test_a_version_that_is_kept_when_all_around_it_are_retired_keeps_no_deltas(tmp_path: Path) -> None:
+    """As the initial model is that plays a role: nobody goes from it to the newest by a hundred deltas."""
+    store, versions = published(tmp_path, 24, every=8, kept_deltas=4)
+    for retired in range(1, 21):
+        store.retire(retired)
+    assert store.versions == (0, 21, 22, 23)
+    deltas = {name for name in names(tmp_path) if name.endswith(".delta")}
+    assert deltas == {f"v{each:08}.delta" for each in range(17, 24)}
+    assert same_bits(store.fetch(0), versions[0])
+    delta = store.fetch_delta(23, 0, versions[0])
+    tensors = {name: tensor.clone() for name, tensor in versions[0].items()}
+    for name, change in delta.items():
+        tensors[name].view(-1)[change.indices_N] = change.values_N
+    assert same_bits(tensors, versions[23])
+
+
 def test_the_newest_deltas_stay_whoever_is_retired(tmp_path: Path) -> None:
     """So that neither has one of a version that was retired meanwhile."""
     store, versions = published(tmp_path, 7, every=3, kept_deltas=4)

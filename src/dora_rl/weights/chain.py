@@ -10,6 +10,9 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.record import Record
 from dora_rl.weights.container import Kind
 
+_FAR = 16
+"""Versions apart from which on nobody goes from one version to another by deltas."""
+
 File = tuple[Kind, int]
 
 
@@ -75,7 +78,12 @@ class Inventory:
         versions = self.versions
         for version in versions:
             yield from self.chain(version)
-        # An instance of an older version adopts a newer one by these, though anchors may stand between them.
+        # An instance of an older version adopts a newer one by these, though anchors may stand between them;
+        # but not of one that was kept when all around it were retired, as it is by who plays a role.
         if versions:
-            first = min(versions[0], versions[-1] - kept_deltas + 1)
+            first = versions[-1] - kept_deltas + 1
+            for version in reversed(versions):
+                if first - version > _FAR:
+                    break
+                first = min(first, version)
             yield from (("delta", each) for each in range(first, versions[-1] + 1))

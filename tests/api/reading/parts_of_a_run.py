@@ -139,7 +139,13 @@ def simulate_troubles(directory: Path) -> None:
     empirical = ["lengths.kind=empirical", f"lengths.path={directory}/lengths.json", "estimates=oracle"]
     _simulate([*small, *troubles])
     _simulate([*small, *empirical])
-    episodes = ["episode.function=simulated", "mean_turns=3", "reset_s=5", "latency_sigma=3"]
+    episodes = [
+        "episode.function=simulated",
+        "mean_turns=3",
+        "reset_s=5",
+        "latency_sigma=3",
+        "role_tokens=20",
+    ]
     _simulate([*small, *episodes, "environment_grace_s=1"])
     _simulate([*small, "control.schedule=async_ratio", "control.async_ratio=2.5", "suspend=true"])
     _simulate([*small, "model=Qwen3-30B-A3B", "gpus=16", "elastic_gpus=16", "tensor_parallel=8"])
