@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError, NoRoom
 from dora_rl.core.recipe import Batch, Cluster, Control, Recipe
+from dora_rl.core.recipe.episodes import RoleSettings
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings
 from dora_rl.core.recipe.live import Devices
 from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerSettings
@@ -96,6 +97,18 @@ def test_an_instance_that_could_not_take_up_the_next_version_is_refused():
         memory_of(small_work(cluster=Cluster(max_versions=1))).counted(PROCESS_BYTES)
     assert refused.value.hint == "set cluster.max_versions=2 or more, or leave it out"
     assert memory_of(small_work(cluster=Cluster(max_versions=2))).counted(PROCESS_BYTES).max_versions == 2
+
+
+def test_a_frozen_version_is_one_more_on_every_instance_and_needs_room_for_it() -> None:
+    roles = {"user": RoleSettings(version="initial")}
+    plain = memory_of(small_work(cluster=Cluster(max_versions=9))).counted(PROCESS_BYTES)
+    engine = memory_of(small_work(roles=roles, cluster=Cluster(max_versions=9))).counted(PROCESS_BYTES)
+    assert engine.max_versions == plain.max_versions + 1
+    with pytest.raises(
+        ConfigError, match="max_versions = 2 leaves no room for the frozen version"
+    ) as refused:
+        memory_of(small_work(roles=roles, cluster=Cluster(max_versions=2))).counted(PROCESS_BYTES)
+    assert refused.value.hint == "set cluster.max_versions=3 or more, or leave it out"
 
 
 def test_an_engine_has_room_for_the_versions_that_its_schedule_can_have():

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from dora_rl.core import decisions as do
-from dora_rl.core.errors import UserError
+from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.history import History
 from dora_rl.core.inputs import Input, InstanceJoined, InstanceLost, Published
 from dora_rl.core.recipe import Checkpoints
+from dora_rl.core.recipe.episodes import RoleSettings
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.run.live_run import run_live
@@ -68,4 +69,23 @@ def test_a_run_keeps_its_laws_with_an_engine_of_ones_own_and_through_a_death(mak
 def test_an_engine_that_cannot_be_imported_ends_the_run_with_a_sentence(make_setup: MakeSetup) -> None:
     setup = make_setup(engine=EngineSettings(kind="nowhere:KIND"))
     with pytest.raises(UserError, match="no module 'nowhere'"):
+        run_live(setup, staged(setup))
+
+
+def test_a_frozen_version_plays_no_role_where_an_engine_holds_one_version(make_setup: MakeSetup) -> None:
+    roles = {"user": RoleSettings(version="initial")}
+    with pytest.raises(ConfigError, match="holds 1 versions at most: no room for the one that plays a role"):
+        make_setup(roles=roles, engine_config=EngineConfig(limits=LIMITS, max_versions=1),
+                   layout=DeviceLayout(instances=2))  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_engine_that_turns_out_to_hold_one_version_is_refused_by_name(make_setup: MakeSetup) -> None:
+    setup = make_setup(
+        roles={"user": RoleSettings(version="initial")},
+        engine=EngineSettings(kind=SCRIPTED, report_every_s=0.05),
+        engine_config=EngineConfig(limits=LIMITS, max_versions=4),
+    )
+    with pytest.raises(UserError, match="this engine holds one version at a time"):
         run_live(setup, staged(setup))
