@@ -65,7 +65,7 @@ class RoleExecutor(EpisodeExecutor):
                 return None
             self.awaited[question] = (key, episode, turn)
             self._last[question] = self._role_rng.randint(1, 12)
-            return told.RoleAsked(at=at, question=question, version=FROZEN, tokens=tokens, trajectory=key)
+            return told.RoleTurnAsked(at=at, question=question, version=FROZEN, tokens=tokens, trajectory=key)
 
         self.say("environments", asked)
 
@@ -84,7 +84,7 @@ class RoleExecutor(EpisodeExecutor):
         """Await the turn of a role no longer."""
         del self.awaited[question]
         self.num_said["dropped"] += 1
-        self.say("environments", lambda at: told.RoleDropped(at=at, question=question))
+        self.say("environments", lambda at: told.RoleTurnDropped(at=at, question=question))
 
     # --- generating ---
 

@@ -13,9 +13,6 @@ from dora_rl.run.request_table import RequestTable
 
 from .conftest import MakeSetup
 
-NEVER = (do.Park,)
-"""A live instance says that it does not park on command."""
-
 DECIDED: tuple[Decision, ...] = (
     do.Start(
         instance=0,
@@ -72,7 +69,7 @@ class Recorder:
     token_ids = (1, 2, 3)
 
 
-def make_executor(make_setup: MakeSetup) -> tuple[DecisionExecutor, list[str]]:
+def make_executor(make_setup: MakeSetup, *, has_episodes: bool = True) -> tuple[DecisionExecutor, list[str]]:
     recorder: Any = Recorder()
     executor = DecisionExecutor(
         make_setup(),
@@ -84,7 +81,7 @@ def make_executor(make_setup: MakeSetup) -> tuple[DecisionExecutor, list[str]]:
         moves=recorder,
         trainer=recorder,
         rewards=recorder,
-        episodes=recorder,
+        episodes=recorder if has_episodes else None,
     )
     return executor, recorder.told
 
@@ -98,15 +95,24 @@ def test_a_decision_is_carried_out_or_for_the_record_or_an_error(
     make_setup: MakeSetup, decision: Decision
 ) -> None:
     executor, told = make_executor(make_setup)
-    if isinstance(decision, do.Abort | do.Resume | do.Evict):
+    if isinstance(decision, do.Abort | do.Resume | do.Evict | do.Park):
         executor.carry_out((), DECIDED[:1])  # Something to abort or to go on with.
         told.clear()
-    if isinstance(decision, NEVER):
-        with pytest.raises(UnknownDecision, match=f"cannot carry out {type(decision).__name__}"):
-            executor.carry_out((), [decision])
-        return
+    if isinstance(decision, do.Park):
+        executor.carry_out((), [decision])
+        assert not told, "what decodes is not parked on command"
+        placed = executor._requests.of(decision.trajectory)
+        assert placed is not None
+        placed.is_held = True
     executor.carry_out((), [decision])
     assert bool(told) is not isinstance(decision, RECORDS_ONLY)
+
+
+@pytest.mark.parametrize("decision", [do.Park(instance=0, trajectory=4), do.Evict(instance=0, trajectory=4)])
+def test_what_is_of_turns_is_an_error_where_there_are_none(make_setup: MakeSetup, decision: Decision) -> None:
+    executor, _ = make_executor(make_setup, has_episodes=False)
+    with pytest.raises(UnknownDecision, match=f"cannot carry out {type(decision).__name__}"):
+        executor.carry_out((), [decision])
 
 
 def test_effects_and_then_decisions_are_carried_out_in_their_order(make_setup: MakeSetup) -> None:

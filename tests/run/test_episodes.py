@@ -160,7 +160,7 @@ def test_the_initial_model_plays_a_role_beside_the_policy(make_setup: MakeSetup)
 def test_a_killed_run_goes_on_with_what_its_frozen_version_said(make_setup: MakeSetup) -> None:
     setup = frozen(make_setup)
     root = Path(setup.run_directory)
-    for number, moment in enumerate((8, "RoleAsked", "TurnEnded", 60, "RoleAsked")):
+    for number, moment in enumerate((8, "RoleTurnAsked", "TurnEnded", 60, "RoleTurnAsked")):
         ended = run(setup, [(moment, "SIGKILL", "self")], is_first=number == 0)
         if ended.returncode == 0:
             break

@@ -87,7 +87,7 @@ def test_the_laws_hold_where_the_initial_model_plays_a_role(schedule: str) -> No
     asked, started = set[int](), set[int]()
 
     def watch(event: Input, decisions: Iterable[Decision]) -> None:
-        if isinstance(event, told.RoleAsked):
+        if isinstance(event, told.RoleTurnAsked):
             asked.add(event.question)
         for d in decisions:
             assert d != do.Retire(version=0)

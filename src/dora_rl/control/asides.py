@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from dora_rl.control.ledger import GENERATING, Group, Trajectory
 from dora_rl.control.parts import ControlParts
-from dora_rl.core.inputs import QueuedPrompt, RoleAsked
+from dora_rl.core.inputs import QueuedPrompt, RoleTurnAsked
 
 Queue = list[tuple[int, int, Trajectory]]
 """A heap of requests by the version whose deadline they have, then in the order they came."""
@@ -45,7 +45,7 @@ class Asides:
 
     # --- turns of roles ---
 
-    def ask(self, event: RoleAsked) -> None:
+    def ask(self, event: RoleTurnAsked) -> None:
         """Queue the turn of a role, and start it if there is room."""
         p = self._p
         assert event.version in p.role_demand.versions, f"version {event.version} is not frozen: {event}"

@@ -104,7 +104,7 @@ class Endings:
             self._p.dispatch.requeue(t, keeps_tokens=True)
             self._p.dispatch.fill_version(t.version)
 
-    def role_dropped(self, event: told.RoleDropped) -> None:
+    def role_dropped(self, event: told.RoleTurnDropped) -> None:
         """Nobody awaits the turn of a role any more: free what it holds."""
         t = self._asides.forget_turn(event.question)
         if t is not None:

@@ -75,8 +75,8 @@ class ControlPlane:
             told.EnvironmentFailed: self._endings.environment_failed,
             told.EpisodeEnded: self._endings.episode_ended,
             told.Refused: self._endings.refused,
-            told.RoleAsked: self._role_asked,
-            told.RoleDropped: self._endings.role_dropped,
+            told.RoleTurnAsked: self._role_asked,
+            told.RoleTurnDropped: self._endings.role_dropped,
             told.Scored: self._endings.scored,
             told.Moved: self._endings.moved,
             told.MoveFailed: self._endings.move_failed,
@@ -273,7 +273,7 @@ class ControlPlane:
         self._admission.evaluate(event.prompts)
         self._seek_last_version()
 
-    def _role_asked(self, event: told.RoleAsked) -> None:
+    def _role_asked(self, event: told.RoleTurnAsked) -> None:
         self._asides.ask(event)
         if self._has_begun and not self._p.fleet.uses(event.version):
             self._admission.look_again()

@@ -166,7 +166,7 @@ class MoveFailed(Input, frozen=True):
     reason: str
 
 
-class RoleAsked(Input, frozen=True, omit_defaults=True):
+class RoleTurnAsked(Input, frozen=True, omit_defaults=True):
     """An episode awaits the turn of a role that a frozen version plays: generate it, counted in no law."""
 
     question: int
@@ -179,7 +179,7 @@ class RoleAsked(Input, frozen=True, omit_defaults=True):
     """The trajectory that awaits it, whose deadline it inherits; None before its group is admitted."""
 
 
-class RoleDropped(Input, frozen=True):
+class RoleTurnDropped(Input, frozen=True):
     """Nobody awaits the turn of a role any more: its episode is over, or begins again."""
 
     question: int
@@ -312,8 +312,8 @@ AnyInput = (
     | EnvironmentFailed
     | EpisodeEnded
     | Refused
-    | RoleAsked
-    | RoleDropped
+    | RoleTurnAsked
+    | RoleTurnDropped
     | Scored
     | Moved
     | MoveFailed

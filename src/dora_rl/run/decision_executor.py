@@ -84,7 +84,7 @@ class DecisionExecutor:
             self._effects[follow.ScoreTrajectory] = rewards.ask
         if episodes is not None:
             self._effects[follow.AnswerOperation] = episodes.answer
-            self._effects[follow.AnswerRole] = episodes.roles.said
+            self._effects[follow.AnswerRole] = episodes.answer_role
             self._decisions |= {
                 do.Open: episodes.open,
                 do.Reopen: episodes.reopen,

@@ -136,7 +136,9 @@ class SimulatedEnvironments:
         self._futures.role_asked(question, self._truth.role_tokens(future.key, future.turn))
         tokens = future.prompt_tokens + future.journalled
         self._clock.tell(
-            told.RoleAsked(at=self._clock.now, question=question, version=0, tokens=tokens, trajectory=key)
+            told.RoleTurnAsked(
+                at=self._clock.now, question=question, version=0, tokens=tokens, trajectory=key
+            )
         )
 
     def role_said(self, question: int) -> None:
@@ -151,7 +153,7 @@ class SimulatedEnvironments:
         over = set(trajectories)
         for question in [number for number, (key, _) in self._awaited.items() if key in over]:
             del self._awaited[question]
-            self._clock.tell(told.RoleDropped(at=self._clock.now, question=question))
+            self._clock.tell(told.RoleTurnDropped(at=self._clock.now, question=question))
 
     def _reply(self, argument: tuple[int, Future]) -> None:
         key, future = argument

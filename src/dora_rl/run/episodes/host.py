@@ -26,7 +26,7 @@ from dora_rl.run.episodes.opened_prompts import OpeningPrompt, PromptKey
 from dora_rl.run.episodes.pool import EpisodeLost, EpisodePool, EpisodeWord
 from dora_rl.run.episodes.role_turns import RoleTurns
 from dora_rl.run.prompt_table import NumberedPrompts
-from dora_rl.run.received import AnswerOperation, Received
+from dora_rl.run.received import AnswerOperation, AnswerRole, Received
 from dora_rl.run.request_table import RequestTable
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.store.journal import Journal
@@ -143,6 +143,10 @@ class EpisodeHost:
         record = self._of_trajectory.get(effect.trajectory)
         if record is not None:
             self._turns.answer(record, effect.branch, effect.number)
+
+    def answer_role(self, effect: AnswerRole) -> None:
+        """Let an episode go on with what its role said."""
+        self.roles.said(effect)
 
     # --- a run that goes on ------------------------------------------------------------------------
 

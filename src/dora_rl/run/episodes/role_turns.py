@@ -1,6 +1,6 @@
 """Turns of roles that a frozen version plays: asked of control, and what was said given to the episodes.
 
-RoleAsked ──> told.RoleAsked ──> Start(question=...) ──> AnswerRole ──> RoleSaid ──> OnceDone, journalled
+RoleAsked ──> RoleTurnAsked ──> Start(question=...) ──> AnswerRole ──> RoleSaid ──> OnceDone, journalled
 
 Nothing of a turn is journalled before the episode makes it the value of its side effect. So whoever begins an
 episode again lets go of what it awaited: the same is asked again, and drawn again from the same key.
@@ -61,7 +61,7 @@ class RoleTurns:
             asked=word, turn=self._turn(record, word, question, min(word.max_tokens, room))
         )
         received.inputs.append(
-            told.RoleAsked(
+            told.RoleTurnAsked(
                 at=at,
                 question=question,
                 version=_INITIAL,
@@ -119,14 +119,14 @@ class RoleTurns:
     def dropped(self, at: float) -> list[Input]:
         """What control is to be told about turns that nobody awaits any more."""
         dropped, self._dropped = self._dropped, []
-        return [told.RoleDropped(at=at, question=question) for question in dropped]
+        return [told.RoleTurnDropped(at=at, question=question) for question in dropped]
 
     def take_up(self, plane: ControlPlane, at: float) -> list[Input]:
         """Let go of all turns that were awaited when the run was cut short: they are asked for again."""
         left = [group.question for group in plane.ledger.roles.values() if group.question is not None]
         # Numbers of what control may still hear of are not given again.
         self._next = max(left, default=-1) + 1
-        return [told.RoleDropped(at=at, question=question) for question in left]
+        return [told.RoleTurnDropped(at=at, question=question) for question in left]
 
     def _answer(
         self,

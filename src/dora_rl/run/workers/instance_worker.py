@@ -38,6 +38,7 @@ class InstanceWorker:
         self._told: dict[int, int] = {}
         """Requests on this instance, with how many of the tokens drawn in their turns were sent."""
         self._without_kv = TurnsWithoutKv(engine_holds_turns=engine.abilities.holds_turns)
+        self._parks: ParksTurns | None = engine if isinstance(engine, ParksTurns) else None
         self._loading: VersionLoad | None = None
         self._began_loading_at = 0.0
         self._is_paused = False
@@ -65,8 +66,8 @@ class InstanceWorker:
                         if self._told.pop(id, None) is not None and self._without_kv.take(id) is None:
                             engine.abort(id)
                     case say.ParkRequest(request=id):
-                        if isinstance(engine, ParksTurns) and id in self._told:
-                            engine.park(id)
+                        if self._parks is not None and id in self._told:
+                            self._parks.park(id)
                     case say.LoadVersion(version=version, drop=drop):
                         self._began_loading_at = time.monotonic()
                         self._loading = engine.begin_version(version, drop)
