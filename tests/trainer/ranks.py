@@ -13,7 +13,8 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from dora_rl.core.recipe.trainer_config import TrainerConfig
-from dora_rl.model.tiny import seeded_decoder, tiny_config
+from dora_rl.model.hub_config import from_published
+from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
 from dora_rl.trainer.export import export
 from dora_rl.trainer.ranks import Together
@@ -27,7 +28,7 @@ def main(rank: int, size: int, directory: Path) -> None:
     config = msgspec.convert(work["config"], TrainerConfig)
     batches = msgspec.convert(work["batches"], list[TrainBatch])
     dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=rank, world_size=size)
-    model = tiny_config(work["vocab_size"])
+    model = from_published(work["model"])
     trainer = trainer_of(seeded_decoder(model, seed=0), config, ranks=Together())
     metrics = [trainer.train(batch) for batch in batches[:1]]
     save_checkpoint(trainer, directory / "step_1")

@@ -16,7 +16,8 @@ from dora_rl.core.recipe.algorithm import AlgorithmConfig, CustomAdvantageConfig
 from dora_rl.core.recipe.loss_configs import CustomLossConfig
 from dora_rl.core.recipe.presets import PRESETS
 from dora_rl.core.recipe.trainer_config import CriticConfig, LoraConfig, OptimizerConfig, TrainerConfig
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import Experts, ModelConfig
+from dora_rl.model.hub_config import to_published
 from dora_rl.model.load import load_decoder
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.train_batch import TrainBatch
@@ -26,6 +27,7 @@ MakeBatch = Callable[..., TrainBatch]
 
 OWN = Path(__file__).parent / "user_algorithms.py"
 
+EXPERTS = Experts(num_experts=4, num_active=2, intermediate_size=24, is_normalised=True)
 CONFIGS = {
     "grpo, kl, checkpointed": TrainerConfig(
         algorithm=AlgorithmConfig(kl=KlConfig()),
@@ -60,14 +62,22 @@ CONFIGS = {
         # So much that one rank has all of it, and the other none.
         micro_batch_tokens=100_000,
     ),
+    "experts, balanced and checkpointed": TrainerConfig(
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+        serving_dtype="float32",
+        load_balance=1.0,
+        gradient_checkpointing=True,
+        # So little that every trajectory is balanced by itself, on whichever rank.
+        micro_batch_tokens=1,
+    ),
     "bfloat16": TrainerConfig(
         optimizer=OptimizerConfig(learning_rate=1e-3), serving_dtype="bfloat16", micro_batch_tokens=60
     ),
 }
 
 
-def run_ranks(directory: Path, config: TrainerConfig, batches: list[TrainBatch], vocab_size: int) -> None:
-    work = {"config": config, "batches": batches, "vocab_size": vocab_size}
+def run_ranks(directory: Path, config: TrainerConfig, batches: list[TrainBatch], model: ModelConfig) -> None:
+    work = {"config": config, "batches": batches, "model": to_published(model)}
     (directory / "work.json").write_bytes(msgspec.json.encode(work))
     script = Path(__file__).with_name("ranks.py")
     started = [
@@ -92,13 +102,15 @@ def test_two_ranks_are_one_device(
     model: ModelConfig, make_batch: MakeBatch, tmp_path: Path, name: str
 ) -> None:
     config = CONFIGS[name]
+    if config.load_balance is not None:
+        model = replace(model, family="qwen3_moe", experts=EXPERTS)
     # Three trajectories do not fill both ranks' micro-batches evenly, and of one a rank has nothing.
     few = make_batch(seed=2, groups=3, size=1)
     (pair,) = make_batch(seed=3, groups=1, size=2).groups
     half = replace(pair, members=(pair.members[0], replace(pair.members[1], loss_weight=0.0)))
     one = TrainBatch(groups=(half, *make_batch(seed=4, groups=1, size=2, loss_weight=0.0).groups))
     batches = [make_batch(seed=0), make_batch(seed=1), few, one]
-    run_ranks(tmp_path, config, batches, model.vocab_size)
+    run_ranks(tmp_path, config, batches, model)
     alone = trainer_of(seeded_decoder(model, seed=0), config)
     expected = [alone.train(batch) for batch in batches]
     tolerance = 1e-3 if config.serving_dtype == "bfloat16" else 1e-5
