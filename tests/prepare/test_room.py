@@ -5,10 +5,12 @@ from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError, NoRoom
 from dora_rl.core.recipe import Batch, Cluster, Control, Recipe
-from dora_rl.core.recipe.episodes import RoleSettings
+from dora_rl.core.recipe.episodes import EpisodeSettings, RoleSettings
 from dora_rl.core.recipe.generation import EngineSettings, ResponseSettings
 from dora_rl.core.recipe.live import Devices
 from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerSettings
+from dora_rl.engines.native.engine_size import size_engine
+from dora_rl.engines.protocol import EngineDemand
 from dora_rl.model.random_models import SHAPES
 from dora_rl.prepare.run_memory import RunMemory
 from dora_rl.prepare.run_plan import MemoryLimit
@@ -158,3 +160,28 @@ def test_where_nothing_is_enough_nothing_is_promised():
 def test_a_limit_of_the_users_own_may_be_what_is_in_the_way():
     recipe = small_work(devices=Devices(memory_gib=0.5))
     assert how_to_fit(recipe, needed_within(21.0)).startswith("it fits with devices.memory_gib=null (")
+
+
+def test_episodes_may_wait_in_host_memory_where_it_is_apart() -> None:
+    def host_blocks(recipe: Recipe, host_bytes: int | None) -> int:
+        demand = EngineDemand(
+            model=SMOLLM2,
+            recipe=recipe,
+            device="cpu",
+            num_instances=1,
+            free_bytes=8 * GIB,
+            longest_prompt=26,
+            max_new_tokens=24,
+            free_host_bytes=host_bytes,
+        )
+        limits = size_engine(demand).config.limits
+        assert 4 * limits.num_host_blocks <= limits.num_blocks
+        return limits.num_host_blocks
+
+    played = small_work(episode=EpisodeSettings(function="play.py:play"))
+    assert host_blocks(small_work(), 4 * GIB) == 0, "nobody would wait there"
+    assert host_blocks(played, None) == 0, "host and device are one memory"
+    assert host_blocks(played, 4 * GIB) > 0
+    assert host_blocks(played, 0) == 0
+    asked = small_work(episode=played.episode, engine=EngineSettings(host_kv_tokens=0))
+    assert host_blocks(asked, 4 * GIB) == 0

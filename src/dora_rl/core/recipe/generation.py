@@ -63,7 +63,7 @@ class EngineSettings(Section, frozen=True):
     blocks and with what control keeps free, memory permitting."""
     host_kv_tokens: Count | None = None
     """Tokens of KV that may wait in host memory, without which they are computed again; left out, a quarter
-    of the KV where requests can move between instances, else none."""
+    of the KV where requests can move between instances or, on GPUs, wait for environments, else none."""
     block_size: Positive = 32
     """Tokens of KV in a block, the unit of its allocation."""
     step_tokens: Positive = 512

@@ -49,8 +49,9 @@ def size_engine(demand: EngineDemand) -> EngineSize:
     if num_blocks < least:
         needed = versions + workspace + (least + 1) * block
         raise too_little(needed, free_bytes, config.max_versions, demand.note)
-    # Requests that move between instances wait there.
-    moving = num_blocks // 4 if demand.num_instances > 1 else 0
+    # Requests that move between instances wait there, and where the host's memory is apart, episodes do.
+    waits = demand.num_instances > 1 or (recipe.episode is not None and free_host_bytes is not None)
+    moving = num_blocks // 4 if waits else 0
     if free_host_bytes is not None:
         moving = min(moving, max(0, free_host_bytes) // block)
     host_tokens = recipe.engine.host_kv_tokens
