@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dora_rl.core.named import load_named
 from dora_rl.core.recipe.resolution import resolve_recipe
@@ -96,3 +97,10 @@ def test_the_environments_of_the_examples_are_played() -> None:
     game.reset(seed=4)
     assert [game.guess(number) for number in (1, 9, 6, 5)] == ["hotter", "colder", "hotter", "found"]
     assert game.get_reward() == 1.0
+
+
+def test_the_customer_of_a_help_desk_may_be_the_model_that_the_run_began_with() -> None:
+    theirs, own = (resolve_recipe(str(SUPPORT / name), []) for name in ("recipe.yaml", "own_user.yaml"))
+    assert (theirs.frozen_versions, own.frozen_versions) == ((), (0,))
+    assert replace(own, roles=theirs.roles) == theirs, "nothing else differs"
+    assert not list(training_remarks(own))

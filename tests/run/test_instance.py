@@ -164,6 +164,25 @@ def test_a_held_request_waits_for_free_and_goes_on_where_it_was(talk: Talk) -> N
     assert len(second) == 11
 
 
+def test_a_held_request_is_parked_when_it_is_told_to_and_comes_back(talk: Talk) -> None:
+    talk.worker.send(say.StartRequest(request=request(90, max_new_tokens=6, holds_turn=True)))
+    assert talk.ended(90).is_held
+    first = talk.tokens(90)
+    talk.worker.send(say.ParkRequest(request=90))
+    talk.worker.send(say.ParkRequest(request=12345))  # Nobody's by now.
+    talk.until(lambda word: isinstance(word, say.Report) and word.kv_tokens == 0, "room on the device")
+    talk.forget(90)
+    talk.worker.send(say.ResumeRequest(request=90, tokens=(8, 9), max_new_tokens=11))
+    assert talk.ended(90).is_held
+    second = talk.tokens(90)
+    assert talk.until(lambda word: isinstance(word, say.Report), "a report").seconds.kv_moves_s > 0.0
+    talk.worker.send(say.AbortRequest(request=90))
+    whole = request(91, max_new_tokens=11, continued=(*first, 8, 9))
+    talk.worker.send(say.StartRequest(request=whole))
+    talk.ended(91)
+    assert second == talk.tokens(91)
+
+
 def test_an_engine_that_holds_no_turns_begins_each_behind_its_tokens(start: Callable[..., Talk]) -> None:
     talk = start(SCRIPTED)
     talk.worker.send(say.StartRequest(request=request(1, max_new_tokens=6, holds_turn=True)))
