@@ -381,6 +381,8 @@ def test_whoever_dials_with_a_wrong_key_or_none_is_hung_up_on() -> None:
                 assert stranger.recv(1) == b""
         handle.send(Echo(payload=b"for the right one"))
         assert words(handle, 1) == [Echo(payload=b"for the right one")]
+        with pytest.raises(ConnectionRefusedError):
+            dial(handle.address.removeprefix("tcp:"))
         for variable in (KEY_VARIABLE, LIFELINE_VARIABLE):
             handle.send(Ask(variable=variable))
         assert words(handle, 2) == [Value(value=None)] * 2, "what it starts gets neither"
@@ -451,3 +453,48 @@ def test_a_worker_ends_with_its_agent_also_one_that_is_stopped() -> None:
         assert gone(handle) == []
         assert handle.end(within_s=LIMIT_S) == "was lost with its agent"
         assert all_end(*pids)
+
+
+# --- Ray ---
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_workers_are_lost_with_the_process_that_speaks_to_ray_and_the_next_one_begins_another(
+    raylets: Raylets,
+) -> None:
+    with closing(RayLaunch(raylets.address)) as launch:
+        for start in starting("ray", launch):
+            first = start()
+            first.send(Echo(payload=b"up"))
+            assert words(first, 1) == [Echo(payload=b"up")]
+            driver = launch._driver
+            assert isinstance(driver, LocalHandle)
+            os.kill(driver.pid, signal.SIGKILL)
+            assert gone(first) == []
+            assert first.end(within_s=LIMIT_S).startswith("was lost with node ")
+            assert first.pid is not None
+            assert all_end(first.pid)
+            second = start()
+            second.send(Echo(payload=b"again"))
+            assert words(second, 1) == [Echo(payload=b"again")]
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_a_worker_starts_on_the_node_that_is_named_or_on_one_with_the_labels(raylets: Raylets) -> None:
+    labelled = raylets.add(1, zone="b")
+    with closing(RayLaunch(raylets.address)) as launch:
+        for start in starting("ray", launch):
+            handles = [start(place=Place(node=node)) for node in raylets.nodes[1:]]
+            handles += [start(place=Place(cpus=None, labels={"zone": "b"}))]
+            for handle in handles:
+                handle.send(Echo(payload=b"here"))
+                assert words(handle, 1) == [Echo(payload=b"here")]
+            assert [handle.node for handle in handles] == [*raylets.nodes[1:], labelled]
+            nowhere = start(place=Place(labels={"zone": "c"}))
+            wait_for([nowhere], [], 1.0)
+            assert nowhere.receive() == []
+            assert not nowhere.is_placed
+            assert nowhere.is_alive
+            assert nowhere.end(within_s=0.0) == "was given up before it had begun"

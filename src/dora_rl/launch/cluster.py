@@ -65,6 +65,7 @@ class RayLaunch:
         """The node of the cluster that this machine is."""
 
     def start(self, worker: WorkerSpec, replies: Any) -> DialledHandle:
+        self._driver.receive()  # Its end is seen by who reads.
         if not self._driver.is_alive:
             # With it all its workers went. Whoever owned them has them started again.
             self._driver.end(within_s=0.0)

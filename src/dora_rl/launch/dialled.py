@@ -1,7 +1,8 @@
 """The owner's end of a worker that dials: started by an agent on some machine, reached over TCP.
 
 Two dial the same port, each with a key of its own: the worker, whose messages go to the owner and nobody
-else, and its agent, who says that it was started, what it printed and how it ended.
+else, and its agent, who says that it was started, what it printed and how it ended. When both are in, the
+port is closed.
 """
 
 import os
@@ -197,6 +198,9 @@ class DialledHandle:
             else:
                 caller.pipe.close()
         self._hear_agents()
+        if self._worker is not None and self._agent is not None:
+            # Nobody else is expected: strangers find no port any more.
+            self._listener.close()
 
     def _hear_agents(self) -> None:
         for agent in list(self._agents):

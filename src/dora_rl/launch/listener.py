@@ -54,13 +54,11 @@ class Listener:
         self._socket = socket.create_server((host, 0), family=family, backlog=2 * MAX_CALLERS)
         self._socket.setblocking(False)
         selector.register(self._socket, selectors.EVENT_READ)
+        self._is_open = True
         self._callers: list[_Caller] = []
-
-    @property
-    def address(self) -> str:
+        own, port, *_ = self._socket.getsockname()
+        self.address = f"tcp:[{own}]:{port}" if ":" in own else f"tcp:{own}:{port}"
         """Where to dial, as workers are told it."""
-        host, port, *_ = self._socket.getsockname()
-        return f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"
 
     def admit(self) -> list[Admitted]:
         """Hear whoever connected: those who said a right key by now; who cannot any more is hung up on."""
@@ -75,7 +73,10 @@ class Listener:
         return [found for caller in list(self._callers) if (found := self._heard(caller)) is not None]
 
     def close(self) -> None:
-        """Hang up on whoever waits, and listen no more."""
+        """Hang up on whoever waits, and listen no more; may be called again."""
+        if not self._is_open:
+            return
+        self._is_open = False
         for caller in list(self._callers):
             self._hang_up(caller)
         self._selector.unregister(self._socket)
