@@ -9,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dora_rl.core.fence import StaleLeader, take_epoch
+from dora_rl.weights.atomic_files import Data, Files
 from dora_rl.weights.chain import AnchorPolicy, Inventory
 from dora_rl.weights.errors import (
     Damaged,
@@ -316,3 +318,35 @@ def test_a_store_of_another_format_is_not_called_damaged(tmp_path: Path) -> None
     with pytest.raises(WeightsError, match="has the format DORAWGT1, and this is DORAWGT2") as raised:
         Store(tmp_path).fetch(0)
     assert not isinstance(raised.value, Damaged)
+
+
+# --- who leads ---
+
+
+class OvertakenFiles(Files):
+    """Files of a publisher that another process overtakes while it writes."""
+
+    overtake = False
+
+    def append(self, descriptor: int, chunk: Data) -> None:
+        super().append(descriptor, chunk)
+        if self.overtake and self._fence is not None:
+            take_epoch(self._fence.directory)
+            self.overtake = False
+
+
+def test_a_publisher_that_was_overtaken_publishes_and_retires_nothing(tmp_path: Path) -> None:
+    first, second, third = history(3)
+    files = OvertakenFiles(take_epoch(tmp_path / "epochs"))
+    with Store(tmp_path / "versions", files=files) as store:
+        store.publish(0, first)
+        store.publish(1, second)
+        files.overtake = True
+        before = sorted((tmp_path / "versions").iterdir())
+        with pytest.raises(StaleLeader):
+            store.publish(2, third)
+        for refused in (lambda: store.publish(2, third), lambda: store.retire(0)):
+            with pytest.raises(StaleLeader):
+                refused()
+        assert sorted((tmp_path / "versions").iterdir()) == before
+        assert store.versions == (0, 1)
