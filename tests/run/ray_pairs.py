@@ -74,7 +74,7 @@ def main(pairs: int) -> None:
                 steps[name].append(step_s(launches[name], model, Path(directory) / f"{name}-{pair}"))
             print(f"step: local {steps['local'][-1]:.3f} s, Ray {steps['Ray'][-1]:.3f} s", flush=True)
         trips = {name: [round_trip_s(launch) for _ in range(5)] for name, launch in launches.items()}
-    for what, found in (("step", steps), ("round trip", trips)):
+    for what, found in (("step", steps), ("round trip", trips)) if pairs else (("round trip", trips),):
         local, on_ray = (1e3 * statistics.median(found[name]) for name in ("local", "Ray"))
         print(f"median {what}: local {local:.3f} ms, Ray {on_ray:.3f} ms: {on_ray / local:.2f}x")
 
