@@ -113,6 +113,10 @@ class DecisionExecutor:
         if placed is not None and placed.instance == decision.instance:
             self._moves.forget_request(decision.trajectory)
             self._instances.send(decision.instance, say.AbortRequest(request=placed.number))
+        partial = self._requests.partial.get(decision.trajectory)
+        role_turn = partial.role_turn if partial is not None else None
+        if role_turn is not None and self._episodes is not None and not self._episodes.awaits_role(role_turn):
+            del self._requests.partial[decision.trajectory]
 
     def _park(self, decision: do.Park) -> None:
         """Have KV of a request between turns taken to host memory, unless it left or went on meanwhile."""

@@ -241,7 +241,8 @@ class InstanceInbox:
             return
         key, reason = placed.trajectory, message.reason
         self._requests.forget(key)
-        role_turn = self._requests.partial[key].role_turn
+        partial = self._requests.partial.get(key)
+        role_turn = partial.role_turn if partial is not None else None
         if self._moves.forget(key):
             received.inputs.append(told.MoveFailed(at=at, trajectory=key, reason=reason))
         elif role_turn is not None and self._episodes is not None:

@@ -27,7 +27,7 @@ from dora_rl.run.episodes.pool import EpisodeLost, EpisodePool, EpisodeWord
 from dora_rl.run.episodes.role_turns import RoleTurns
 from dora_rl.run.prompt_table import NumberedPrompts
 from dora_rl.run.received import AnswerOperation, AnswerRole, Received
-from dora_rl.run.request_table import RequestTable
+from dora_rl.run.request_table import RequestTable, RoleTurn
 from dora_rl.run.run_setup import RunSetup
 from dora_rl.store.journal import Journal
 from dora_rl.store.journal_records import EpisodeContexts, EpisodeOver, Rewarded, TurnReward
@@ -147,6 +147,10 @@ class EpisodeHost:
     def answer_role(self, effect: AnswerRole) -> None:
         """Let an episode go on with what its role said."""
         self.roles.said(effect)
+
+    def awaits_role(self, turn: RoleTurn) -> bool:
+        """Whether an episode still awaits this turn of a role."""
+        return self.roles.turn(turn.question) is not None
 
     # --- a run that goes on ------------------------------------------------------------------------
 
