@@ -28,6 +28,19 @@ def test_whoever_began_last_leads_and_everybody_before_is_refused_by_name(tmp_pa
     assert sorted(taken_epochs(tmp_path / "epochs")) == [1, 2, 8]
 
 
+def test_only_who_leads_may_renew_and_its_workers_of_before_are_refused(tmp_path: Path) -> None:
+    first = take_epoch(tmp_path / "epochs")
+    renewed = first.renewed()
+    renewed.check()
+    assert renewed.epoch == 2
+    with pytest.raises(StaleLeader):
+        first.check()
+    other = take_epoch(tmp_path / "epochs")
+    with pytest.raises(StaleLeader, match=r"leads the run in .* now \(epoch 3\)"):
+        renewed.renewed()
+    other.check()
+
+
 def test_epochs_that_several_take_at_once_are_each_taken_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TAKER, str(tmp_path / "epochs")]
     takers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]

@@ -52,10 +52,11 @@ def test_a_stale_orchestrator_is_refused_and_its_successor_ends_the_run(
     newer = begin(root)
     _, said = older.communicate(timeout=60)
     assert older.returncode == 1
-    assert re.search(r"process \d+ on .* leads the run in .* now \(epoch 2\)", said)
+    assert re.search(r"process \d+ on .* leads the run in .* now \(epoch \d+\)", said)
     told, said = newer.communicate(timeout=120)
     assert newer.returncode == 0, said
     assert json.loads(told.splitlines()[-1])["is_complete"]
     check_journal(root)
     assert replay_live(root).difference is None
-    assert sorted(path.name for path in LiveLayout(root=root).epochs.iterdir()) == ["00000001", "00000002"]
+    # The newer one's trainer may have had to wait for the store's lock, each time under another epoch.
+    assert {"00000001", "00000002"} <= {path.name for path in LiveLayout(root=root).epochs.iterdir()}

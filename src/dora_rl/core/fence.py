@@ -35,6 +35,17 @@ class Fence(Record, frozen=True):
         if newest > self.epoch:
             raise stale_leader(self.directory, self.epoch, newest)
 
+    def renewed(self) -> "Fence":
+        """Take the very next epoch, so that whoever writes under this one is refused from now on.
+
+        Raise StaleLeader if somebody else took it: only who leads may renew.
+        """
+        try:
+            _take(self.directory, self.epoch + 1)
+        except FileExistsError as error:
+            raise stale_leader(self.directory, self.epoch, self.epoch + 1) from error
+        return Fence(directory=self.directory, epoch=self.epoch + 1)
+
 
 def take_epoch(directory: Path, *, above: int = 0) -> Fence:
     """Take the next epoch, above any that was ever taken; the directory is made if it is missing."""
@@ -42,18 +53,20 @@ def take_epoch(directory: Path, *, above: int = 0) -> Fence:
     while True:
         epoch = max([above, *taken_epochs(directory)]) + 1
         try:
-            file = os.open(
-                _path(directory, epoch), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-            )
+            _take(directory, epoch)
         except FileExistsError:
             continue
-        try:
-            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-            os.fsync(file)
-        finally:
-            os.close(file)
-        _sync(directory)
         return Fence(directory=directory, epoch=epoch)
+
+
+def _take(directory: Path, epoch: int) -> None:
+    file = os.open(_path(directory, epoch), _NEW, 0o666)
+    try:
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+    _sync(directory)
 
 
 def taken_epochs(directory: Path) -> list[int]:

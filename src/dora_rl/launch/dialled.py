@@ -244,7 +244,8 @@ class DialledHandle:
             return "closed its socket"
         code = self._code
         if code is None:
-            return self._lost or "was given up before it had begun"
+            never = "was given up before it had begun"
+            return self._lost or (never if self._agent is None else "did not answer, nor did its agent")
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
     def _await_report(self, within_s: float) -> None:

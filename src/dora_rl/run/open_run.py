@@ -62,7 +62,8 @@ class OpenRun:
             self.setup = msgspec.structs.replace(setup, run_directory=str(root), model_directory=model)
             self.fence = _begun_to_lead(layout, setup)
             self.journal = journal = closing.enter_context(Journal.open(layout.journal))
-            journal.lead(self.fence, is_shared=is_shared(root, setup.recipe.run.storage))
+            self._is_shared = is_shared(root, setup.recipe.run.storage)
+            journal.lead(self.fence, is_shared=self._is_shared)
             check_sealed(root)
             reconcile(layout.events, journal)
             self.log = HistoryWriter(layout.events, journal.recipe, num_written=journal.num_inputs)
@@ -81,6 +82,15 @@ class OpenRun:
                 led = msgspec.structs.replace(setup, control_codes=(*setup.control_codes, control_code()))
                 write_atomically(layout.setup, encode_setup(led))
             self.closing = closing.pop_all()
+
+    def lead_anew(self) -> int:
+        """Take the next epoch, which it returns: a worker that was given up writes nothing any more.
+
+        It may be cut off and still at work, on a machine that nobody reaches.
+        """
+        self.fence = self.fence.renewed()
+        self.journal.lead(self.fence, is_shared=self._is_shared)
+        return self.fence.epoch
 
     def close(self) -> None:
         self.closing.close()

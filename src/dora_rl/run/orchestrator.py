@@ -100,6 +100,7 @@ class Orchestrator:
             self._evaluations,
             launch=launch,
             epoch=run.fence.epoch,
+            lead_anew=run.lead_anew,
             handed=past.handed,
             retired=past.retired,
             objects=objects,

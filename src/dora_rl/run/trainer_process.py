@@ -44,6 +44,7 @@ class TrainerProcess:
         *,
         launch: Launch,
         epoch: int = 0,
+        lead_anew: Callable[[], int] = lambda: 0,
         handed: Sequence[Hand] = (),
         retired: Sequence[int] = (),
         objects: Objects | None = None,
@@ -57,6 +58,7 @@ class TrainerProcess:
         self._evaluations = evaluations
         self._launch = launch
         self._epoch = epoch
+        self._lead_anew = lead_anew
         self._objects = dict(objects or {})
         self._handed = list(handed)
         """Groups handed over in advance, of the batch that is not taken yet."""
@@ -320,6 +322,8 @@ class TrainerProcess:
         reason = self._trouble()
         if reason is not None:
             self.handle.end(within_s=0.0)
+            # Where its machine is cut off it may be at work still: what it would write is refused.
+            self._epoch = self._lead_anew()
             self.is_ready = self.is_training = self._has_part = False
             pause_s = self._deaths.count(_NAME, reason, self._log)
             self._start_at = time.monotonic() + pause_s
