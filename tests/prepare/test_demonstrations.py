@@ -1,5 +1,6 @@
 """A teacher's turns are played in the real environment, and shown with all that came before each."""
 
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.envs.data.rows import Row
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.tasks import load_task
+from dora_rl.envs.tasks.tools import TOOLS
 from dora_rl.model.tiny import save_tiny
 from dora_rl.model.tokenizer import load_tokenizer
 from dora_rl.prepare.demonstrations import demonstrated_episodes
@@ -53,7 +55,10 @@ def test_an_episode_is_shown_with_what_the_tools_answered_and_the_turns_are_lear
     assert answers == [f"{text}<|end|>" for text in row.columns["demonstration"]]
     between = [text for is_answer, text in stretches if not is_answer]
     assert len(between) == 2
-    assert all(text.startswith("<|tool|>") and text.endswith("<|end|><|assistant|>") for text in between)
+    first, sign, second, *left = re.split(r"([-+*])", str(row.prompt))
+    value = TOOLS[sign](int(first), int(second))
+    assert between[0] == f"<|tool|>{value}{''.join(left)}<|end|><|assistant|>", "what is left to be done"
+    assert between[1] == f"<|tool|>{row.columns['solution']}<|end|><|assistant|>"
     assert row.columns["solution"] == row.columns["demonstration"][-1], "who makes no slip is right"
 
 

@@ -1,14 +1,15 @@
 """One environment class played by TRL's `environment_factory` and by us, its tools quick and slow.
 
 Both train the same model on the same rows; the slow tools take 0.1 to 2 s, drawn alike for both. Then our
-other schedules with the slow tools.
+other schedules with the slow tools. An episode counts when it has been trained on. Both have the same cores,
+TRL as many threads on them as make it faster, and the first steps of both are left out.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from dora_rl.bench.peer.peer_comparison import peer_speed, require_peer, train_peer
+from dora_rl.bench.peer.peer_comparison import best_threads, peer_speed, require_peer, train_peer
 from dora_rl.bench.schedules.forecast import step_s
 from dora_rl.bench.whole_run import run_whole
 from dora_rl.core.recipe.resolution import resolve_recipe
@@ -41,6 +42,9 @@ class EnvironmentRun(Record, frozen=True):
     tools: str
     """`0 s`, or the range of the tools' latency."""
     episodes_per_s: float
+    tokens_mean: float
+    """Tokens that the policy sampled in an episode: whether both do the same work."""
+    threads: str
     staleness_mean: float | None
     rewards: tuple[float, ...]
     """Mean reward of each step."""
@@ -65,6 +69,7 @@ def compare_environments(
     """Train with quick tools by us and by TRL, then with slow ones; these under every schedule."""
     require_peer()
     runs: list[EnvironmentRun] = []
+    threads: list[int] = []
 
     def trained(name: str, tools: str, environment: str, model: str | None) -> Path:
         root = place / f"run{len(runs)}"
@@ -74,7 +79,10 @@ def compare_environments(
         return root
 
     def trained_by_peer(tools: str, root: Path) -> None:
-        runs.append(_theirs(tools, root, peer_steps))
+        if not threads:
+            setup = read_setup(LiveLayout(root=root).setup)
+            threads.append(best_threads(root, setup.recipe.batch.trajectories))
+        runs.append(_theirs(tools, root, peer_steps, threads[0]))
         tell(_line(runs[-1]))
 
     first = trained("dora", "0 s", QUICK, None)
@@ -113,24 +121,28 @@ def _trained(root: Path, steps: int, model: str | None, assignments: Sequence[st
 
 
 def _ours(name: str, tools: str, setup: RunSetup, root: Path) -> EnvironmentRun:
-    facts = read_run(root)
+    facts, devices = read_run(root), setup.devices
     return EnvironmentRun(
         name=name,
         tools=tools,
         episodes_per_s=setup.recipe.batch.trajectories
         / step_s(setup.recipe, [step.published_at for step in facts.steps]),
+        tokens_mean=fmean(step.mean_tokens for step in facts.steps),
+        threads=f"{devices.instances} x {devices.instance_threads} + {devices.trainer_threads}",
         staleness_mean=fmean(step.staleness_mean for step in facts.steps),
         rewards=tuple(step.reward or 0.0 for step in facts.steps),
     )
 
 
-def _theirs(tools: str, root: Path, steps: int) -> EnvironmentRun:
-    """What TRL does with the set-up of a run of ours; such a model has no use for more threads."""
-    run, setup = train_peer(root, steps, num_threads=1), read_setup(LiveLayout(root=root).setup)
+def _theirs(tools: str, root: Path, steps: int, num_threads: int) -> EnvironmentRun:
+    """What TRL does with the set-up of a run of ours."""
+    run, setup = train_peer(root, steps, num_threads), read_setup(LiveLayout(root=root).setup)
     return EnvironmentRun(
         name=f"TRL {run.version}",
         tools=tools,
         episodes_per_s=peer_speed(run, setup.recipe.batch.trajectories),
+        tokens_mean=fmean(step.tokens for step in run.steps),
+        threads=str(run.num_threads),
         staleness_mean=None,
         rewards=tuple(step.reward for step in run.steps),
     )

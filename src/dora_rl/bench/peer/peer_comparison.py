@@ -109,7 +109,7 @@ def compare_with_peer(
         run_whole(setup, preparation.finish())
     facts = read_run(place / "run")
     theirs = train_peer(
-        place / "run", peer_steps, _best_threads(place / "run", setup.recipe.batch.trajectories)
+        place / "run", peer_steps, best_threads(place / "run", setup.recipe.batch.trajectories)
     )
     ours_at, ours_rewards = _curve(facts)
     theirs_at, theirs_rewards = [step.at for step in theirs.steps], [step.reward for step in theirs.steps]
@@ -167,7 +167,7 @@ def peer_speed(run: PeerRun, trajectories: int) -> float:
     return trajectories * (len(run.steps) - first) / (run.steps[-1].at - began)
 
 
-def _best_threads(root: Path, trajectories: int) -> int:
+def best_threads(root: Path, trajectories: int) -> int:
     """The number of threads, one or every core, with which TRL is faster over a few steps."""
     speeds = {
         threads: peer_speed(train_peer(root, _TRIAL_STEPS, threads), trajectories)

@@ -27,6 +27,8 @@ class PeerStep(Record, frozen=True):
     at: float
     """Seconds since training began."""
     reward: float
+    tokens: float = 0.0
+    """Mean tokens of a response; of an episode those that the policy sampled."""
 
 
 class PeerRun(Record, frozen=True):
@@ -69,12 +71,18 @@ def train(root: Path, num_steps: int) -> PeerRun:
         **judged,
     )
     trainer.train()
-    rewards = [float(entry["reward"]) for entry in trainer.state.log_history if "reward" in entry]
-    steps = zip(clock.ended_at, rewards, strict=True)
+    logged = [entry for entry in trainer.state.log_history if "reward" in entry]
     return PeerRun(
         version=trl.__version__,
         num_threads=torch.get_num_threads(),
-        steps=tuple(PeerStep(at=at - clock.began_at, reward=reward) for at, reward in steps),
+        steps=tuple(
+            PeerStep(
+                at=at - clock.began_at,
+                reward=float(entry["reward"]),
+                tokens=float(entry["completions/mean_length"]),
+            )
+            for at, entry in zip(clock.ended_at, logged, strict=True)
+        ),
     )
 
 

@@ -1,14 +1,16 @@
 """`tools`: `17-5+8` with a calculator that does one operation a call, over several turns.
 
-The policy calls `add`, `sub` or `mul` with two numbers, reads the result, calls again, and at last says the
-value. Expressions are worked off from left to right; pairs of first numbers are kept back for held-out rows.
+The policy calls `add`, `sub` or `mul` with two numbers, reads the result and what is left of the expression
+(`12+8`), calls again, and at last says the value. Expressions are worked off from left to right; pairs of
+first numbers are kept back for held-out rows.
 
-Each row also has a `demonstration` for a warm start, turn by turn, by a sloppy teacher: now and then it
-calls another tool, mistakes a number or stops early. A model that imitates it knows how a tool is called and
-seldom gets to the end; the reward teaches that.
+Each row also has a `demonstration` for a warm start, turn by turn, by a sloppy teacher, who now and then says
+the value so far where another call is due. A model that imitates it knows how a tool is called and seldom
+gets to the end; the reward teaches that.
 """
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +21,8 @@ from dora_rl.envs.episodes.chat import Chat
 from dora_rl.envs.tasks.task import Task
 
 _MAX_CALLS = 6
+_OPERATION = re.compile(r"[-+*]\d+")
+"""An operation and its number: an expression is a number and some of them."""
 
 
 def add(a: int, b: int) -> int:
@@ -41,11 +45,15 @@ TOOLS = {"+": add, "-": sub, "*": mul}
 
 async def calculator(chat: Chat, row: Row) -> float:
     """Let the policy call tools until it says a value: 1 for the right one, else 0."""
+    left = _OPERATION.findall(str(row.prompt))
     turn = await chat.turn(tools=TOOLS.values())
     for _ in range(_MAX_CALLS):
         if not turn.tool_calls:
             break
-        turn = await chat.turn(await chat.use_tools(turn))
+        results = await chat.use_tools(turn)
+        left = left[len(results) :]
+        last = {**results[-1], "content": f"{results[-1]['content']}{''.join(left)}"}
+        turn = await chat.turn(*results[:-1], last)
     return float(turn.text.strip() == row.columns["solution"])
 
 
@@ -60,7 +68,7 @@ def tools(
 ) -> Task:
     """The task `tools`: expressions of 1 up to `operations` operations on numbers from 1 to `largest`.
 
-    `sloppiness` is the share of the teacher's turns that are wrong.
+    `sloppiness` is the share of due calls in whose place the teacher stops.
     """
     if not (operations >= 1 and largest >= 4 and 0 <= sloppiness < 1):
         raise UserError(
@@ -112,13 +120,10 @@ def _demonstration(
     """The teacher's turns, one after the other; it reads what its own calls gave."""
     value = numbers[0]
     for sign, number in zip(signs, numbers[1:], strict=True):
-        slip = rng.choice(("tool", "number", "stop")) if rng.random() < sloppiness else None
-        if slip == "stop":
+        if rng.random() < sloppiness:
             break
-        used = rng.choice([each for each in TOOLS if each != sign]) if slip == "tool" else sign
-        meant = number + rng.choice((-1, 1)) if slip == "number" else number
-        yield _call(TOOLS[used].__name__, value, meant)
-        value = TOOLS[used](value, meant)
+        yield _call(TOOLS[sign].__name__, value, number)
+        value = TOOLS[sign](value, number)
     yield str(value)
 
 
