@@ -8,7 +8,9 @@ import pytest
 
 from dora_rl.bench.peer import peer_comparison as peers
 from dora_rl.bench.peer.calculators import SlowCalculator
+from dora_rl.bench.peer.environment_comparison import EnvironmentComparison, EnvironmentRun
 from dora_rl.bench.peer.trl import arguments
+from dora_rl.cli.bench_peer import _environments
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.recipe.episodes import EpisodeSettings
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
@@ -67,3 +69,22 @@ def test_a_reward_is_reached_when_the_mean_of_three_steps_is() -> None:
     rewards = [0.0, 0.9, 0.3, 0.6, 0.9, 0.9]
     assert peers.reached_s([1, 2, 3, 4, 5, 6], rewards, 0.6) == 4
     assert peers.reached_s([1, 2, 3, 4, 5, 6], rewards, 0.95) is None
+
+
+def test_beside_each_speed_stands_what_an_episode_was_and_how_old_it_was() -> None:
+    def run(name: str, speed: float, tokens: float, staleness: float | None) -> EnvironmentRun:
+        return EnvironmentRun(
+            name=name,
+            tools="0 s",
+            episodes_per_s=speed,
+            tokens_mean=tokens,
+            threads="2",
+            staleness_mean=staleness,
+            rewards=(0.1, 0.2),
+        )
+
+    played = EnvironmentComparison(title="t", runs=(run("dora", 9.0, 61, 1.25), run("TRL 1", 3.0, 62, None)))
+    columns = [list(column.cells) for column in _environments(played).columns]
+    assert ["3.00", "1.00"] in columns
+    assert ["61", "62"] in columns
+    assert ["1.25", "-"] in columns
