@@ -117,7 +117,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tools",
         steps=1,
         data={"train": {"name": "tools", "options": {"rows": 64, "held_out_rows": 8}}},
-        warm_start={"steps": 200, "update_rows": 32},
+        warm_start={"steps": 200, "update_rows": 16, "rate": 3e-3},
         batch={"groups": 2, "group_size": 4},
         evaluation={"every": None},
         run={"directory": str(tmp_path_factory.mktemp("taught") / "run")},
