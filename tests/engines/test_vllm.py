@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from dora_rl.engines.config import EngineConfig, Limits
+from dora_rl.engines.errors import RequestError
 from dora_rl.engines.kinds import load_kind
+from dora_rl.engines.native.transfer import Exported, read_exported, write_exported
 from dora_rl.engines.protocol import Engine, EngineOpening
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
 from dora_rl.model.load import load_decoder
@@ -145,6 +148,54 @@ def test_a_version_whose_reload_fails_half_way_ends_the_engine(
     with pytest.raises(RuntimeError, match="the device is gone"):
         engine.finish_version(engine.begin_version(1))
     assert engine.load().versions == ()
+
+
+def test_a_move_takes_the_kv_along_and_needs_it(open_kind: Open, tmp_path: Path) -> None:
+    source, target = open_kind("vllm", num_host_blocks=16), open_kind("vllm", num_host_blocks=16)
+    request = asked(1, prompt=tuple(3 + i % 90 for i in range(70)))
+    (whole,) = run(source, request).values()
+    for zeroed, id in ((False, 2), (True, 3)):
+        source.submit(replace(request, id=id))
+        for _ in range(30):
+            source.step()
+        path = tmp_path / f"{id}"
+        left = source.export_file(id, path)
+        moved = read_exported(path, id)
+        assert moved.header.num_computed == 70 + 29
+        if zeroed:
+            write_exported(Exported(header=moved.header, kv=torch.zeros_like(moved.kv)), path)
+        before = target.load()
+        target.import_file(id, path)
+        while target.step():
+            pass
+        (event,) = target.finished()
+        assert (event.tokens == whole.tokens) != zeroed
+        assert event.tokens[: len(left.drawn.tokens)] == left.drawn.tokens
+        # Nothing was computed again, and nothing found that was not brought.
+        after = target.load()
+        assert (after.prefill_s, after.recompute_s) == (before.prefill_s, before.recompute_s)
+        assert after.num_reused == before.num_reused == 0
+        # What was brought is as good as computed: the next of the same prompt would find it.
+        target.drop_version(0)
+        target.finish_version(target.begin_version(0))
+
+
+def test_kv_that_does_not_fit_is_refused_and_changes_nothing(open_kind: Open, tmp_path: Path) -> None:
+    source, target = open_kind("vllm", num_host_blocks=16), open_kind("vllm", num_host_blocks=1)
+    source.submit(asked(1, prompt=tuple(range(3, 73))))
+    for _ in range(5):
+        source.step()
+    path = tmp_path / "moved"
+    source.export_file(1, path)
+    with pytest.raises(RequestError, match="3 KV blocks would wait; 1 may"):
+        target.import_file(1, path)
+    moved = read_exported(path, 1)
+    write_exported(Exported(header=moved.header, kv=moved.kv[:1]), path)
+    with pytest.raises(RequestError, match="is not of 74 tokens of this engine"):
+        source.import_file(1, path)
+    for engine in (source, target):
+        assert engine.load().num_running + engine.load().num_waiting == 0
+        assert len(run(engine, asked(2))[2].tokens) == 64
 
 
 def test_members_of_a_group_share_their_prompt_and_versions_do_not(open_kind: Open) -> None:

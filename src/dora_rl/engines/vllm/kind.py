@@ -55,16 +55,20 @@ class VllmKind:
         if num_blocks < least:
             raise too_little(version + workspace + (least + 1) * block, demand.free_bytes, 1, demand.note)
         kv = (num_blocks + 1) * block
+        # Requests that move between instances wait there.
+        moving = num_blocks // 4 if demand.num_instances > 1 else 0
+        if demand.free_host_bytes is not None:
+            moving = min(moving, max(0, demand.free_host_bytes) // block)
         return EngineSize(
             config=replace(
                 config,
-                limits=replace(config.limits, num_blocks=num_blocks),
+                limits=replace(config.limits, num_blocks=num_blocks, num_host_blocks=moving),
                 device_bytes=version + workspace + kv,
             ),
             versions_bytes=version,
             kv_bytes=kv,
             workspace_bytes=workspace,
-            host_kv_bytes=0,
+            host_kv_bytes=moving * block,
         )
 
     def open(self, opening: EngineOpening) -> Engine:

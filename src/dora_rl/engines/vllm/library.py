@@ -44,6 +44,7 @@ def open_library(opening: EngineOpening, kv_bytes: int) -> Any:
     """vLLM's LLMEngine with random weights, sized as the plan says; weights come with the first version."""
     import torch
     from vllm import EngineArgs
+    from vllm.config import KVTransferConfig
     from vllm.v1.engine.llm_engine import LLMEngine
 
     from dora_rl.engines.vllm.keyed_draws import KeyedDraws, KeyedSampler
@@ -57,6 +58,11 @@ def open_library(opening: EngineOpening, kv_bytes: int) -> Any:
             skip_tokenizer_init=True,
             load_format="dummy",
             logits_processors=[KeyedDraws],
+            kv_transfer_config=KVTransferConfig(
+                kv_connector="KvMoves",
+                kv_connector_module_path="dora_rl.engines.vllm.kv_moves",
+                kv_role="kv_both",
+            ),
             scheduler_cls=_noted_scheduler(opening.config.steps_ahead > 0),
             **_sizes(opening.config, opening.device, kv_bytes),
         )

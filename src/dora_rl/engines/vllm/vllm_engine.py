@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dora_rl.core.errors import DoraError
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.decode_clock import DecodeClock
@@ -21,6 +23,7 @@ from dora_rl.engines.native.intake import Intake
 from dora_rl.engines.native.scheduling.sequence import Sequence as Turn
 from dora_rl.engines.native.scheduling.step_times import StepTimes
 from dora_rl.engines.native.scheduling.stops import Stops
+from dora_rl.engines.native.transfer import Exported, header_of, read_exported, sequence_of, write_exported
 from dora_rl.engines.protocol import Abilities, EngineLoad, MovedOut, VersionLoad, VersionReader
 from dora_rl.engines.requests import DrawnTokens, Event, Failed, Finished, Reason, Request
 from dora_rl.engines.streams import stream_of
@@ -84,29 +87,45 @@ class VllmEngine:
             self._fail(request.id, error)
 
     def _begin(self, request: Request) -> None:
-        self._intake.check(request)
-        tokens = [*request.prompt, *request.continued]
-        max_tokens = min(len(tokens) + request.stopping.max_new_tokens, self._limits.max_positions)
         if request.holds_turn:
             raise RequestError("this engine holds no turns")
+        tokens = (*request.prompt, *request.continued)
+        max_tokens = min(len(tokens) + request.stopping.max_new_tokens, self._limits.max_positions)
+        self._check(request, tokens, max_tokens)
+        serial = self._new_serial()
+        turn = Turn(
+            request=request,
+            priority=(request.deadline, serial),
+            serial=serial,
+            tokens=list(tokens),
+            max_tokens=max_tokens,
+            turn_start=len(tokens),
+        )
+        self._add(turn)
+
+    def _check(self, request: Request, tokens: tuple[int, ...], max_tokens: int) -> None:
+        """Refuse what this engine cannot serve, before anything is changed."""
+        self._intake.check(request)
+        self._intake.check_tokens(tokens)
         if request.id in self._turns:
             raise RequestError(f"request {request.id} is here already")
         if not request.prompt:
             raise RequestError("the prompt is empty")
         self._limits.check_length(len(tokens), max_tokens)
+
+    def _new_serial(self) -> int:
         self._next_serial += 1
-        turn = Turn(
-            request=request,
-            priority=(request.deadline, self._next_serial),
-            serial=self._next_serial,
-            tokens=tokens,
-            max_tokens=max_tokens,
-            turn_start=len(tokens),
-            num_lost=len(tokens) if request.continued else 0,
-        )
+        return self._next_serial
+
+    def _add(self, turn: Turn, kv: Tensor | None = None) -> None:
         self._stops.equip(turn)
-        self._requests.add(turn, stream_of(request.key))
-        self._turns[request.id] = self._by_serial[turn.serial] = turn
+        self._requests.add(turn, stream_of(turn.request.key), kv)
+        self._turns[turn.request.id] = self._by_serial[turn.serial] = turn
+
+    def _find(self, request_id: int) -> Turn:
+        if request_id not in self._turns:
+            raise RequestError(f"request {request_id} is not here")
+        return self._turns[request_id]
 
     def resume(
         self,
@@ -120,18 +139,17 @@ class VllmEngine:
 
     def abort(self, request_id: int) -> None:
         """End a request; what it generated so far comes as a Finished event."""
-        turn = self._turns.get(request_id)
-        if turn is None:
-            self._fail(request_id, RequestError(f"request {request_id} is not here"))
+        try:
+            turn = self._find(request_id)
+        except RequestError as error:
+            self._fail(request_id, error)
             return
         self._requests.abort(turn)
         self._end(turn, "aborted")
 
     def request(self, request_id: int) -> Request:
         """A live request as it would be submitted to begin the turn it is in."""
-        if request_id not in self._turns:
-            raise RequestError(f"request {request_id} is not here")
-        return self._turns[request_id].request
+        return self._find(request_id).request
 
     def is_held(self, request_id: int) -> bool:
         """Whether a request is here, between turns: never."""
@@ -159,6 +177,10 @@ class VllmEngine:
         """Run one step of vLLM; False when there was nothing to do."""
         if not self._turns:
             return False
+        self._advance()
+        return True
+
+    def _advance(self) -> None:
         began = time.monotonic()
         answers = self._requests.step()
         for answer in answers:
@@ -169,7 +191,11 @@ class VllmEngine:
             (version,) = self._versions
             self._clock.count(version, time.monotonic())
         self._times.count_tokens(**self._requests.last_step()._asdict(), step_s=time.monotonic() - began)
-        return True
+
+    def _settle(self) -> None:
+        """Take in all answers, so that no step is under way."""
+        while self._requests.is_ahead:
+            self._advance()
 
     def _take_in(
         self, turn: Turn, tokens: Sequence[int], logprobs: Sequence[tuple[float, float | None]]
@@ -247,6 +273,7 @@ class VllmEngine:
         delta = load.delta.result() if load.delta is not None else None
         whole = load.whole.result() if load.whole is not None else None
         self._check_unused()
+        self._settle()
         self._requests.forget_prefixes()
         if delta is not None:
             self._parameters.change(delta)
@@ -260,6 +287,7 @@ class VllmEngine:
         if version not in self._versions:
             raise VersionError(f"version {version} is not resident; {list(self._versions)} are")
         self._check_unused()
+        self._settle()
         self._requests.forget_prefixes()
         self._versions.clear()
 
@@ -268,12 +296,32 @@ class VllmEngine:
             (version,) = self._versions
             raise VersionError(f"version {version} is in use", hint="wait for its requests, or move them")
 
-    # --- transfer: not declared -----------------------------------------------------------------
+    # --- transfer -------------------------------------------------------------------------------
 
     def export_file(self, request_id: int, path: Path) -> MovedOut:
-        """Refuse: KV stays where it is."""
-        raise RequestError("this engine moves no KV")
+        """Take a request out of this engine and write it to a file, with its KV."""
+        self._settle()
+        turn = self._find(request_id)
+        kv, turn.num_computed = self._requests.read_kv(turn)
+        turn.num_tokens = len(turn.tokens)
+        exported = Exported(header=header_of(turn), kv=kv)
+        self._requests.abort(turn)
+        del self._turns[request_id], self._by_serial[turn.serial]
+        return MovedOut(drawn=exported.header.drawn, kv_bytes=write_exported(exported, path))
 
     def import_file(self, request_id: int, path: Path) -> DrawnTokens:
-        """Refuse: KV stays where it is."""
-        raise RequestError("this engine moves no KV")
+        """Let a request from a file go on under a new number; returns the tokens of its turn so far."""
+        exported = read_exported(path, request_id)
+        header, kv = exported.header, exported.kv
+        self._check(header.request, header.tokens, header.max_tokens)
+        if header.is_held:
+            raise RequestError("this engine holds no turns")
+        if kv is not None:
+            self._requests.moves.check(kv, header.num_computed)
+            waiting = self._requests.moves.num_waiting_blocks + self._limits.blocks_for(header.num_computed)
+            if waiting > self._limits.num_host_blocks:
+                raise RequestError(f"{waiting} KV blocks would wait; {self._limits.num_host_blocks} may")
+        serial = self._new_serial()
+        priority = (header.request.deadline, serial)
+        self._add(sequence_of(header, priority=priority, serial=serial, ticket=None if kv is None else 0), kv)
+        return header.drawn

@@ -7,11 +7,13 @@ is over when it returns.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from torch import Tensor
 from vllm.sampling_params import RequestOutputKind
 
 from dora_rl.engines.native.scheduling.sequence import Sequence as Turn
 from dora_rl.engines.streams import Words
 from dora_rl.engines.vllm.keyed_draws import draw_params
+from dora_rl.engines.vllm.kv_moves import KvMoves
 
 
 class Answer(NamedTuple):
@@ -45,15 +47,17 @@ class VllmRequests:
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self._scheduler = library.engine_core.engine_core.scheduler
+        self._core = library.engine_core.engine_core
+        self._scheduler = self._core.scheduler
+        self.moves: KvMoves = self._scheduler.connector
         self._names: dict[int, str] = {}
         """vLLM's own names of requests, which it makes of ours."""
         self._lost: set[str] = set()
         """Requests whose KV existed once, here or elsewhere: computing it is computing it again."""
         self._num_preempted = self._num_reused = 0
 
-    def add(self, turn: Turn, stream: Words) -> None:
-        """Ask for the tokens of a turn."""
+    def add(self, turn: Turn, stream: Words, kv: Tensor | None = None) -> None:
+        """Ask for the tokens of a turn, whose first tokens' KV may be at hand."""
         request = turn.request
         prompt = {"prompt_token_ids": list(turn.tokens), "cache_salt": f"version {request.version}"}
         params = draw_params(
@@ -61,13 +65,30 @@ class VllmRequests:
         )
         name = self._library.add_request(str(turn.serial), prompt, params, priority=request.deadline)
         self._names[turn.serial] = name
-        if request.continued:
+        if kv is not None:
+            # Nothing is admitted before the next step.
+            self.moves.bring(name, kv, turn.num_computed)
+        elif request.continued:
             self._lost.add(name)
 
     def abort(self, turn: Turn) -> None:
         """Stop a turn, unless its last token was the last that vLLM was asked for."""
         if turn.serial in self._names:
             self._library.abort_request([self._forgotten(turn.serial)], internal=True)
+
+    def read_kv(self, turn: Turn) -> tuple[Tensor | None, int]:
+        """The KV of a turn and the tokens it is of; none while the turn waits for its first step."""
+        name = self._names[turn.serial]
+        num_tokens = self._scheduler.requests[name].num_computed_tokens
+        if not num_tokens:
+            return None, 0
+        (blocks,) = self._scheduler.kv_cache_manager.get_block_ids(name)
+        return self.moves.read(blocks, num_tokens), num_tokens
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a step was launched whose answers are not known."""
+        return bool(self._core.batch_queue)
 
     def step(self) -> list[Answer]:
         """Run one step; what it drew, for all turns that drew something."""
@@ -109,15 +130,11 @@ class VllmRequests:
         scheduler = self._scheduler
         pool = scheduler.kv_cache_manager.block_pool
         used = round(pool.get_usage() * (pool.num_gpu_blocks - 1))
-        return Counts(len(scheduler.running), used, self._num_preempted, self._num_reused)
+        num_reused = self._num_reused - self.moves.num_loaded
+        return Counts(len(scheduler.running), used, self._num_preempted, num_reused)
 
     def forget_prefixes(self) -> None:
-        """Forget the KV of finished requests, which is of the weights they ran with.
-
-        A step that was launched ahead for requests that are over may still be under way.
-        """
-        while self._library.engine_core.engine_core.batch_queue:
-            self._library.step()
+        """Forget the KV of finished requests, which is of the weights they ran with."""
         assert self._library.reset_prefix_cache(), "KV of an unfinished request is in use"
 
 
