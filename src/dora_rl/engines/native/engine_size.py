@@ -40,12 +40,7 @@ def size_engine(demand: EngineDemand) -> EngineSize:
     block = config.limits.block_size * PagedCache.cell_bytes(model, serving_dtype(config))
     # One block is the engine's own: what idle rows write to.
     num_blocks = min(wanted_blocks(recipe, config.limits), (free_bytes - versions - workspace) // block - 1)
-    least = config.limits.blocks_for(positions)
-    if (asked := recipe.engine.kv_tokens) is not None and config.limits.blocks_for(asked) < least:
-        raise ConfigError(
-            f"engine.kv_tokens = {asked} hold no sequence of {positions} tokens, prompt and response",
-            hint=f"set it to {least * config.limits.block_size} at least, or leave it out",
-        )
+    least = least_blocks(recipe, config.limits, positions)
     if num_blocks < least:
         needed = versions + workspace + (least + 1) * block
         raise too_little(needed, free_bytes, config.max_versions, demand.note)
@@ -102,6 +97,17 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
         guessed_tokens=recipe.engine.guessed_tokens,
         records_experts=recipe.trainer.router_replay,
     )
+
+
+def least_blocks(recipe: Recipe, limits: Limits, positions: int) -> int:
+    """KV blocks of the longest sequence; a ConfigError where the recipe asks for fewer."""
+    least = limits.blocks_for(positions)
+    if (asked := recipe.engine.kv_tokens) is not None and limits.blocks_for(asked) < least:
+        raise ConfigError(
+            f"engine.kv_tokens = {asked} hold no sequence of {positions} tokens, prompt and response",
+            hint=f"set it to {least * limits.block_size} at least, or leave it out",
+        )
+    return least
 
 
 def wanted_blocks(recipe: Recipe, limits: Limits) -> int:

@@ -3,9 +3,16 @@
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe.generation import EngineSettings
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
-from dora_rl.engines.native.engine_size import longest_sequence, steps_ahead, too_little, wanted_blocks
+from dora_rl.engines.native.engine_size import (
+    least_blocks,
+    longest_sequence,
+    steps_ahead,
+    too_little,
+    wanted_blocks,
+)
 from dora_rl.engines.native.kind import stops_of
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.engines.protocol import Engine, EngineDemand, EngineOpening, EngineSize
@@ -29,6 +36,7 @@ class VllmKind:
         """Size an engine of one version, after asking whether vLLM is there and can serve the model."""
         tested_abilities(installed_version())
         check_model(demand.model, demand.device)
+        check_settings(demand.recipe.engine, demand.device)
         model, recipe = demand.model, demand.recipe
         positions = longest_sequence(model, demand.longest_prompt, demand.max_new_tokens)
         slots = recipe.cluster.slots
@@ -51,12 +59,14 @@ class VllmKind:
         num_blocks = min(
             wanted_blocks(recipe, config.limits), (demand.free_bytes - version - workspace) // block - 1
         )
-        least = config.limits.blocks_for(positions)
+        least = least_blocks(recipe, config.limits, positions)
         if num_blocks < least:
             raise too_little(version + workspace + (least + 1) * block, demand.free_bytes, 1, demand.note)
         kv = (num_blocks + 1) * block
         # Requests that move between instances wait there.
         moving = num_blocks // 4 if demand.num_instances > 1 else 0
+        if recipe.engine.host_kv_tokens is not None:
+            moving = config.limits.blocks_for(recipe.engine.host_kv_tokens)
         if demand.free_host_bytes is not None:
             moving = min(moving, max(0, demand.free_host_bytes) // block)
         return EngineSize(
@@ -107,6 +117,20 @@ def check_model(model: ModelConfig, device: str) -> None:
             f"{', '.join(map(str, CPU_HEADS))}",
             hint="set engine.kind=native, or choose another model",
         )
+
+
+def check_settings(engine: EngineSettings, device: str) -> None:
+    """Refuse what a recipe asks of the native engine alone."""
+    asked = {
+        "engine.batch_invariant = true": engine.batch_invariant,
+        f"engine.guessed_tokens = {engine.guessed_tokens}": engine.guessed_tokens > 0,
+        f"engine.steps_ahead = {engine.steps_ahead}, on a CPU": device == "cpu" and bool(engine.steps_ahead),
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError(
+                f"engine.kind = vllm has no {what}", hint="leave it out, or set engine.kind=native"
+            )
 
 
 def block_bytes(model: ModelConfig, config: EngineConfig) -> int:
