@@ -191,7 +191,7 @@ def test_kv_that_does_not_fit_is_refused_and_changes_nothing(open_kind: Open, tm
         target.import_file(1, path)
     moved = read_exported(path, 1)
     write_exported(Exported(header=moved.header, kv=moved.kv[:1]), path)
-    with pytest.raises(RequestError, match="is not of 74 tokens of this engine"):
+    with pytest.raises(RequestError, match="is not of 73 tokens of this engine"):
         source.import_file(1, path)
     for engine in (source, target):
         assert engine.load().num_running + engine.load().num_waiting == 0

@@ -72,6 +72,12 @@ def test_a_model_without_attention_on_cpus_is_refused(installed: None) -> None:
     assert VLLM.size(replace(small, device="cuda", free_bytes=2**34)).config.steps_ahead == 1
 
 
+def test_what_vllm_does_not_record_is_refused(installed: None) -> None:
+    recipe = replace(DEMAND.recipe, trainer=replace(DEMAND.recipe.trainer, router_replay=True))
+    with pytest.raises(ConfigError, match=r"engine\.kind = vllm has no trainer\.router_replay"):
+        VLLM.size(replace(DEMAND, recipe=recipe))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.generation import EngineSettings
+from dora_rl.core.recipe import Recipe
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
 from dora_rl.engines.native.engine_size import (
@@ -36,7 +36,7 @@ class VllmKind:
         """Size an engine of one version, after asking whether vLLM is there and can serve the model."""
         tested_abilities(installed_version())
         check_model(demand.model, demand.device)
-        check_settings(demand.recipe.engine, demand.device)
+        check_settings(demand.recipe, demand.device)
         model, recipe = demand.model, demand.recipe
         positions = longest_sequence(model, demand.longest_prompt, demand.max_new_tokens)
         slots = recipe.cluster.slots
@@ -119,9 +119,11 @@ def check_model(model: ModelConfig, device: str) -> None:
         )
 
 
-def check_settings(engine: EngineSettings, device: str) -> None:
+def check_settings(recipe: Recipe, device: str) -> None:
     """Refuse what a recipe asks of the native engine alone."""
+    engine = recipe.engine
     asked = {
+        "trainer.router_replay = true": recipe.trainer.router_replay,
         "engine.batch_invariant = true": engine.batch_invariant,
         f"engine.guessed_tokens = {engine.guessed_tokens}": engine.guessed_tokens > 0,
         f"engine.steps_ahead = {engine.steps_ahead}, on a CPU": device == "cpu" and bool(engine.steps_ahead),
