@@ -34,7 +34,7 @@ class VllmKind:
 
     def size(self, demand: EngineDemand) -> EngineSize:
         """Size an engine of one version, after asking whether vLLM is there and can serve the model."""
-        tested_abilities(installed_version())
+        abilities = tested_abilities(installed_version())
         check_model(demand.model, demand.device)
         check_settings(demand.recipe, demand.device)
         model, recipe = demand.model, demand.recipe
@@ -64,7 +64,7 @@ class VllmKind:
             raise too_little(version + workspace + (least + 1) * block, demand.free_bytes, 1, demand.note)
         kv = (num_blocks + 1) * block
         # Requests that move between instances wait there.
-        moving = num_blocks // 4 if demand.num_instances > 1 else 0
+        moving = num_blocks // 4 if abilities.moves_kv and demand.num_instances > 1 else 0
         if recipe.engine.host_kv_tokens is not None:
             moving = config.limits.blocks_for(recipe.engine.host_kv_tokens)
         if demand.free_host_bytes is not None:
@@ -94,7 +94,9 @@ class VllmKind:
         from dora_rl.engines.vllm.vllm_engine import VllmEngine
 
         num_blocks = opening.config.limits.num_blocks + 1
-        library = open_library(opening, num_blocks * block_bytes(model, opening.config))
+        library = open_library(
+            opening, num_blocks * block_bytes(model, opening.config), moves_kv=abilities.moves_kv
+        )
         print(f"vLLM {full} on {opening.device}: {opening.config.limits}", flush=True)
         return VllmEngine(
             library,

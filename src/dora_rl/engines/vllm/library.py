@@ -40,7 +40,7 @@ def prepare_environment(device: str) -> None:
         os.environ.setdefault(name, value)
 
 
-def open_library(opening: EngineOpening, kv_bytes: int) -> Any:
+def open_library(opening: EngineOpening, kv_bytes: int, *, moves_kv: bool) -> Any:
     """vLLM's LLMEngine with random weights, sized as the plan says; weights come with the first version."""
     import torch
     from vllm import EngineArgs
@@ -52,17 +52,18 @@ def open_library(opening: EngineOpening, kv_bytes: int) -> Any:
     if opening.device == "cpu":
         _keep_plain_weights()
         torch.set_num_threads(opening.num_threads)
+    connector = KVTransferConfig(
+        kv_connector="KvMoves",
+        kv_connector_module_path="dora_rl.engines.vllm.kv_moves",
+        kv_role="kv_both",
+    )
     library = LLMEngine.from_engine_args(
         EngineArgs(
             model=str(opening.model),
             skip_tokenizer_init=True,
             load_format="dummy",
             logits_processors=[KeyedDraws],
-            kv_transfer_config=KVTransferConfig(
-                kv_connector="KvMoves",
-                kv_connector_module_path="dora_rl.engines.vllm.kv_moves",
-                kv_role="kv_both",
-            ),
+            kv_transfer_config=connector if moves_kv else None,
             scheduler_cls=_noted_scheduler(opening.config.steps_ahead > 0),
             **_sizes(opening.config, opening.device, kv_bytes),
         )

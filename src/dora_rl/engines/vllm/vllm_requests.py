@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from vllm.sampling_params import RequestOutputKind
 
+from dora_rl.engines.errors import RequestError
 from dora_rl.engines.native.scheduling.sequence import Sequence as Turn
 from dora_rl.engines.streams import Words
 from dora_rl.engines.vllm.keyed_draws import draw_params
@@ -49,7 +50,7 @@ class VllmRequests:
         self._library = library
         self._core = library.engine_core.engine_core
         self._scheduler = self._core.scheduler
-        self.moves: KvMoves = self._scheduler.connector
+        self._moves: KvMoves | None = self._scheduler.connector
         self._names: dict[int, str] = {}
         """vLLM's own names of requests, which it makes of ours."""
         self._lost: set[str] = set()
@@ -75,6 +76,13 @@ class VllmRequests:
         """Stop a turn, unless its last token was the last that vLLM was asked for."""
         if turn.serial in self._names:
             self._library.abort_request([self._forgotten(turn.serial)], internal=True)
+
+    @property
+    def moves(self) -> KvMoves:
+        """KV on its way; a RequestError where it stays where it is."""
+        if self._moves is None:
+            raise RequestError("this engine moves no KV")
+        return self._moves
 
     def read_kv(self, turn: Turn) -> tuple[Tensor | None, int]:
         """The KV of a turn and the tokens it is of; none while the turn waits for its first step."""
@@ -130,7 +138,7 @@ class VllmRequests:
         scheduler = self._scheduler
         pool = scheduler.kv_cache_manager.block_pool
         used = round(pool.get_usage() * (pool.num_gpu_blocks - 1))
-        num_reused = self._num_reused - self.moves.num_loaded
+        num_reused = self._num_reused - (self._moves.num_loaded if self._moves else 0)
         return Counts(len(scheduler.running), used, self._num_preempted, num_reused)
 
     def forget_prefixes(self) -> None:
