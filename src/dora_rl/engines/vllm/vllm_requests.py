@@ -86,12 +86,12 @@ class VllmRequests:
 
     def read_kv(self, turn: Turn) -> tuple[Tensor | None, int]:
         """The KV of a turn and the tokens it is of; none while the turn waits for its first step."""
-        name = self._names[turn.serial]
+        moves, name = self.moves, self._names[turn.serial]
         num_tokens = self._scheduler.requests[name].num_computed_tokens
         if not num_tokens:
             return None, 0
         (blocks,) = self._scheduler.kv_cache_manager.get_block_ids(name)
-        return self.moves.read(blocks, num_tokens), num_tokens
+        return moves.read(blocks, num_tokens), num_tokens
 
     @property
     def is_ahead(self) -> bool:
