@@ -16,7 +16,8 @@ from dora_rl.launch import local
 from dora_rl.launch.local import LocalHandle, LocalLaunch
 from dora_rl.launch.protocol import WorkerSpec
 
-_IMPORTED = ["dora_rl.prepare.planner", "dora_rl.prepare.sampling_inputs"]
+# The compiler, because a warm start under a limit of two seconds would import it otherwise.
+_IMPORTED = ["dora_rl.prepare.planner", "dora_rl.prepare.sampling_inputs", "torch._dynamo"]
 _CHILD = """
 import os, runpy, sys
 os.setpgid(0, 0)

@@ -22,6 +22,7 @@ from dora_rl.launch.listener import MAX_CALLERS
 from dora_rl.launch.local import LocalHandle, LocalLaunch
 from dora_rl.launch.messages import KEY_VARIABLE, LIFELINE_VARIABLE, Alive, Broken, Hello
 from dora_rl.launch.protocol import Launch, Place, WorkerSpec
+from dora_rl.launch.spares import SpareLaunch
 from dora_rl.launch.waiting import wait_for
 
 from ..raylets import Raylets
@@ -45,7 +46,7 @@ AnyHandle = LocalHandle | DialledHandle
 Start = Callable[..., AnyHandle]
 HERE = Path(__file__).parent
 LIMIT_S = 30.0
-BOTH = ("local", "dialled") if hasattr(os, "pidfd_open") else ("local",)
+BOTH = ("local", "spare", "dialled") if hasattr(os, "pidfd_open") else ("local", "spare")
 
 
 ON_RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.timeout(120)])
@@ -65,17 +66,16 @@ def ray_launch(raylets: Raylets) -> Iterator[RayLaunch]:
 
 
 def starting(kind: str, launch: Launch | None = None) -> Iterator[Start]:
-    launch = launch or (LocalLaunch() if kind == "local" else DialledLaunch())
+    launch = launch or {"local": LocalLaunch, "spare": SpareLaunch, "dialled": DialledLaunch}[kind]()
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     started: list[AnyHandle] = []
 
     def make(environment: dict[str, str] | None = None, **fields: Any) -> AnyHandle:
-        worker = WorkerSpec(
-            name="echo",
-            module="echo_worker",
-            environment={"PYTHONPATH": path, **(environment or {})},
-            **fields,
-        )
+        variables = {"PYTHONPATH": path, **(environment or {})}
+        if isinstance(launch, SpareLaunch) and environment is None:
+            launch.prepare("echo_worker", ["colorsys", "no_such_module"], fields.get("place"))
+            variables, fields = {}, {"search_path": (str(HERE), *sys.path)} | fields
+        worker = WorkerSpec(name="echo", module="echo_worker", environment=variables, **fields)
         handle = launch.start(worker, Reply)
         assert isinstance(handle, AnyHandle)
         started.append(handle)
@@ -84,6 +84,8 @@ def starting(kind: str, launch: Launch | None = None) -> Iterator[Start]:
     yield make
     for handle in started:
         handle.end(within_s=0.0)
+    if isinstance(launch, SpareLaunch):
+        launch.close()
 
 
 def words(handle: AnyHandle, count: int) -> list[Any]:

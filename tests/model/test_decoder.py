@@ -1,5 +1,7 @@
 """The decoder computes what transformers computes, however sequences are packed or cut."""
 
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -130,3 +132,16 @@ def test_cu_seqlens_bound_the_sequences() -> None:
 def test_an_empty_sequence_cannot_be_packed() -> None:
     with pytest.raises(AssertionError, match="empty sequence"):
         pack([[1], []])
+
+
+def test_a_decoder_is_made_without_the_compiler() -> None:
+    """To import what torch compiles with takes seconds of every start."""
+    code = (
+        "import sys, torch; from dora_rl.model.decoder import Decoder;"
+        "from dora_rl.model.random_models import TINY;"
+        "decoder = Decoder.empty(TINY, dtype=torch.bfloat16); import dora_rl.trainer.trainer_factory;"
+        "print(decoder.norm.weight.device, decoder.norm.weight.dtype,"
+        " *sorted({'sympy', 'torch._dynamo', 'torch.distributed.fsdp'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["cpu", "torch.bfloat16"]

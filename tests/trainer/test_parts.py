@@ -1,6 +1,7 @@
 """Packing, schedules and the optimizer by themselves."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dora_rl.core.errors import ConfigError
-from dora_rl.core.recipe.trainer_config import LoraConfig, OptimizerConfig, ScheduleConfig
+from dora_rl.core.recipe.trainer_config import LoraConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.microbatch import packed_into
@@ -16,7 +17,9 @@ from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Alone
 from dora_rl.trainer.schedule import share_of_peak
+from dora_rl.trainer.train_batch import TrainBatch
 from dora_rl.trainer.trained_weights import FullWeights
+from dora_rl.trainer.trainer_factory import trainer_of
 
 
 @given(
@@ -87,3 +90,24 @@ def test_an_update_is_that_of_torch_on_clipped_gradients(model: ModelConfig) -> 
         assert update.grad_norm == pytest.approx(norm.item(), rel=1e-5)
     for (name, used), own in zip(weights.policy.decoder.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(used, own, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("max_response_tokens", [None, 5])
+def test_a_rehearsal_changes_nothing(
+    model: ModelConfig, make_batch: Callable[..., TrainBatch], max_response_tokens: int | None
+) -> None:
+    config = TrainerConfig(micro_batch_tokens=40)
+    fresh, rehearsed = (
+        trainer_of(seeded_decoder(model, seed=0), config, max_response_tokens=max_response_tokens)
+        for _ in range(2)
+    )
+    passes: list[int] = []
+    rehearsed.weights.policy.decoder.register_forward_hook(lambda *_: passes.append(1))
+    rehearsed.rehearse()
+    assert passes, "it ran nothing"
+    assert not rehearsed.weights.gradients()
+    for _ in range(2):
+        ours, theirs = rehearsed.train(make_batch()), fresh.train(make_batch())
+        assert ours | {"step_time": 0.0} == theirs | {"step_time": 0.0}
+    for name, tensor in fresh.served_tensors().items():
+        assert torch.equal(tensor, rehearsed.served_tensors()[name]), name

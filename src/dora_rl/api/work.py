@@ -19,7 +19,7 @@ from dora_rl.api.in_process import CallersRewards
 from dora_rl.api.objects import UserObjects
 from dora_rl.api.progress import Teller
 from dora_rl.api.run_handle import Run
-from dora_rl.api.run_place import RunPlace, run_place
+from dora_rl.api.run_place import RunPlace, run_place, with_spares
 from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.history import Event
@@ -109,11 +109,12 @@ class Work:
         return launch if self._in_process is None else CallersRewards(launch, self._in_process)
 
     @contextmanager
-    def _placed(self, recipe: Recipe) -> Iterator[RunPlace]:
-        """Where the run's own workers are started."""
+    def _placed(self, recipe: Recipe, *, is_dry: bool = False) -> Iterator[RunPlace]:
+        """Where the run's own workers are started; unless it is dry, what it surely needs is begun."""
         say, directory = self._teller.say, self.run.directory
-        with run_place(recipe.cluster, self._given_launch, say, directory) as place:
-            yield RunPlace(launch=self._with_rewards(place.launch), devices=place.devices)
+        with run_place(recipe.cluster, self._given_launch, say, directory) as place, ExitStack() as spares:
+            launch = place.launch if is_dry else spares.enter_context(with_spares(recipe, place.launch))
+            yield RunPlace(launch=self._with_rewards(launch), devices=place.devices)
 
     @contextmanager
     def _watched(self, title: str, recipe: Recipe, past: Iterable[Event] | None) -> Iterator[list[Watcher]]:
@@ -206,7 +207,7 @@ class NewRun(Work):
         """Plan the run without starting it; leaves nothing behind."""
         directory = str(self.run.directory)
         with (
-            self._placed(self._recipe) as place,
+            self._placed(self._recipe, is_dry=True) as place,
             given_in_files(self._asked, self._sent) as given,
             Preparation(
                 self._recipe,

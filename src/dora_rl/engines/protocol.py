@@ -149,7 +149,10 @@ class Generates(Protocol):
         ...
 
     def rest(self) -> None:
-        """Note that nothing will be generated for a while: that time is no part of a round."""
+        """Note that nothing will be generated for a while: that time is no part of a round.
+
+        An engine may do meanwhile what a later step would wait for, a little with each call.
+        """
         ...
 
     def load(self) -> EngineLoad:

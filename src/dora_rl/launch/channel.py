@@ -54,18 +54,17 @@ class Channel:
     def connect(cls, address: str, commands: Any) -> "Channel":
         """The channel to the owner at `fd:N` or `tcp:HOST:PORT`; `commands` is the type of what he says."""
         # Neither this nor the key is left to what this process starts.
-        places = os.environ.pop(SEARCH_PATH_VARIABLE, "").split(os.pathsep)
-        sys.path += [place for place in places if place and place not in sys.path]
+        search_where_owner_does()
         kind, _, where = address.partition(":")
         if kind == "fd":
             os.set_inheritable(int(where), False)
-            _wake_when_owner_dies()
+            wake_when_owner_dies()
             return cls(socket.socket(fileno=int(where)), commands)
         assert kind == "tcp", f"an address begins with fd: or tcp:, not {address}"
         key, lifeline = os.environ.pop(KEY_VARIABLE), os.environ.pop(LIFELINE_VARIABLE, None)
         if lifeline is not None:
             _end_with_agent(int(lifeline))
-            _wake_when_owner_dies()
+            wake_when_owner_dies()
         channel = cls(dial(where), commands)
         channel.send(Hello(key=key))
         return channel
@@ -128,7 +127,13 @@ class Channel:
                 os.killpg(0, signal.SIGKILL)
 
 
-def _wake_when_owner_dies() -> None:
+def search_where_owner_does() -> None:
+    """Look for modules also where the owner said, after this process's own places."""
+    places = os.environ.pop(SEARCH_PATH_VARIABLE, "").split(os.pathsep)
+    sys.path += [place for place in places if place and place not in sys.path]
+
+
+def wake_when_owner_dies() -> None:
     """Have the system continue this process when its parent dies, so that a stopped one sees it and ends.
 
     Not SIGKILL: what this process started would be left behind. SIGCONT does nothing to a process that runs,

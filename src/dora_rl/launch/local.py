@@ -13,7 +13,7 @@ from dora_rl.core.record import Record
 from dora_rl.launch.connection import Connection
 from dora_rl.launch.protocol import WorkerSpec
 
-_STDERR = 2
+STDERR = 2
 
 
 class LocalLaunch:
@@ -32,7 +32,7 @@ class LocalLaunch:
         assert is_here, f"{worker.name} belongs on {place}, not on this machine"
         ours, theirs = socket.socketpair()
         with theirs, ExitStack() as opened:
-            output = _STDERR if worker.log is None else opened.enter_context(open(worker.log, "ab"))
+            output = STDERR if worker.log is None else opened.enter_context(open(worker.log, "ab"))
             process = subprocess.Popen(
                 [sys.executable, "-m", worker.module, f"fd:{theirs.fileno()}"],
                 pass_fds=[theirs.fileno()],

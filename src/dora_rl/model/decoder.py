@@ -5,12 +5,14 @@ in the serving dtype; norms, rotations, routing, the head and the softmax over t
 float32.
 """
 
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from dora_rl.model.attention import Attention
@@ -42,9 +44,15 @@ class Decoder(nn.Module):
         cls, config: ModelConfig, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
     ) -> Self:
         """A decoder whose parameters are not set, in the configuration's dtype unless told otherwise."""
-        with torch.device("meta"):
-            decoder = cls(config)
-        return decoder.to(dtype or torch_dtype(config)).to_empty(device=device)
+        decoder = cls.outline(config).to(dtype or torch_dtype(config))
+        # As `to_empty` does, which imports sympy for it.
+        return decoder._apply(lambda shaped: torch.empty(shaped.shape, dtype=shaped.dtype, device=device))
+
+    @classmethod
+    def outline(cls, config: ModelConfig) -> Self:
+        """A decoder without memory, in float32: its modules, and the shapes of its parameters."""
+        with torch.device("meta"), _Unset():
+            return cls(config)
 
     def forward(
         self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, routing: Routing | None = None
@@ -81,6 +89,21 @@ class Decoder(nn.Module):
     def logprobs(self, hidden_TH: Tensor, targets_T: Tensor, temperature: float = 1.0) -> TokenLogprobs:
         """The logprob of each target at its hidden state, and the entropy of that distribution."""
         return token_logprobs(hidden_TH, self.head_VH, targets_T, temperature=temperature)
+
+
+class _Unset(TorchFunctionMode):
+    """Leaves parameters unset: torch imports its compiler, for seconds, to draw values without memory."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        # Methods of C have no module.
+        is_draw = getattr(func, "__module__", None) == nn.init.__name__
+        return None if is_draw else func(*args, **(kwargs or {}))
 
 
 class Block(nn.Module):

@@ -1,7 +1,6 @@
 """The model to train, as a Hugging Face directory: one that is named, a built-in one, or one of the hub."""
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import msgspec
 
 from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.tree import Recipe
+from dora_rl.core.user_cache import cache_directory
 from dora_rl.model.config import ModelConfig
 from dora_rl.prepare.recipe_names import check_model_name, no_such_model
 
@@ -32,14 +32,6 @@ def model_directory(recipe: Recipe) -> Path:
     check_model_name(name)
     path = Path(name)
     return path.resolve() if path.is_dir() else _from_hub(name)
-
-
-def cache_directory() -> Path:
-    """The directory of built-in models: $DORA_CACHE, else the user's cache."""
-    if found := os.environ.get("DORA_CACHE"):
-        return Path(found)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "dora-rl"
 
 
 def _made(name: str, save: Callable[[Path], None]) -> Path:

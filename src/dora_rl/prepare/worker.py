@@ -74,6 +74,7 @@ def main(address: str) -> None:
             # Its sentence is all there is to say; a traceback would stand beside it on the owner's terminal.
             channel.send(broken(error))
             channel.leave(1)
+    channel.leave()
 
 
 def _sampling(command: PrepareSampling, channel: Channel) -> "RunSetup":

@@ -61,6 +61,10 @@ class PolicyTrainer(Protocol):
         """Every parameter as it is served, on the first rank; copy them before the next step."""
         ...
 
+    def rehearse(self) -> None:
+        """Do beforehand what the first step would wait for, and change nothing."""
+        ...
+
     def prepare_checkpoints(self) -> None:
         """Do beforehand what the first checkpoint would wait for."""
         ...

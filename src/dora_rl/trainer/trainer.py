@@ -25,7 +25,7 @@ from dora_rl.core.recipe.algorithm import CustomAdvantageConfig
 from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.trainer.checkpoint import load_checkpoint
 from dora_rl.trainer.data_warnings import Watch
-from dora_rl.trainer.examples import Example, batch_scale, prepared
+from dora_rl.trainer.examples import Example, PreparedExamples, batch_scale, prepared
 from dora_rl.trainer.export import HostCheckpoint, host_checkpoint, prepare_checkpoints
 from dora_rl.trainer.frozen_scores import own_share
 from dora_rl.trainer.host_memory import HostMemory
@@ -37,6 +37,7 @@ from dora_rl.trainer.optimizer import Optimizer
 from dora_rl.trainer.policy import LearningBatch, Policy
 from dora_rl.trainer.protocol import Metrics
 from dora_rl.trainer.ranks import Alone, Ranks
+from dora_rl.trainer.rehearsal import made_up_group
 from dora_rl.trainer.step import StepError, StepGroups
 from dora_rl.trainer.step_report import StepReport
 from dora_rl.trainer.tensors import micro_batch_of, sampled_at
@@ -133,13 +134,7 @@ class Trainer:
     def add(self, groups: Sequence[TrainGroup]) -> None:
         """Take in finished groups of the step, and run what can run before the others are there."""
         for together, parts in self._begun().accept(groups):
-            ready = prepared(
-                together,
-                self._scorer.scores_of(together),
-                self.config.algorithm,
-                max_response_tokens=self._max_response_tokens,
-                own_advantage=self._own_advantage,
-            )
+            ready = self._prepared(together)
             for reason, count in ready.masked.items():
                 self._report.masked[reason] = self._report.masked.get(reason, 0) + count
             for first, last, is_last in parts:
@@ -189,6 +184,24 @@ class Trainer:
             )
         self.weights.forget()
         self._step = None
+
+    def rehearse(self) -> None:
+        """Run a made-up micro-batch and forget it: what the first step would wait for is compiled then.
+
+        Not where code of the user's would see it.
+        """
+        if self._loss.is_users or self._own_advantage is not None:
+            return
+        model = self.weights.policy.decoder.config
+        group = made_up_group(
+            self.config.micro_batch_tokens,
+            longest=min(model.max_positions, 1 + (self._max_response_tokens or model.max_positions)),
+            vocab_size=model.vocab_size,
+            version=self.version,
+        )
+        self.begin_step(1)
+        self._run(self._prepared([group]).examples)
+        self.abandon_step()
 
     def become(self, version: int) -> None:
         """Set the version that the weights are of from now on."""
@@ -255,6 +268,15 @@ class Trainer:
             full += self._pending[:num_taken]
             del self._pending[:num_taken]
         return full
+
+    def _prepared(self, groups: Sequence[TrainGroup]) -> PreparedExamples:
+        return prepared(
+            groups,
+            self._scorer.scores_of(groups),
+            self.config.algorithm,
+            max_response_tokens=self._max_response_tokens,
+            own_advantage=self._own_advantage,
+        )
 
     def _run(self, examples: Sequence[Example]) -> None:
         """Run forward and backward of this rank's share; gradients add up."""

@@ -17,7 +17,6 @@ from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.lora import LoraWeights
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Alone, Ranks
-from dora_rl.trainer.sharded import ShardedWeights
 from dora_rl.trainer.trained_weights import FullWeights, Weights
 from dora_rl.trainer.trainer import Trainer
 
@@ -67,7 +66,12 @@ def _weights(
     factors: Mapping[str, Tensor] | None,
 ) -> Weights:
     if config.lora is None:
-        return FullWeights(policy, serving) if ranks.size == 1 else ShardedWeights(policy, serving)
+        if ranks.size == 1:
+            return FullWeights(policy, serving)
+        # Its part of torch takes seconds to import.
+        from dora_rl.trainer.sharded import ShardedWeights
+
+        return ShardedWeights(policy, serving)
     weights = LoraWeights(policy, serving, config.lora, seed=config.seed, ranks=ranks)
     if factors is not None:
         weights.start_from(factors)

@@ -9,6 +9,7 @@ from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.native.backend import Backend
 from dora_rl.engines.native.cpu_executor import CPU
 from dora_rl.engines.native.cuda.cuda_backend import backend_on
+from dora_rl.engines.native.cuda.cuda_executor import CudaExecutor
 from dora_rl.engines.native.native_engine import NativeEngine
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.requests import Finished, Request, Sampling, Stopping, StreamKey
@@ -100,6 +101,22 @@ def test_tokens_are_those_of_the_cpu(
     assert_same(
         answers(make_on(backend_on(device), **limits), wanted), answers(make_on(CPU, **limits), wanted)
     )
+
+
+def test_passes_that_are_rehearsed_between_steps_change_no_token(device: str, make_on: MakeOn) -> None:
+    wanted = requests(SAMPLINGS["warm"])
+    engine = make_on(backend_on(device))
+    for request in wanted:
+        engine.submit(request)
+    executor = engine._device
+    assert isinstance(executor, CudaExecutor)
+    num_left = [len(executor._unrehearsed)]
+    while engine.step():
+        engine.rest()
+        num_left.append(len(executor._unrehearsed))
+    assert num_left[0] > 0
+    assert num_left[-1] == 0
+    assert_same(ended(engine), answers(make_on(CPU), wanted))
 
 
 def test_a_move_between_devices_changes_no_token(device: str, make_on: MakeOn) -> None:

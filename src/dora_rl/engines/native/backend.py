@@ -44,6 +44,10 @@ class Device(Executor, Protocol):
         """Release what is kept for a version."""
         ...
 
+    def rehearse(self) -> None:
+        """Do a piece of what later steps would wait for, such as compiling a pass."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:

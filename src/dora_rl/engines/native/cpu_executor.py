@@ -214,6 +214,9 @@ class CpuExecutor:
         if self._joint is not None:
             self._joint.remove(version)
 
+    def rehearse(self) -> None:
+        """Nothing is compiled on a CPU."""
+
     @torch.inference_mode()
     def _check_invariance(self, version: Prepared) -> None:
         """Refuse to promise what this machine's arithmetic does not keep: that a row's place changes no bit.

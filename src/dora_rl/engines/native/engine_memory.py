@@ -42,6 +42,4 @@ def check_support(model: ModelConfig, config: EngineConfig) -> None:
 
 def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes of the parameters of one version."""
-    with torch.device("meta"):
-        decoder = Decoder(config)
-    return sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize
+    return sum(each.numel() for each in Decoder.outline(config).parameters()) * dtype.itemsize

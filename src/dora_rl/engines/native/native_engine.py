@@ -200,8 +200,12 @@ class NativeEngine:
         )
 
     def rest(self) -> None:
-        """Note that nothing will be generated for a while: that time is no part of a round."""
+        """Note that nothing will be generated for a while: that time is no part of a round.
+
+        Meanwhile the device compiles what later steps will need, a pass with each call.
+        """
         self._clock.rest()
+        self._device.rehearse()
 
     def load(self) -> EngineLoad:
         """The requests, KV and versions that the engine carries now, and how fast it decodes."""

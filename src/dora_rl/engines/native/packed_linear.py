@@ -93,8 +93,7 @@ def prepare(decoder: Decoder, *, has_tiles: bool = False) -> Prepared:
 
 def packed_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes of the packed copies of one version."""
-    with torch.device("meta"):
-        decoder = Decoder(model).to(dtype)
+    decoder = Decoder.outline(model).to(dtype)
     matrices = [each.weight for each in decoder.layers.modules() if isinstance(each, nn.Linear)]
     head = decoder.head_VH.float()
     has_own_head = dtype != torch.float32 or can_pack(head)

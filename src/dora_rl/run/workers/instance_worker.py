@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from dora_rl.core.instance_seconds import InstanceSeconds
+from dora_rl.core.user_cache import keep_compiled
 from dora_rl.engines.errors import EngineError
 from dora_rl.engines.kinds import load_kind
 from dora_rl.engines.protocol import Engine, EngineOpening, ParksTurns, VersionLoad
@@ -233,8 +234,8 @@ class InstanceWorker:
         if self._is_generating:
             self._weight_loads_s += time.monotonic() - began
         load_s = time.monotonic() - self._began_loading_at
-        self._engine.rest()
         self._channel.send(say.VersionLoaded(version=loading.version, load_s=load_s))
+        self._engine.rest()
 
     def _interrupt(self, version: int) -> None:
         """Take every request out with its tokens, and start it again under the other version.
@@ -285,6 +286,7 @@ def main(address: str) -> None:
     begin = channel.receive()
     assert isinstance(begin, say.Begin), f"the first message says what to open: {begin}"
     setup, devices = begin.setup, begin.setup.devices
+    keep_compiled()
     with telling_why(channel):
         with channel.kept_alive(setup.recipe.patience.start_s):
             # It takes seconds to import, in which the version to be loaded could be retired: before ready.

@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 
 from dora_rl.core.fence import Fence
+from dora_rl.core.user_cache import keep_compiled
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
 from dora_rl.model.load import load_decoder
@@ -73,6 +74,11 @@ class RankSteps:
             self.trainer.abandon_step()
             self._batch = None
 
+    def rehearse(self) -> None:
+        """Have on a GPU compiled what the first step needs, while the first groups are generated."""
+        if self._setup.devices.rank_device(0) != "cpu":
+            self.trainer.rehearse()
+
     def take_checkpoint(self) -> PendingCheckpoint | None:
         """Take a checkpoint of the last version, for rank 0 to write."""
         damaged, self.damaged = self.damaged, {}
@@ -102,6 +108,8 @@ class TrainerWorker:
 
     def run(self) -> None:
         """Obey commands until told to stop."""
+        with self._channel.kept_alive(self._setup.recipe.patience.step_s):
+            self._steps.rehearse()
         while not isinstance(command := self._channel.receive(), say.Stop):
             with self._channel.kept_alive(self._setup.recipe.patience.step_s):
                 # Its owner may lead the run no more, and not know it.
@@ -184,6 +192,7 @@ def follow(channel: Channel, begin: say.Begin) -> None:
     steps = open_rank(begin)
     if not steps.trainer.version:
         steps.trainer.served_tensors()
+    steps.rehearse()
     while not isinstance(command := channel.receive(), say.Stop):
         match command:
             case say.HandGroup():
@@ -203,6 +212,7 @@ def follow(channel: Channel, begin: say.Begin) -> None:
 def open_rank(begin: say.Begin) -> RankSteps:
     """Open one rank's part of the trainer, where the newest checkpoint left off."""
     setup, rank = begin.setup, begin.number
+    keep_compiled()
     layout = LiveLayout(root=Path(setup.run_directory))
     torch.set_num_threads(setup.devices.trainer_threads)
     ranks = join(setup.devices, rank, rendezvous=layout.rendezvous, timeout_s=setup.recipe.patience.step_s)

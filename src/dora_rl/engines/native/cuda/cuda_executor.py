@@ -73,6 +73,7 @@ class CudaExecutor:
         self._lanes = [Lane(model, config, room, self._shared) for room in _rooms(config)]
         self._ordering = PlanOrder(self._lanes)
         self._moving_bytes_left = moving_bytes(model, config)
+        self._unrehearsed = list(self._lanes[0].passes_to_rehearse(config.limits.max_positions))
         self._synchronize()
 
     # --- a step ---------------------------------------------------------------------------------
@@ -200,6 +201,13 @@ class CudaExecutor:
         """Release the place of a version."""
         self._places.leave(version)
         self._ordering.forget(version)
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """Launch one kind of decode pass for nobody: its kernels are compiled before rows wait for them."""
+        decoder = self._places.any_decoder()
+        if self._unrehearsed and decoder is not None:
+            self._lanes[0].rehearse(decoder, *self._unrehearsed.pop(0))
 
 
 def _shared(model: ModelConfig, config: EngineConfig, device: torch.device) -> Shared:

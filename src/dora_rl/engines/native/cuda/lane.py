@@ -5,7 +5,7 @@ others'. What lanes share is memory of sequences (cache, tables, slots): who may
 executor's to order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,6 +154,30 @@ class Lane:
         self._graphs.run(place, shape, partial(self._draw, decoder))
         self._draw_cut(draws)
         return to_host(self._head.answers_3R), counts.num_answers
+
+    def passes_to_rehearse(self, max_positions: int) -> Iterator[tuple[int, int]]:
+        """Decode passes that together need every kernel of such passes: rows, and their longest context.
+
+        What a run begins with first: many rows and short contexts.
+        """
+        sizes = [1 << power for power in range(self.room.num_rows.bit_length())]
+        yield from ((size, 1) for size in reversed(sizes))
+        if self._shared.is_fixed:
+            return
+        # Beyond a tile, rows that are filled up less are split otherwise.
+        yield from ((num, 1) for num in (96, 112) if num <= self.room.num_rows)
+        # Of many rows the context decides.
+        if self.room.num_rows >= 128:
+            yield from ((128, 1 << power) for power in range(10, max_positions.bit_length() + 1))
+
+    def rehearse(self, decoder: Decoder, num: int, max_context: int) -> None:
+        """Launch a pass of rows of nobody, without a graph, unless its like was launched before."""
+        shape = self._decode_shape(max_context, False, num)
+        if shape not in self._shared.launched:
+            with self.in_order():
+                self._staging.put(())
+                self._decode(decoder, shape)
+            self._shared.launched.add(shape)
 
     def _decode_shape(self, max_context: int, has_guesses: bool, num: int) -> Shape:
         # A tile of rows takes as long whether it is full or not, and few shapes need few graphs.

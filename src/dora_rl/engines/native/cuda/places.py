@@ -29,6 +29,11 @@ class Places:
         """The decoder that is, or was last, in a place."""
         return self._tenants[place]
 
+    def any_decoder(self) -> Decoder | None:
+        """The decoder of some resident version; None where there is none."""
+        place = next(iter(self._by_version.values()), None)
+        return None if place is None else self._tenants[place]
+
     def copied(self, decoder: Decoder) -> Decoder:
         """The same weights in a free place, which is free until they settle; else in new memory.
 

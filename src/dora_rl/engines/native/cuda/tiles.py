@@ -4,7 +4,6 @@ Choices lie in the user's cache, a file for each kind of device and version of t
 `tile_search`. Where there is none, what measured best on an H200.
 """
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from msgspec import field
 
 from dora_rl.core.record import Record
+from dora_rl.core.user_cache import cache_directory
 from dora_rl.core.version import VERSION
 
 
@@ -56,10 +56,8 @@ def split_key(num_rows: int, num_outputs: int, num_inputs: int) -> str:
 
 def choices_file() -> Path:
     """The file of the choices for this device, under $DORA_CACHE or the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    user = (Path(base) if base else Path.home() / ".cache") / "dora-rl"
     device = torch.cuda.get_device_name().replace(" ", "-").lower()
-    return Path(os.environ.get("DORA_CACHE") or user) / "tiles" / f"{device}-{VERSION}.json"
+    return cache_directory() / "tiles" / f"{device}-{VERSION}.json"
 
 
 @cache
