@@ -67,7 +67,7 @@ class ForkedPreparation:
             return self._start(launch, worker, replies)
         assert worker.log is None, "a preparing worker speaks on its owner's stderr"
         ours, theirs = socket.socketpair()
-        output = Connection(os.dup(local._STDERR))
+        output = Connection(os.dup(local.STDERR))
         given = {
             "module": worker.module,
             "pipe": theirs,

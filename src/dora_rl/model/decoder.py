@@ -45,8 +45,13 @@ class Decoder(nn.Module):
     ) -> Self:
         """A decoder whose parameters are not set, in the configuration's dtype unless told otherwise."""
         decoder = cls.outline(config).to(dtype or torch_dtype(config))
-        # As `to_empty` does, which imports sympy for it.
-        return decoder._apply(lambda shaped: torch.empty(shaped.shape, dtype=shaped.dtype, device=device))
+
+        def room(shaped: Tensor) -> Tensor:
+            return torch.empty(shaped.shape, dtype=shaped.dtype, device=device)
+
+        # As `to_empty` does, for which torch imports sympy.
+        decoder._apply(room)  # type: ignore[no-untyped-call]
+        return decoder
 
     @classmethod
     def outline(cls, config: ModelConfig) -> Self:

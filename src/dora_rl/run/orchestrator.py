@@ -164,6 +164,7 @@ class Orchestrator:
         }
         """Evaluation groups whose prompt is journalled."""
         self._ticked_at = 0.0
+        self._is_first_tick = True
         self._turned_at = 0.0
         self._progress: tuple[int, ...] = ()
         self._progress_at = time.monotonic()
@@ -256,9 +257,11 @@ class Orchestrator:
 
     def _tick(self, at: float) -> list[told.Input]:
         has_fleet = any(map(self._instances.has_joined, self._instances.processes))
-        if not has_fleet or at - self._ticked_at < self._run.setup.recipe.control.rebalance_period_s:
+        # The first instance that joins is looked at once: nothing else would admit what it has room for.
+        is_due = at - self._ticked_at >= self._run.setup.recipe.control.rebalance_period_s
+        if not has_fleet or not (is_due or self._is_first_tick):
             return []
-        self._ticked_at = at
+        self._ticked_at, self._is_first_tick = at, False
         return [told.Tick(at=at, instances=self._instances.seconds() if self.episodes is not None else {})]
 
     # --- waiting --------------------------------------------------------------------------------

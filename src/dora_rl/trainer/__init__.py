@@ -9,4 +9,5 @@ policy       the module: decoder, head, critic           sharded          the sa
 objective    the algorithm's loss of some tokens         lora             low-rank factors
 optimizer    AdamW, clipping, skipped updates            kept             older versions, to correct
 step_report  metrics of a step                           loss_meters      their sums
+rehearsal    a made-up group, run before there is one
 """
