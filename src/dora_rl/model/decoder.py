@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from dora_rl.model.attention import Attention
-from dora_rl.model.config import ModelConfig, Rope
+from dora_rl.model.config import ModelConfig
 from dora_rl.model.experts import ExpertMlp, gated
 from dora_rl.model.fused import compiled, with_open_length
 from dora_rl.model.logprobs import TokenLogprobs, token_logprobs
@@ -34,8 +34,11 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = RmsNorm(config, config.hidden_size)
         self.head = None if config.is_tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        ropes = {config.rope_of(layer) for layer in range(config.num_layers)}
-        self._rotaries = {rope: Rotary(rope, config.rotated_size) for rope in ropes if rope is not None}
+        ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
+        kinds = list(dict.fromkeys(ropes))
+        self._rotaries = [None if rope is None else Rotary(rope, config.rotated_size) for rope in kinds]
+        self._rotary_of = [kinds.index(rope) for rope in ropes]
+        """Which of the rotaries each layer has."""
         self.is_checkpointed = False
         """Whether layers are computed again in the backward pass instead of being remembered."""
 
@@ -64,11 +67,9 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """The hidden state of each token after the final norm and divisor, ready for the head."""
         hidden_TH = _scaled(self.embed(tokens_T), self.config.embedding_scale)
-        rotations: dict[Rope | None, Rotation | None] = {
-            rope: rotary.rotation(positions_T) for rope, rotary in self._rotaries.items()
-        }
-        for layer, block in enumerate(self.layers):
-            rotation = rotations.get(self.config.rope_of(layer))
+        rotations = [rotary and rotary.rotation(positions_T) for rotary in self._rotaries]
+        for block, kind in zip(self.layers, self._rotary_of, strict=True):
+            rotation = rotations[kind]
             if self.is_checkpointed and torch.is_grad_enabled():
                 hidden_TH = checkpoint(block, hidden_TH, rotation, attention, routing, use_reentrant=False)
             else:
@@ -119,12 +120,10 @@ class Block(nn.Module):
         experts, norms = config.experts_of(layer), config.facts.norms
         self.attention_norm = RmsNorm(config, config.hidden_size) if norms != "after" else nn.Identity()
         self.attention = SelfAttention(config, layer)
-        self.attention_change_norm = (
-            RmsNorm(config, config.hidden_size) if norms != "before" else nn.Identity()
-        )
+        self.attention_change_norm = RmsNorm(config, config.hidden_size) if norms != "before" else None
         self.mlp_norm = RmsNorm(config, config.hidden_size) if norms != "after" else nn.Identity()
         self.mlp = ExpertMlp(config.hidden_size, experts, layer) if experts else Mlp(config)
-        self.mlp_change_norm = RmsNorm(config, config.hidden_size) if norms != "before" else nn.Identity()
+        self.mlp_change_norm = RmsNorm(config, config.hidden_size) if norms != "before" else None
         self.residual_scale = config.residual_scale
         self.is_fused = False
 
@@ -140,12 +139,16 @@ class Block(nn.Module):
             assert rotation is not None, "layers without positions are not fused"
             return self._forward_fused(hidden_TH, rotation, attention)
         change_TH = self.attention(self.attention_norm(hidden_TH), rotation, attention)
-        hidden_TH = self._added(hidden_TH, self.attention_change_norm(change_TH))
+        hidden_TH = self._added(hidden_TH, change_TH, self.attention_change_norm)
         normed_TH = self.mlp_norm(hidden_TH)
         change_TH = self.mlp(normed_TH) if routing is None else self.mlp(normed_TH, routing)
-        return self._added(hidden_TH, self.mlp_change_norm(change_TH))
+        return self._added(hidden_TH, change_TH, self.mlp_change_norm)
 
-    def _added(self, hidden_TH: Tensor, change_TH: Tensor) -> Tensor:
+    def _added(self, hidden_TH: Tensor, change_TH: Tensor, norm: "RmsNorm | None") -> Tensor:
+        if norm is not None:
+            change_TH = norm(change_TH)
+        if self.residual_scale == 1.0:
+            return hidden_TH + change_TH
         return torch.add(hidden_TH, change_TH, alpha=self.residual_scale)
 
     def _forward_fused(self, hidden_TH: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
@@ -176,7 +179,7 @@ class SelfAttention(nn.Module):
         self.sizes = (config.q_size, config.kv_size, config.kv_size)
         self.window = config.window_of(layer)
         self.query_scale = config.query_scale
-        self.norms_width = config.facts.qk_norm == "width"
+        self.norms_width, self.norms_heads = (config.facts.qk_norm == how for how in ("width", "head"))
         self.qkv = nn.Linear(config.hidden_size, sum(self.sizes), bias=config.has_qkv_bias)
         self.q_norm = RmsNorm(config, config.q_norm_size) if config.facts.qk_norm else nn.Identity()
         self.k_norm = RmsNorm(config, config.k_norm_size) if config.facts.qk_norm else nn.Identity()
@@ -195,11 +198,13 @@ class SelfAttention(nn.Module):
         if self.norms_width:
             q, k = self.q_norm(q), self.k_norm(k)
         q_THD, k_TKD, v_TKD = (part.unflatten(-1, (-1, self.head_dim)) for part in (q, k, v))
-        if not self.norms_width:
+        if self.norms_heads:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
         if rotation is not None:
             q_THD, k_TKD = rotate(q_THD, rotation), rotate(k_TKD, rotation)
-        mixed_THD = attention(self.layer, _scaled(q_THD, self.query_scale), k_TKD, v_TKD, self.window)
+        if self.query_scale != 1.0:
+            q_THD = _scaled(q_THD, self.query_scale)
+        mixed_THD = attention(self.layer, q_THD, k_TKD, v_TKD, self.window)
         mixed: Tensor = self.out(mixed_THD.flatten(1))
         return mixed
 

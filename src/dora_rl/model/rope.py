@@ -46,8 +46,8 @@ def rotate(heads_THD: Tensor, rotation: Rotation) -> Tensor:
     """
     cos, sin = rotation
     half = cos.shape[-1]
-    first, second, rest = heads_THD.float().split((half, half, heads_THD.shape[-1] - 2 * half), dim=-1)
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+    first, second, *rest = heads_THD.float().split(half, dim=-1)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin, *rest), dim=-1)
     return turned.to(heads_THD.dtype)
 
 
