@@ -36,7 +36,9 @@ from .victim import Plan, children
 KILL = "SIGKILL"
 
 
-def run(setup: RunSetup, plan: Plan, *, is_first: bool = True) -> subprocess.CompletedProcess[str]:
+def run(
+    setup: RunSetup, plan: Plan, *, is_first: bool = True, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run or resume in a process of its own, which follows the plan."""
     where = Path(setup.run_directory)
     if is_first:
@@ -47,7 +49,7 @@ def run(setup: RunSetup, plan: Plan, *, is_first: bool = True) -> subprocess.Com
         [sys.executable, str(Path(__file__).with_name("victim.py")), str(where), json.dumps(plan)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
     )
 

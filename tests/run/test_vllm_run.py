@@ -18,7 +18,7 @@ from .conftest import run_setup
 from .test_crashes import KILL, check, run, summary
 
 pytest.importorskip("vllm")
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(500), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 
 LIMITS = Limits(
     num_blocks=64, block_size=32, num_host_blocks=16, max_running=16, step_tokens=64, max_positions=512
@@ -41,9 +41,9 @@ def vllm_setup(where: Path, *, instances: int, max_staleness: int) -> RunSetup:
 
 def test_two_instances_keep_the_laws_through_the_death_of_both_and_of_the_run(tmp_path: Path) -> None:
     setup = vllm_setup(tmp_path, instances=2, max_staleness=2)
-    ended = run(setup, [[60, KILL, "workers.instance"], [160, KILL, "self"]])
+    ended = run(setup, [[60, KILL, "workers.instance"], [160, KILL, "self"]], timeout_s=400)
     assert ended.returncode == -9
-    told = summary(run(setup, [], is_first=False))
+    told = summary(run(setup, [], is_first=False, timeout_s=400))
     assert told["steps"] == 16
     check(setup)
     events = [event for event, _ in History(LiveLayout(root=tmp_path / "run").events)]
@@ -54,7 +54,7 @@ def test_two_instances_keep_the_laws_through_the_death_of_both_and_of_the_run(tm
 
 def test_one_instance_serves_a_synchronous_run(tmp_path: Path) -> None:
     setup = vllm_setup(tmp_path, instances=1, max_staleness=0)
-    assert summary(run(setup, []))["steps"] == 16
+    assert summary(run(setup, [], timeout_s=400))["steps"] == 16
     check(setup)
     lines = map(json.loads, LiveLayout(root=tmp_path / "run").metrics_log.read_text().splitlines())
     assert {line["staleness/max"] for line in lines if "staleness/max" in line} == {0}
