@@ -28,6 +28,7 @@ def small_work(**sections: object) -> Recipe:
         "model": "smollm2",
         "batch": Batch(groups=4, group_size=4),
         "response": ResponseSettings(max_new_tokens=24),
+        "engine": EngineSettings(kind="native"),
     } | sections
     return replace(Recipe(), **asked)
 
@@ -89,9 +90,9 @@ def test_kv_is_for_what_can_be_active_not_for_every_slot():
 
 def test_kv_of_less_than_a_sequence_is_no_matter_of_memory():
     with pytest.raises(ConfigError, match="kv_tokens = 32 hold no sequence of 51") as refused:
-        memory_of(small_work(engine=EngineSettings(kv_tokens=32))).counted(PROCESS_BYTES)
+        memory_of(small_work(engine=EngineSettings(kind="native", kv_tokens=32))).counted(PROCESS_BYTES)
     assert refused.value.hint == "set it to 64 at least, or leave it out"
-    memory_of(small_work(engine=EngineSettings(kv_tokens=64))).counted(PROCESS_BYTES)
+    memory_of(small_work(engine=EngineSettings(kind="native", kv_tokens=64))).counted(PROCESS_BYTES)
 
 
 def test_an_instance_that_could_not_take_up_the_next_version_is_refused():

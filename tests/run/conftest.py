@@ -98,7 +98,7 @@ def _recipe(model: Path) -> Recipe:
         "response": {"max_new_tokens": 48, "stop_strings": ["a", "b", "c", "d"]},
         "trainer": {"serving_dtype": "float32"},
         "optimizer": {"learning_rate": 1e-3},
-        "engine": {"report_every_s": 0.1},
+        "engine": {"kind": "native", "report_every_s": 0.1},
         "checkpoints": {"every": 2},
         "task": {"prompt_tokens": 1, "lengths": {"kind": "lognormal", "min_tokens": 1, "max_tokens": 48}},
     }

@@ -4,7 +4,11 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import did_you_mean, is_place, load_named
 from dora_rl.engines.protocol import EngineKind
 
-KINDS = {"native": "dora_rl.engines.native.kind:NATIVE", "vllm": "dora_rl.engines.vllm.kind:VLLM"}
+KINDS = {
+    "native": "dora_rl.engines.native.kind:NATIVE",
+    "transformers": "dora_rl.engines.native.transformers_kind:TRANSFORMERS",
+    "vllm": "dora_rl.engines.vllm.kind:VLLM",
+}
 
 
 def load_kind(name: str) -> EngineKind:

@@ -15,7 +15,7 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.core.record import Record
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.requests import DrawnTokens, Event, Request
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 
 # --- what an engine says of itself --------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Engine(Generates, HoldsVersions, Transfers, Protocol):
 class EngineDemand(Record, frozen=True):
     """What an engine is sized by: the run's wishes, and the memory left for one instance."""
 
-    model: ModelConfig
+    model: ModelSizes
     recipe: Recipe
     device: str
     """The kind of device: `cpu` or `cuda`."""

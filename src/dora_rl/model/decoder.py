@@ -39,6 +39,7 @@ class Decoder(nn.Module):
         self._rotaries = [None if rope is None else Rotary(rope, config.rotated_size) for rope in kinds]
         self._rotary_of = [kinds.index(rope) for rope in ropes]
         """Which of the rotaries each layer has."""
+        self.has_plain_head = True
         self.is_checkpointed = False
         """Whether layers are computed again in the backward pass instead of being remembered."""
 
@@ -82,6 +83,11 @@ class Decoder(nn.Module):
             assert isinstance(block, Block), f"a layer is a {type(block)}"
             is_rotated = self.config.rope_of(layer) is not None
             block.is_fused = isinstance(block.mlp, Mlp) and is_rotated and not self.config.unusual
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.norm.weight.device
 
     @property
     def head_VH(self) -> Tensor:

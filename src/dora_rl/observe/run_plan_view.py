@@ -163,6 +163,8 @@ def _lines(plan: RunPlan) -> Iterator[tuple[str, str]]:
     yield "run", setup.run_directory
     dtype = setup.recipe.trainer.serving_dtype
     yield "model", f"{setup.model_directory}, {plan.num_parameters:,} parameters, served in {dtype}"
+    if plan.computing_note:
+        yield "", plan.computing_note
     rows = "a stream, read as it is needed" if setup.data.train.stream else f"{plan.num_rows:,} to train on"
     yield "rows", f"{rows}{held_out}; {prompts}"
     for text in overlong_lines(plan):

@@ -8,14 +8,14 @@ from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.costs.hardware import gpu_like
 from dora_rl.costs.model_shapes import ModelShape
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 from dora_rl.prepare.machine import Gpu
 from dora_rl.run.run_setup import DeviceLayout
 from dora_rl.sim.plan.gpu_divisions import Division, Machine, divisions
 
 
 def placements(
-    recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu], num_cores: int
+    recipe: Recipe, model: ModelSizes, gpus: Sequence[Gpu], num_cores: int
 ) -> Iterator[DeviceLayout]:
     """Possible placements of the run, the one that suits the recipe best first.
 
@@ -50,7 +50,7 @@ def placements(
         yield _on_gpus(recipe, division, len(gpus))
 
 
-def _divisions(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu]) -> list[Division]:
+def _divisions(recipe: Recipe, model: ModelSizes, gpus: Sequence[Gpu]) -> list[Division]:
     """Divisions of the GPUs, the best first; where the planner knows nothing, the fewest GPUs train."""
     asked, known = recipe.devices, gpu_like(gpus[0].name)
     ranks = [asked.trainer_ranks] if asked.trainer_ranks else range(1, len(gpus) + 1)
@@ -68,7 +68,7 @@ def _divisions(recipe: Recipe, model: ModelConfig, gpus: Sequence[Gpu]) -> list[
     return [Division(ranks=r, is_shared=asked.elastic or r == len(gpus), step_s=0.0) for r in ranks]
 
 
-def _shape(model: ModelConfig) -> ModelShape:
+def _shape(model: ModelSizes) -> ModelShape:
     experts = model.experts
     shape = ModelShape(
         name="the model",

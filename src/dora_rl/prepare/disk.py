@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from dora_rl.core.recipe import Recipe
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 from dora_rl.prepare.run_plan import LedgerEntry
 from dora_rl.prepare.trainer_memory import item_bytes, num_parameters, num_trained
 from dora_rl.run.run_setup import trainer_config
@@ -36,7 +36,7 @@ _CHANGED = {"bfloat16": 0.25, "float32": 0.75}
 
 
 def disk_entries(
-    model: ModelConfig, recipe: Recipe, sequence_tokens: int, num_rows: int
+    model: ModelSizes, recipe: Recipe, sequence_tokens: int, num_rows: int
 ) -> Iterator[LedgerEntry]:
     """What a run of a completed recipe writes, in bytes: its greatest parts."""
     config = trainer_config(recipe)

@@ -10,7 +10,7 @@ import msgspec
 from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.tree import Recipe
 from dora_rl.core.user_cache import cache_directory
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelConfig, ModelSizes
 from dora_rl.prepare.recipe_names import check_model_name, no_such_model
 
 _HEAD_DIM = 16
@@ -98,7 +98,7 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-def check_routers(model: ModelConfig, recipe: Recipe) -> None:
+def check_routers(model: ModelSizes, recipe: Recipe) -> None:
     """Refuse what is asked of the routers of a model that has none, or of an engine that records nothing."""
     trainer = recipe.trainer
     asked = {"load_balance": trainer.load_balance is not None, "router_replay": trainer.router_replay}
@@ -106,6 +106,11 @@ def check_routers(model: ModelConfig, recipe: Recipe) -> None:
         if is_asked and model.experts is None:
             raise ConfigError(
                 f"trainer.{key} is for a mixture of experts, and the model is none", hint="leave it out"
+            )
+        if is_asked and not isinstance(model, ModelConfig):
+            raise ConfigError(
+                f"trainer.{key} is for the native decoder, and transformers computes this model",
+                hint="leave it out",
             )
     if trainer.router_replay and recipe.engine.kind != "native":
         raise ConfigError(

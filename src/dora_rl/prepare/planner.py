@@ -21,9 +21,7 @@ from dora_rl.core.recipe.trainer_config import MICRO_BATCH_TOKENS
 from dora_rl.envs.data.sources import load_data
 from dora_rl.envs.row_stream import load_stream_start
 from dora_rl.envs.tokenized_prompts import TokenizedPrompt, tokenize_rows, untokenized_rows
-from dora_rl.model.hub_config import read_config
-from dora_rl.model.load import check_weights, load_decoder
-from dora_rl.model.save import save_decoder
+from dora_rl.model.language_model import load_model, save_model
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer, save_tokenizer
 from dora_rl.prepare.cluster_devices import ClusterDevices
 from dora_rl.prepare.cluster_placement import cluster_placements, found_gpus, on_nodes
@@ -42,6 +40,7 @@ from dora_rl.prepare.machine import (
     num_cores,
 )
 from dora_rl.prepare.messages import Doing, Given, Report
+from dora_rl.prepare.model_choice import computing_note, read_checked, with_computing
 from dora_rl.prepare.model_directory import check_routers, model_directory
 from dora_rl.prepare.recipe_names import named_data
 from dora_rl.prepare.run_memory import RunMemory
@@ -81,8 +80,8 @@ class RunPlanner:
         report(Doing(what=f"looking for the model '{recipe.model}'"))
         found = Path(given.model) if given.model is not None else model_directory(recipe)
         self._directory, recipe = with_base(found, recipe)
-        self._model = read_config(self._directory / "config.json")
-        check_weights(self._directory)
+        recipe = with_computing(recipe, self._directory)
+        self._model = read_checked(recipe, self._directory)
         check_routers(self._model, recipe)
 
         rows = named_data(recipe)
@@ -175,6 +174,7 @@ class RunPlanner:
                 check_lengths(prompts, setup)
                 plan = RunPlan(
                     setup=setup,
+                    computing_note=computing_note(recipe, self._model),
                     num_parameters=num_parameters(self._model),
                     num_rows=num_rows,
                     num_held_out=num_held_out,
@@ -227,9 +227,10 @@ class RunPlanner:
         else:
             rows = [prompt.row for prompt in self._prompts.train]
             shown = demonstrated_episodes(rows, recipe, self._directory, self._given_objects)
-        decoder = load_decoder(self._directory, dtype=torch.float32)
+        assert recipe.trainer.model != "auto", "it is known who computes"
+        decoder = load_model(self._directory, recipe.trainer.model, dtype=torch.float32)
         started = warm_started(decoder, shown, recipe.warm_start, seed=recipe.seed, done=done)
-        save_decoder(started, layout.initial_model)
+        save_model(started, dict(started.named_parameters()), layout.initial_model)
         save_tokenizer(tokenizer, layout.initial_model)
 
 

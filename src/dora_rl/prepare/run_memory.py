@@ -7,7 +7,7 @@ from dora_rl.core.recipe import Recipe
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.kinds import load_kind
 from dora_rl.engines.protocol import EngineDemand, EngineSize
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 from dora_rl.prepare.run_plan import LedgerEntry, MemoryLimit
 from dora_rl.prepare.trainer_memory import checkpoint_bytes, trainer_bytes
 from dora_rl.run.run_setup import DeviceLayout, trainer_config
@@ -22,7 +22,7 @@ class RunMemory:
     def __init__(
         self,
         recipe: Recipe,
-        model: ModelConfig,
+        model: ModelSizes,
         devices: DeviceLayout,
         limits: Sequence[MemoryLimit],
         longest_prompt_tokens: int,

@@ -28,6 +28,8 @@ class RunPlan(Record, frozen=True):
     """A planned run: everything `--dry-run` shows and a run needs."""
 
     setup: RunSetup
+    computing_note: str
+    """Who computes the model, and why; empty where it is the native decoder."""
     num_parameters: int
     num_rows: int
     num_held_out: int

@@ -16,14 +16,14 @@ from dora_rl.core.recipe.live import WarmStart
 from dora_rl.envs.data.sources import Data, Tables, load_data, load_rows
 from dora_rl.envs.tasks.task import Task
 from dora_rl.envs.tokenized_prompts import tokenize_rows, untokenized_rows
-from dora_rl.model.hub_config import read_config
-from dora_rl.model.load import load_decoder
+from dora_rl.model.language_model import load_model
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.prepare.completion import judged_recipe
 from dora_rl.prepare.episode_checks import check_codec, check_context
 from dora_rl.prepare.function_checks import check_functions
 from dora_rl.prepare.machine import gpus, num_cores
 from dora_rl.prepare.messages import Doing, Given, Report
+from dora_rl.prepare.model_choice import read_checked, with_computing
 from dora_rl.prepare.model_directory import model_directory
 from dora_rl.prepare.planner import memory_limits, with_base
 from dora_rl.prepare.run_memory import RunMemory
@@ -42,7 +42,8 @@ def prepare_sampling(
     found = Path(given.model) if given.model is not None else model_directory(recipe)
     # What made the model is over: an adapter is only merged.
     directory, recipe = with_base(found, replace(recipe, warm_start=WarmStart()))
-    model = read_config(directory / "config.json")
+    recipe = with_computing(recipe, directory)
+    model = read_checked(recipe, directory)
 
     if recipe.data is None:
         raise ConfigError(
@@ -156,7 +157,9 @@ def generating_devices(recipe: Recipe) -> DeviceLayout:
 
 def served_tensors(directory: Path, recipe: Recipe) -> dict[str, torch.Tensor]:
     """The weights of a model as an engine holds them, its adapter merged."""
-    decoder, lora = load_decoder(directory, dtype=torch.float32), recipe.trainer.lora
+    assert recipe.trainer.model != "auto", "it is known who computes"
+    decoder = load_model(directory, recipe.trainer.model, dtype=torch.float32)
+    lora = recipe.trainer.lora
     if lora is not None and lora.adapter is not None:
         merge_adapter(decoder, lora, load_factors(Path(lora.adapter)))
     decoder = decoder.to(getattr(torch, recipe.trainer.serving_dtype))

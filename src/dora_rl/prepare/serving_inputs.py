@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError, UserError
 from dora_rl.core.recipe import Batch, Control, Recipe
 from dora_rl.core.recipe.live import WarmStart
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.hub_config import read_config
+from dora_rl.model.config import ModelSizes
 from dora_rl.model.tokenizer import load_eos_ids, load_tokenizer
 from dora_rl.prepare.messages import Doing, NewestTaken, PrepareServing, Report, ServingPrepared, TakenVersion
+from dora_rl.prepare.model_choice import read_checked, with_computing
 from dora_rl.prepare.model_directory import model_directory
 from dora_rl.prepare.planner import memory_limits, with_base
 from dora_rl.prepare.run_memory import RunMemory
@@ -40,7 +40,8 @@ class ServingInputs:
         report(Doing(what=f"looking for the model '{asked.recipe.model}'"))
         found = model_directory(asked.recipe)
         self._directory, recipe = with_base(found, _settled(asked.recipe))
-        model = read_config(self._directory / "config.json")
+        recipe = with_computing(recipe, self._directory)
+        model = read_checked(recipe, self._directory)
         layout = LiveLayout(root=Path(asked.directory))
         tokenizer = load_tokenizer(self._directory)
         layout.tokenizer.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
@@ -100,7 +101,7 @@ def _settled(recipe: Recipe) -> Recipe:
     )
 
 
-def _sized(recipe: Recipe, model: ModelConfig, directory: Path, asked: PrepareServing) -> RunSetup:
+def _sized(recipe: Recipe, model: ModelSizes, directory: Path, asked: PrepareServing) -> RunSetup:
     context = asked.context_tokens or min(model.max_positions, _CONTEXT_TOKENS)
     if not 1 < context <= model.max_positions:
         raise ConfigError(

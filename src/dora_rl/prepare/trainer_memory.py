@@ -5,17 +5,18 @@ from collections.abc import Iterator
 from math import prod
 
 from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerConfig
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.parameter_layout import Piece, pieces
+from dora_rl.model.config import ModelSizes
+from dora_rl.model.language_model import pieces_of
+from dora_rl.model.parameter_layout import Piece
 
 _FLOAT, _MOMENTS = 4, 8
 _BLOCK_TOKENS = 8192
 """Tokens whose logits are in memory at a time."""
 
 
-def num_parameters(model: ModelConfig) -> int:
+def num_parameters(model: ModelSizes) -> int:
     """The number of parameters of the model."""
-    return sum(prod(piece.shape) for piece in pieces(model))
+    return sum(prod(piece.shape) for piece in pieces_of(model))
 
 
 def item_bytes(config: TrainerConfig) -> int:
@@ -23,7 +24,7 @@ def item_bytes(config: TrainerConfig) -> int:
     return 2 if config.serving_dtype == "bfloat16" else _FLOAT
 
 
-def num_trained(model: ModelConfig, config: TrainerConfig) -> int:
+def num_trained(model: ModelSizes, config: TrainerConfig) -> int:
     """The number of parameters that the optimizer changes."""
     if config.lora is None:
         return num_parameters(model)
@@ -31,7 +32,7 @@ def num_trained(model: ModelConfig, config: TrainerConfig) -> int:
 
 
 def trainer_bytes(
-    model: ModelConfig, config: TrainerConfig, *, pass_tokens: int, rank: int = 0, ranks: int = 1
+    model: ModelSizes, config: TrainerConfig, *, pass_tokens: int, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[str, int, bool]]:
     """What a rank of the trainer holds: each part, its bytes, and whether that is an estimate.
 
@@ -51,13 +52,13 @@ def trainer_bytes(
     yield "activations", activation_bytes(model, config, pass_tokens), True
 
 
-def checkpoint_bytes(model: ModelConfig, config: TrainerConfig) -> int:
+def checkpoint_bytes(model: ModelSizes, config: TrainerConfig) -> int:
     """Bytes of a checkpoint gathered in host memory: masters, moments, served weights, kept versions."""
     version = item_bytes(config) * num_parameters(model)
     return (_FLOAT + _MOMENTS) * num_trained(model, config) + (1 + config.kept_versions) * version
 
 
-def _own_bytes(model: ModelConfig, config: TrainerConfig) -> Iterator[tuple[str, int, bool]]:
+def _own_bytes(model: ModelSizes, config: TrainerConfig) -> Iterator[tuple[str, int, bool]]:
     """Bytes of weights, gradients and moments where every rank has all of them."""
     total, trained, item = num_parameters(model), num_trained(model, config), item_bytes(config)
     if config.lora is not None:
@@ -70,7 +71,7 @@ def _own_bytes(model: ModelConfig, config: TrainerConfig) -> Iterator[tuple[str,
     yield "moments of AdamW", _MOMENTS * trained, False
 
 
-def _sharded_bytes(model: ModelConfig, config: TrainerConfig, ranks: int) -> Iterator[tuple[str, int, bool]]:
+def _sharded_bytes(model: ModelSizes, config: TrainerConfig, ranks: int) -> Iterator[tuple[str, int, bool]]:
     """Bytes of weights, gradients and moments on one of several ranks: each tensor is split by rows."""
     total = num_parameters(model)
     own = -(-total // ranks)
@@ -84,17 +85,17 @@ def _sharded_bytes(model: ModelConfig, config: TrainerConfig, ranks: int) -> Ite
         yield "room to load", room, True
 
 
-def _gathered_bytes(model: ModelConfig, config: TrainerConfig) -> int:
+def _gathered_bytes(model: ModelSizes, config: TrainerConfig) -> int:
     """Bytes of what is whole at a time: embedding, head, a layer and the one fetched ahead, and gradients."""
     units: Counter[str] = Counter()
-    for piece in pieces(model):
+    for piece in pieces_of(model):
         first, second, *_ = piece.parameter.split(".")
         units[f"layer {second}" if first == "layers" else "rest"] += prod(piece.shape)
     rest = units.pop("rest")
     return (item_bytes(config) + _FLOAT) * (rest + 2 * max(units.values()))
 
 
-def activation_bytes(model: ModelConfig, config: TrainerConfig, tokens: int) -> int:
+def activation_bytes(model: ModelSizes, config: TrainerConfig, tokens: int) -> int:
     """Bytes of one micro-batch: what layers keep for backward, and a block of logits with its gradient."""
     item = item_bytes(config)
     inner = (
@@ -113,7 +114,7 @@ def activation_bytes(model: ModelConfig, config: TrainerConfig, tokens: int) -> 
     return tokens * kept + logits
 
 
-def _targets(model: ModelConfig, lora: LoraConfig) -> Iterator[Piece]:
-    for piece in pieces(model):
+def _targets(model: ModelSizes, lora: LoraConfig) -> Iterator[Piece]:
+    for piece in pieces_of(model):
         if piece.name.endswith(".weight") and piece.name.split(".")[-2] in lora.targets:
             yield piece

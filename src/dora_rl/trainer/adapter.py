@@ -19,8 +19,7 @@ from torch import Tensor
 
 from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.trainer_config import LORA_TARGETS, LoraConfig
-from dora_rl.model.decoder import Decoder
-from dora_rl.model.parameter_layout import pieces
+from dora_rl.model.language_model import LanguageModel, pieces_of
 from dora_rl.model.tensor_files import save_tensors
 
 CONFIG, FACTORS = "adapter_config.json", "adapter_model.safetensors"
@@ -122,10 +121,10 @@ def load_factors(directory: Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def merge_adapter(decoder: Decoder, config: LoraConfig, factors: Mapping[str, Tensor]) -> None:
+def merge_adapter(decoder: LanguageModel, config: LoraConfig, factors: Mapping[str, Tensor]) -> None:
     """Add what factors change to a decoder's own weights; a ModelError where one of them has no place."""
     parameters, left = dict(decoder.named_parameters()), dict(factors)
-    for piece in pieces(decoder.config):
+    for piece in pieces_of(decoder.config):
         module = piece.name.removesuffix(".weight")
         a_RI, b_OR = (left.pop(f"{module}.lora_{factor}.weight", None) for factor in "AB")
         if a_RI is None or b_OR is None:

@@ -1,14 +1,16 @@
 """The current version as a Hugging Face directory, alone or with the state that training goes on from."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from dora_rl.core.recipe.trainer_config import LoraConfig
-from dora_rl.model.decoder import Decoder
-from dora_rl.model.save import copy_companions, save_decoder
+from dora_rl.model.language_model import LanguageModel, save_model
+from dora_rl.model.save import copy_companions
 from dora_rl.trainer.adapter import base_name, save_adapter
 from dora_rl.trainer.checkpoint import (
     MASTERS,
@@ -32,23 +34,19 @@ MERGED = "merged"
 
 def export(trainer: "Trainer", directory: Path, *, origin: Path | None = None) -> None:
     """Write what an engine serves, with the tokenizer of `origin`. Every rank calls it, rank 0 writes."""
-    decoder = served_on_host(trainer, HostMemory())
-    if decoder is not None:
-        save_decoder(decoder, directory, origin=origin)
+    served = served_on_host(trainer, HostMemory())
+    if served is not None:
+        save_model(trainer.weights.policy.decoder, served, directory, origin=origin)
 
 
-def served_on_host(trainer: "Trainer", memory: HostMemory) -> Decoder | None:
+def served_on_host(trainer: "Trainer", memory: HostMemory) -> Mapping[str, Tensor] | None:
     """The weights an engine serves, in host memory. Every rank calls it, rank 0 gets them.
 
     They are the trainer's own tensors where those are in host memory.
     """
     is_first = trainer.is_first
     tensors = memory.copied((each for each in trainer.weights.served() if is_first), _SERVED)
-    if not is_first:
-        return None
-    decoder = Decoder.empty(trainer.weights.policy.decoder.config, device="meta")
-    decoder.load_state_dict(tensors, assign=True)
-    return decoder
+    return tensors if is_first else None
 
 
 def prepare_serving(trainer: "Trainer", memory: HostMemory) -> None:
@@ -62,7 +60,9 @@ def prepare_serving(trainer: "Trainer", memory: HostMemory) -> None:
 class HostCheckpoint:
     """A version and the state to go on from, in host memory, to be written. Implements TrainerCheckpoint."""
 
-    decoder: Decoder | None
+    decoder: LanguageModel
+    """The model, whatever its own weights are when this is written."""
+    served: Mapping[str, Tensor] | None
     """The weights that are served; None where only an adapter is written."""
     snapshot: Snapshot
     is_apart: bool
@@ -80,8 +80,9 @@ class HostCheckpoint:
             factors = {name: own for name, own in masters.items() if FACTOR in name}
             save_adapter(factors, self.lora, directory, base=base_name(origin))
             copy_companions(origin, directory)
-        if self.decoder is not None:
-            save_decoder(self.decoder, directory if self.lora is None else directory / MERGED, origin=origin)
+        if self.served is not None:
+            target = directory if self.lora is None else directory / MERGED
+            save_model(self.decoder, self.served, target, origin=origin)
         write_snapshot(self.snapshot, directory / state)
 
 
@@ -97,7 +98,13 @@ def host_checkpoint(trainer: "Trainer", memory: HostMemory) -> HostCheckpoint | 
     """Take the current version and the state to go on from. Every rank calls it, rank 0 gets it."""
     lora = trainer.config.lora
     is_whole = lora is None or lora.merged_checkpoints
-    decoder, snapshot = served_on_host(trainer, memory) if is_whole else None, take_snapshot(trainer, memory)
+    served, snapshot = served_on_host(trainer, memory) if is_whole else None, take_snapshot(trainer, memory)
     if snapshot is None:
         return None
-    return HostCheckpoint(decoder=decoder, snapshot=snapshot, is_apart=is_apart(trainer), lora=lora)
+    return HostCheckpoint(
+        decoder=trainer.weights.policy.decoder,
+        served=served,
+        snapshot=snapshot,
+        is_apart=is_apart(trainer),
+        lora=lora,
+    )

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Decoder
-from dora_rl.model.varlen import AttentionKind
+from dora_rl.model.language_model import LanguageModel, PassKind, filled_like
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.train_batch import TrainTrajectory
 
@@ -20,17 +18,16 @@ class KeptVersions:
 
     def __init__(
         self,
-        model: ModelConfig,
+        model: LanguageModel,
         num_versions: int,
         *,
-        device: torch.device,
         dtype: torch.dtype,
-        attention: AttentionKind = "auto",
+        attention: PassKind = "auto",
     ) -> None:
         self._model = model
         self._num_versions = num_versions
-        self._device, self._dtype = device, dtype
-        self._attention: AttentionKind = attention
+        self._dtype = dtype
+        self._attention: PassKind = attention
         self._policies: dict[int, Policy] = {}
 
     def __getitem__(self, version: int) -> Policy:
@@ -38,10 +35,7 @@ class KeptVersions:
 
     def keep(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Copy a version's weights."""
-        decoder = Decoder.empty(self._model, device=self._device, dtype=self._dtype).requires_grad_(False)
-        parameters = dict(decoder.named_parameters())
-        for name, tensor in tensors:
-            parameters[name].copy_(tensor)
+        decoder = filled_like(self._model, tensors, dtype=self._dtype)
         self._policies[version] = Policy(decoder, attention=self._attention)
         for old in sorted(self._policies)[: -self._num_versions]:
             del self._policies[old]

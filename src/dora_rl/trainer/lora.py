@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.trainer_config import LoraConfig
-from dora_rl.model.parameter_layout import Piece, pieces
+from dora_rl.model.language_model import pieces_of
+from dora_rl.model.parameter_layout import Piece
 from dora_rl.trainer.policy import Policy
 from dora_rl.trainer.ranks import Alone, Ranks
 
@@ -176,8 +177,8 @@ class LoraWeights:
 def _fresh_factors(policy: Policy, config: LoraConfig, seed: int) -> Iterator[Factors]:
     """New factors, A random and B zero: at first they change nothing."""
     generator = torch.Generator().manual_seed(seed)
-    device = policy.decoder.norm.weight.device
-    for piece in pieces(policy.decoder.config):
+    device = policy.decoder.device
+    for piece in pieces_of(policy.decoder.config):
         if piece.name.removesuffix(".weight").rsplit(".", 1)[-1] not in config.targets:
             continue
         if piece.expert is not None or not piece.name.endswith(".weight"):

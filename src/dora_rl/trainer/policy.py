@@ -13,10 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from dora_rl.algorithms.critic import value_loss
 from dora_rl.core.recipe.trainer_config import CriticConfig
-from dora_rl.model.decoder import Decoder
 from dora_rl.model.head_loss import head_loss
+from dora_rl.model.config import ModelConfig
+from dora_rl.model.language_model import LanguageModel, PassKind, hidden_of
 from dora_rl.model.routing import Routing
-from dora_rl.model.varlen import AttentionKind, attention_over
 from dora_rl.trainer.loss_meters import LossMeters
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.replay import replayed
@@ -35,10 +35,10 @@ class Policy(nn.Module):
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: LanguageModel,
         *,
         critic: CriticConfig | None = None,
-        attention: AttentionKind = "auto",
+        attention: PassKind = "auto",
         fused_head: bool | None = None,
         load_balance: float | None = None,
         replays_routers: bool = False,
@@ -52,20 +52,21 @@ class Policy(nn.Module):
         self.value_head = _value_head(decoder) if critic else None
         self._critic = critic
         self._fused_head = fused_head
-        self._attention: AttentionKind = attention
+        self._attention: PassKind = attention
 
     def forward(self, work: "LearningBatch | Sequences") -> Any:
         """The summed loss of a LearningBatch's tokens, or the logprobs and values of Sequences' tokens."""
         sequences = work.batch.sequences if isinstance(work, LearningBatch) else work
         packed = sequences.packed
-        attention = attention_over(packed, self.decoder.head_VH.dtype, self._attention)
-        given = replayed(self.decoder.config, sequences) if self._replays_routers else {}
-        routing = Routing(given) if self.decoder.config.experts else None
-        hidden_TH: Tensor = self.decoder(packed.tokens_T, packed.positions_T, attention, routing)
+        model = self.decoder.config
+        routing = None
+        if isinstance(model, ModelConfig) and model.experts:
+            routing = Routing(replayed(model, sequences) if self._replays_routers else {})
+        hidden_TH = hidden_of(self.decoder, packed, self._attention, routing)
         picked: Callable[..., Tensor] = _Picked.apply
         hidden_PH = picked(hidden_TH, sequences.predicted_at_P)
         # Nobody reads those of the other tokens: gone before the head's logits are made.
-        del hidden_TH, attention
+        del hidden_TH
 
         if not isinstance(work, LearningBatch):
             logprobs = self.decoder.logprobs(hidden_PH, sequences.targets_P, sequences.temperature)
@@ -73,15 +74,21 @@ class Policy(nn.Module):
             return ScoredTokens(logprobs.logprobs_T, values_P)
 
         tokens, objective, meters = work.batch.tokens, work.objective, work.meters
-        loss = head_loss(
-            hidden_PH,
-            self.decoder.head_VH,
-            sequences.targets_P,
-            counts=sequences.counts,
-            temperature=sequences.temperature,
-            is_fused=self._fused_head,
-            loss_of=lambda logprobs, entropy, rows: objective.loss(tokens[rows], logprobs, entropy, meters),
-        )
+        if self.decoder.has_plain_head:
+            loss = head_loss(
+                hidden_PH,
+                self.decoder.head_VH,
+                sequences.targets_P,
+                counts=sequences.counts,
+                temperature=sequences.temperature,
+                is_fused=self._fused_head,
+                loss_of=lambda logprobs, entropy, rows: objective.loss(
+                    tokens[rows], logprobs, entropy, meters
+                ),
+            )
+        else:
+            own = self.decoder.logprobs(hidden_PH, sequences.targets_P, sequences.temperature)
+            loss = objective.loss(tokens, own.logprobs_T, own.entropy_T, meters)
         if routing is not None:
             loss = loss + self._balance_loss(routing, tokens, meters, sequences.experts)
         if self._critic is None:
@@ -142,10 +149,9 @@ class LearningBatch(NamedTuple):
     meters: LossMeters
 
 
-def _value_head(decoder: Decoder) -> nn.Linear:
+def _value_head(decoder: LanguageModel) -> nn.Linear:
     """A value head of zeros: a fresh critic says nothing, rather than noise."""
-    head_VH = decoder.head_VH
-    head = nn.Linear(decoder.config.hidden_size, 1, device=head_VH.device, dtype=torch.float32)
+    head = nn.Linear(decoder.config.hidden_size, 1, device=decoder.device, dtype=torch.float32)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head

@@ -27,7 +27,7 @@ class ShardedWeights:
         precision = MixedPrecisionPolicy(
             param_dtype=serving_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
-        mesh = init_device_mesh(policy.decoder.norm.weight.device.type, (dist.get_world_size(),))
+        mesh = init_device_mesh(policy.decoder.device.type, (dist.get_world_size(),))
         for block in policy.decoder.layers:
             fully_shard(block, mesh=mesh, mp_policy=precision)
         if policy.value_head is not None:

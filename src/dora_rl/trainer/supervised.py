@@ -12,7 +12,7 @@ from dora_rl.core.recipe.live import WarmStart
 from dora_rl.core.recipe.loss_configs import PolicyGradientConfig
 from dora_rl.core.recipe.trainer_config import GapConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from dora_rl.core.record import Record
-from dora_rl.model.decoder import Decoder
+from dora_rl.model.language_model import LanguageModel, filled_like
 from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer_factory import trainer_of
 
@@ -27,13 +27,13 @@ class Shown(Record, frozen=True):
 
 
 def warm_started(
-    decoder: Decoder,
+    decoder: LanguageModel,
     shown: Sequence[Shown],
     config: WarmStart,
     *,
     seed: int,
     done: Callable[[int], None] = lambda steps: None,
-) -> Decoder:
+) -> LanguageModel:
     """The decoder after a few supervised steps on random rows; it must be float32, and is used up.
 
     `done` is told the number of steps after each.
@@ -46,9 +46,7 @@ def warm_started(
         groups = tuple(TrainGroup(id=number, members=(member,)) for number, member in enumerate(members))
         trainer.train(TrainBatch(groups=groups))
         done(step + 1)
-    started = Decoder.empty(decoder.config)
-    started.load_state_dict(trainer.served_tensors())
-    return started
+    return filled_like(decoder, trainer.served_tensors().items())
 
 
 def _member(shown: Shown, version: int) -> TrainTrajectory:

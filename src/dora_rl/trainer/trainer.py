@@ -68,7 +68,7 @@ class Trainer:
         self.watch = Watch(config.gap)
         self._max_response_tokens = max_response_tokens
         self._memory = HostMemory()
-        self._device = weights.policy.decoder.norm.weight.device
+        self._device = weights.policy.decoder.device
         algorithm, is_one_update = config.algorithm, config.updates == 1
         self._loss = loss_of(algorithm.loss, objects)
         self._needs_proximal = self._loss.needs_proximal and not is_one_update

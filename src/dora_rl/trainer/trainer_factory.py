@@ -10,8 +10,9 @@ from torch import Tensor
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import Objects
 from dora_rl.core.recipe.trainer_config import TrainerConfig
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Decoder
+from dora_rl.model.config import ModelSizes
+from dora_rl.model.hf.hf_decoder import HfDecoder
+from dora_rl.model.language_model import LanguageModel
 from dora_rl.trainer.adapter import load_factors, merge_adapter
 from dora_rl.trainer.kept import KeptVersions
 from dora_rl.trainer.lora import LoraWeights
@@ -22,7 +23,7 @@ from dora_rl.trainer.trainer import Trainer
 
 
 def trainer_of(
-    decoder: Decoder,
+    decoder: LanguageModel,
     config: TrainerConfig,
     *,
     ranks: Ranks | None = None,
@@ -46,13 +47,12 @@ def trainer_of(
     )
 
 
-def _kept(decoder: Decoder, config: TrainerConfig, serving: torch.dtype) -> KeptVersions | None:
+def _kept(decoder: LanguageModel, config: TrainerConfig, serving: torch.dtype) -> KeptVersions | None:
     if not config.kept_versions:
         return None
     return KeptVersions(
-        decoder.config,
+        decoder,
         config.kept_versions,
-        device=decoder.norm.weight.device,
         dtype=serving,
         attention=config.attention,
     )
@@ -78,10 +78,11 @@ def _weights(
     return weights
 
 
-def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
+def policy_of(decoder: LanguageModel, config: TrainerConfig) -> Policy:
     """The module to train, set up as configured."""
     decoder.is_checkpointed = config.gradient_checkpointing
-    if decoder.norm.weight.is_cuda if config.compile is None else config.compile:
+    is_native = not isinstance(decoder, HfDecoder)
+    if (is_native and decoder.device.type == "cuda") if config.compile is None else config.compile:
         decoder.fuse()
     return Policy(
         decoder,
@@ -93,7 +94,7 @@ def policy_of(decoder: Decoder, config: TrainerConfig) -> Policy:
     )
 
 
-def _replays_routers(model: ModelConfig, config: TrainerConfig) -> bool:
+def _replays_routers(model: ModelSizes, config: TrainerConfig) -> bool:
     if config.router_replay and model.experts is None:
         raise ConfigError(
             "trainer.router_replay is for a mixture of experts, and the model is none", hint="leave it out"
@@ -101,7 +102,7 @@ def _replays_routers(model: ModelConfig, config: TrainerConfig) -> bool:
     return config.router_replay
 
 
-def _load_balance(model: ModelConfig, config: TrainerConfig) -> float | None:
+def _load_balance(model: ModelSizes, config: TrainerConfig) -> float | None:
     """The coefficient of the load-balance loss, that of the model where the recipe leaves it to it."""
     if config.load_balance is None:
         return None
@@ -113,7 +114,7 @@ def _load_balance(model: ModelConfig, config: TrainerConfig) -> float | None:
 
 
 def _reference(
-    decoder: Decoder, config: TrainerConfig, serving: torch.dtype, factors: Mapping[str, Tensor] | None
+    decoder: LanguageModel, config: TrainerConfig, serving: torch.dtype, factors: Mapping[str, Tensor] | None
 ) -> Policy | None:
     """The policy that training starts from, frozen: the model, with its adapter where it starts from one."""
     if config.algorithm.kl is None:

@@ -56,8 +56,9 @@ class ResponseSettings(Section, frozen=True):
 class EngineSettings(Section, frozen=True):
     """The rollout engine of an instance, beside what `cluster` sets: slots, versions, share of the memory."""
 
-    kind: str = "native"
-    """The engine: `native`, `vllm`, or one of your own, `module:object` or `file.py:object`."""
+    kind: str = "auto"
+    """The engine: `native`; `transformers`, for models that the native decoder does not know; `auto`, the one
+    of the two that fits `trainer.model`; `vllm`; or one of your own, `module:object` or `file.py:object`."""
     kv_tokens: Positive | None = None
     """Tokens of KV; left out, every slot that the run can fill has room for the longest sequence, in whole
     blocks and with what control keeps free, memory permitting."""

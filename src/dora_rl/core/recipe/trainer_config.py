@@ -113,6 +113,9 @@ MICRO_BATCH_TOKENS = 16_384
 class TrainerSettings(Record, frozen=True):
     """How the trainer computes: memory, precision, kernels, what is trained."""
 
+    model: Literal["auto", "native", "transformers"] = "auto"
+    """Who computes the model that is trained: the `native` decoder, or `transformers`, which opens any causal
+    model; `auto` is native where it knows the family."""
     micro_batch_tokens: Positive | None = None
     """Most tokens of one forward and backward pass; a longer trajectory has one to itself. Left out, 16,384,
     or fewer where memory has no room for so many."""
@@ -124,9 +127,9 @@ class TrainerSettings(Record, frozen=True):
     """Run layers through the compiler; left out, on GPUs only."""
     fused_head: bool | None = None
     """Take gradients from the logits while they are there; left out, on GPUs only."""
-    attention: Literal["auto", "varlen", "flex", "packed"] = "auto"
+    attention: Literal["auto", "varlen", "flex", "packed", "padded"] = "auto"
     """Attention over packed sequences: torch's varlen or flex kernels, a plain reference, or the best there
-    is."""
+    is. Models of transformers are `packed`, or `padded` with attention of their own."""
     lora: LoraConfig | None = None
     """Train low-rank changes of some matrices instead of all weights; left out, all weights."""
     critic: CriticConfig | None = None

@@ -4,17 +4,24 @@ A Backend is chosen once, when an engine is made; everything else about the devi
 plan is the whole conversation: what else is here is KV on its way in or out, when nothing is under way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
 from dora_rl.engines.native.scheduling.step_plan import Executor
-from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
+from dora_rl.model.load import load_decoder
+
+Model = Any
+"""The record of a model, of the kind that a backend computes: a ModelConfig, or an HfModel."""
+Served = Any
+"""The modules of a version, of that kind: a Decoder, or an HfDecoder."""
 
 
 class Device(Executor, Protocol):
@@ -32,11 +39,11 @@ class Device(Executor, Protocol):
         """Park KV that came from another engine under a ticket."""
         ...
 
-    def copied(self, decoder: Decoder) -> Decoder:
+    def copied(self, decoder: Served) -> Served:
         """The same weights in other memory, perhaps that of a version that is gone."""
         ...
 
-    def prepare(self, version: int, decoder: Decoder) -> None:
+    def prepare(self, version: int, decoder: Served) -> None:
         """Prepare to serve a version; raises if what the engine promises cannot be kept with it."""
         ...
 
@@ -49,21 +56,34 @@ class Device(Executor, Protocol):
         ...
 
 
+def _with_tensors(model: Model, tensors: Mapping[str, Tensor], device: str, dtype: torch.dtype) -> Decoder:
+    decoder = Decoder.empty(model, device=device, dtype=dtype)
+    decoder.load_state_dict(tensors)
+    return decoder
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """A kind of device: where versions live, how its executor is made, and what memory that needs."""
 
     torch_device: str
     """The torch device that versions live on."""
-    make_device: Callable[[ModelConfig, EngineConfig], Device]
+    make_device: Callable[[Model, EngineConfig], Device]
     """Makes the executor of an engine, which allocates the KV cache."""
-    prepared_bytes: Callable[[ModelConfig, EngineConfig], int]
+    prepared_bytes: Callable[[Model, EngineConfig], int]
     """Bytes a version needs besides its parameters."""
-    workspace_bytes: Callable[[ModelConfig, EngineConfig], int]
+    workspace_bytes: Callable[[Model, EngineConfig], int]
     """Bytes a step needs besides weights and KV."""
-    check_model: Callable[[ModelConfig, EngineConfig], None]
+    check_model: Callable[[Model, EngineConfig], None] = lambda model, config: None
     """Raises a ConfigError where the executor does not compute this model."""
 
-    def version_bytes(self, model: ModelConfig, config: EngineConfig) -> int:
+    load: Callable[[Path, str, torch.dtype], Served] = lambda directory, device, dtype: load_decoder(
+        directory, device=device, dtype=dtype
+    )
+    """Loads the modules of a version from a Hugging Face directory."""
+    make: Callable[[Model, Mapping[str, Tensor], str, torch.dtype], Served] = _with_tensors
+    """Makes the modules of a version from tensors by their parameters' names; or says what differs."""
+
+    def version_bytes(self, model: Model, config: EngineConfig) -> int:
         """Bytes of one resident version."""
         return parameter_bytes(model, serving_dtype(config)) + self.prepared_bytes(model, config)

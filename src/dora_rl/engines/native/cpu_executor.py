@@ -28,6 +28,7 @@ from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.joint import Joint
 from dora_rl.engines.native.packed_linear import Prepared, packed_bytes, prepare
 from dora_rl.engines.native.paged import PagedAttention, PagedCache
+from dora_rl.engines.native.paged_rules import PagedRules
 from dora_rl.engines.native.passes import TILE_ROWS, Pass, sampled_rows, split_rows, tiled_passes, whole_pass
 from dora_rl.engines.native.sampler import Drawn, Sampler
 from dora_rl.engines.native.scheduling.step_plan import (
@@ -40,8 +41,9 @@ from dora_rl.engines.native.scheduling.step_plan import (
     Sampled,
     UnparkBlocks,
 )
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Decoder
+from dora_rl.model.config import ModelConfig, ModelSizes
+from dora_rl.model.hf.hf_decoder import HfDecoder
+from dora_rl.model.language_model import LanguageModel
 from dora_rl.model.routing import Routing
 
 _DRAWN_AT_A_TIME = 2**16
@@ -65,10 +67,11 @@ class Done:
 class CpuExecutor:
     """The decoder over a paged cache on the CPU, in this process."""
 
-    def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
+    def __init__(self, model: ModelSizes, config: EngineConfig) -> None:
         limits = config.limits
         self._versions: dict[int, Prepared] = {}
         self._joint: Joint | None = None
+        self._can_join = isinstance(model, ModelConfig)
         self._is_batch_invariant = config.is_batch_invariant
         self._experts = model.experts if config.records_experts else None
         """The experts whose choices are recorded, if any."""
@@ -87,7 +90,7 @@ class CpuExecutor:
     def joins_versions(self) -> bool:
         """Whether rows of several versions run in one pass: where one worker draws them all, in any shape."""
         is_small = draw_rows(self._vocab_size) >= self._tables.filler_slot
-        is_alone = self._is_batch_invariant or self._experts is not None
+        is_alone = self._is_batch_invariant or self._experts is not None or not self._can_join
         return is_small and self._num_workers == 1 and not is_alone
 
     def launch(self, plan: Plan) -> Done:
@@ -164,9 +167,11 @@ class CpuExecutor:
 
     def _forward(self, version: Prepared | Joint, step: Pass) -> tuple[Tensor, Routing | None]:
         """The hidden states of a pass, and what its routers chose where that is recorded."""
-        attention = PagedAttention(self._cache, step.cells_T, step.spans, step.bundles)
+        decoder, where = version.decoder, (self._cache, step.cells_T, step.spans, step.bundles)
+        if isinstance(decoder, HfDecoder):
+            return decoder(step.tokens_T, step.positions_T, PagedRules(*where)), None
         routing = None if self._experts is None else Routing()
-        hidden_TH: Tensor = version.decoder(step.tokens_T, step.positions_T, attention, routing)
+        hidden_TH: Tensor = decoder(step.tokens_T, step.positions_T, PagedAttention(*where), routing)
         return hidden_TH, routing
 
     def _move(self, moves: Sequence[Move]) -> None:
@@ -195,18 +200,19 @@ class CpuExecutor:
         """Park KV that came from another engine under a ticket."""
         self._parked[ticket] = kv.cpu()
 
-    def copied(self, decoder: Decoder) -> Decoder:
+    def copied(self, decoder: LanguageModel) -> LanguageModel:
         """The same weights in new memory: that of a version that is gone was given back."""
         return deepcopy(decoder)
 
-    def prepare(self, version: int, decoder: Decoder) -> None:
+    def prepare(self, version: int, decoder: LanguageModel) -> None:
         """Pack the matrices of a version for products of few rows."""
         prepared = prepare(decoder, has_tiles=self._is_batch_invariant)
         if self._is_batch_invariant:
             self._workers.submit(self._check_invariance, prepared).result()
         self._versions[version] = prepared
-        self._joint = self._joint or Joint(prepared)
-        self._joint.add(version, prepared)
+        if self._can_join:
+            self._joint = self._joint or Joint(prepared)
+            self._joint.add(version, prepared)
 
     def forget(self, version: int) -> None:
         """Release what is kept for a version."""
@@ -258,7 +264,7 @@ def _joined(parts: Iterable[Sampled]) -> Sampled:
     return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs, experts=experts)
 
 
-def cpu_workspace_bytes(model: ModelConfig, config: EngineConfig) -> int:
+def cpu_workspace_bytes(model: ModelSizes, config: EngineConfig) -> int:
     """Bytes of the largest tensors of a step: logits and noise, and the activations of a layer."""
     logits_and_noise = torch.get_num_threads() * 6 * draw_rows(model.vocab_size) * model.vocab_size * 8
     widths = 4 * max(model.intermediate_size, model.q_size) + 4 * model.hidden_size

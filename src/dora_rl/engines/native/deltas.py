@@ -1,15 +1,16 @@
 """Changes applied to a resident version: checked in full before the first value is written."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dora_rl.engines.errors import VersionError
-from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta, ParameterChange
 
 _LOT_VALUES = 1 << 24
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _Named = tuple[str, ParameterChange]
 
 
@@ -70,7 +71,7 @@ def _do_fit(changes: Sequence[_Named], sizes: Mapping[str, int], device: torch.d
     return are_within.logical_and_(are_numbers)
 
 
-def changed(decoder: Decoder, delta: Delta) -> Decoder:
+def changed(decoder: ModuleT, delta: Delta) -> ModuleT:
     """The same decoder, with the delta applied in place."""
     apply_delta(dict(decoder.named_parameters()), delta)
     return decoder
@@ -85,7 +86,7 @@ def apply_delta(parameters: Mapping[str, Tensor], delta: Delta) -> None:
         parameter.view(-1).index_copy_(0, indices_N, values_N)
 
 
-def inverse(decoder: Decoder, delta: Delta) -> Delta:
+def inverse(decoder: nn.Module, delta: Delta) -> Delta:
     """The delta that undoes a delta."""
     parameters = dict(decoder.named_parameters())
     return {

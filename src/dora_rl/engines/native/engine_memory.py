@@ -1,13 +1,15 @@
 """The memory of a native engine: its configuration checked against a limit before anything is allocated."""
 
+from math import prod
+
 import torch
 
 from dora_rl.core.errors import ConfigError
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.memory_ledger import MemoryLedger
 from dora_rl.engines.native.paged import PagedCache
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Decoder
+from dora_rl.model.config import ModelSizes
+from dora_rl.model.language_model import pieces_of
 
 
 def serving_dtype(config: EngineConfig) -> torch.dtype:
@@ -17,7 +19,7 @@ def serving_dtype(config: EngineConfig) -> torch.dtype:
 
 
 def checked_ledger(
-    model: ModelConfig, config: EngineConfig, *, workspace_bytes: int, version_bytes: int
+    model: ModelSizes, config: EngineConfig, *, workspace_bytes: int, version_bytes: int
 ) -> MemoryLedger:
     """A ledger with everything reserved that is allocated at start, and room for all versions."""
     limits, dtype = config.limits, serving_dtype(config)
@@ -32,7 +34,7 @@ def checked_ledger(
     return ledger
 
 
-def check_support(model: ModelConfig, config: EngineConfig) -> None:
+def check_support(model: ModelSizes, config: EngineConfig) -> None:
     """Refuse settings that the native engine does not support, before anything is allocated."""
     if config.limits.max_positions > model.max_positions:
         raise ConfigError(
@@ -40,6 +42,6 @@ def check_support(model: ModelConfig, config: EngineConfig) -> None:
         )
 
 
-def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+def parameter_bytes(model: ModelSizes, dtype: torch.dtype) -> int:
     """Bytes of the parameters of one version."""
-    return sum(each.numel() for each in Decoder.outline(config).parameters()) * dtype.itemsize
+    return sum(prod(piece.shape) for piece in pieces_of(model)) * dtype.itemsize

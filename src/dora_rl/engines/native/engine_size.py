@@ -16,22 +16,24 @@ from dora_rl.engines.native.cpu_executor import CPU
 from dora_rl.engines.native.engine_memory import parameter_bytes, serving_dtype
 from dora_rl.engines.native.paged import PagedCache
 from dora_rl.engines.protocol import EngineDemand, EngineSize
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 
 _GIB = 2**30
 _SPARE = 1.02
 """Factor on the bytes that were counted, for rounding in allocators."""
 
 
-def size_engine(demand: EngineDemand) -> EngineSize:
+def size_engine(demand: EngineDemand, backend: Backend | None = None) -> EngineSize:
     """Size the engine of one instance; a NoRoom error where nothing would fit.
+
+    The backend is that of the native decoder on the device unless another is given.
 
     Where the host's memory is apart, no more of it is taken than is free.
     """
     model, recipe, device = demand.model, demand.recipe, demand.device
     free_bytes, free_host_bytes = demand.free_bytes, demand.free_host_bytes
     positions = longest_sequence(model, demand.longest_prompt, demand.max_new_tokens)
-    config, backend = _smallest(recipe, device, positions), _backend(device)
+    config, backend = _smallest(recipe, device, positions), backend or _backend(device)
     backend.check_model(model, config)
     version = parameter_bytes(model, serving_dtype(config)) + backend.prepared_bytes(model, config)
     versions = config.max_versions * version
@@ -93,7 +95,7 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
         dtype=recipe.trainer.serving_dtype,
         max_versions=max_versions(recipe),
         is_batch_invariant=recipe.engine.batch_invariant,
-        steps_ahead=steps_ahead(recipe, device),
+        steps_ahead=_steps_ahead(recipe, device),
         guessed_tokens=recipe.engine.guessed_tokens,
         records_experts=recipe.trainer.router_replay,
     )
@@ -145,7 +147,7 @@ def max_versions(recipe: Recipe) -> int:
     return max(2 + num_frozen, min(asked, recipe.control.staleness_bound + 1 + num_frozen))
 
 
-def longest_sequence(model: ModelConfig, longest_prompt: int, max_new_tokens: int) -> int:
+def longest_sequence(model: ModelSizes, longest_prompt: int, max_new_tokens: int) -> int:
     """Tokens of the longest sequence of a run, and one more; a ConfigError where the model takes fewer."""
     positions = longest_prompt + max_new_tokens
     if positions > model.max_positions:
@@ -158,8 +160,7 @@ def longest_sequence(model: ModelConfig, longest_prompt: int, max_new_tokens: in
     return min(model.max_positions, positions + 1)
 
 
-def steps_ahead(recipe: Recipe, device: str) -> int:
-    """Steps launched before an earlier one's answers are taken in, where a recipe leaves it out."""
+def _steps_ahead(recipe: Recipe, device: str) -> int:
     asked = recipe.engine.steps_ahead
     return asked if asked is not None else 0 if device == "cpu" else 1
 

@@ -11,14 +11,14 @@ from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.scheduling.stops import Stops
 from dora_rl.engines.native.transfer import Exported
 from dora_rl.engines.requests import Request
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 
 
 class Intake:
     """The checks of one engine on what enters it."""
 
     def __init__(
-        self, model: ModelConfig, config: EngineConfig, versions: Collection[int], stops: Stops
+        self, model: ModelSizes, config: EngineConfig, versions: Collection[int], stops: Stops
     ) -> None:
         self._model = model
         self._config = config

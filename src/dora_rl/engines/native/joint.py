@@ -50,6 +50,7 @@ class Joint:
 
     def __init__(self, model: Prepared) -> None:
         """Build the joint decoder with the layout of `model`, which is not kept."""
+        assert isinstance(model.decoder, Decoder), "transformers' modules are not joined"
         self.pass_rows = PassRows()
         self._decoder = _skeleton(model.decoder, self.pass_rows)
         self._segments = {

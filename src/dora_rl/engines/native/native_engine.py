@@ -17,7 +17,7 @@ from dora_rl.core.errors import DoraError
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.decode_clock import DecodeClock
 from dora_rl.engines.errors import RequestError
-from dora_rl.engines.native.backend import Backend
+from dora_rl.engines.native.backend import Backend, Model, Served
 from dora_rl.engines.native.cpu_executor import CPU
 from dora_rl.engines.native.engine_memory import check_support, checked_ledger
 from dora_rl.engines.native.intake import Intake
@@ -29,8 +29,6 @@ from dora_rl.engines.native.served_versions import NativeLoad, ServedVersions, W
 from dora_rl.engines.native.transfer import Exported, header_of, read_exported, sequence_of, write_exported
 from dora_rl.engines.protocol import Abilities, EngineLoad, MovedOut, VersionLoad, VersionReader
 from dora_rl.engines.requests import DrawnTokens, Event, Failed, Request
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta
 
 
@@ -39,7 +37,7 @@ class NativeEngine:
 
     def __init__(
         self,
-        model: ModelConfig,
+        model: Model,
         config: EngineConfig,
         stops: Stops,
         *,
@@ -222,7 +220,7 @@ class NativeEngine:
         """Assert what must hold of requests, blocks and slots at every moment."""
         self._scheduler.check_integrity()
 
-    def decoder(self, version: int) -> Decoder:
+    def decoder(self, version: int) -> Served:
         """The decoder of a resident version, to be read and not written."""
         return self._versions[version]
 

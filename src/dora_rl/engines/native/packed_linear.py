@@ -17,6 +17,8 @@ from dora_rl.engines.native.tiled_experts import TiledExperts
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.experts import ExpertMlp
+from dora_rl.model.hf.hf_decoder import HfDecoder
+from dora_rl.model.language_model import LanguageModel
 
 PACKED_FROM = 2**17
 """Number of values from which on a matrix is worth a packed copy."""
@@ -26,8 +28,8 @@ PACKED_FROM = 2**17
 class Prepared:
     """One version with packed matrices, ready to serve."""
 
-    decoder: Decoder
-    head: "PackedLinear"
+    decoder: LanguageModel
+    head: nn.Module
 
     def logits(self, hidden_RH: Tensor) -> Tensor:
         """Logits over the vocabulary, float32."""
@@ -77,9 +79,31 @@ def _packs_well() -> bool:
     return torch.allclose(product, rows @ weight.T, atol=1e-5)
 
 
+class OwnHead(nn.Module):
+    """The head of a model that does more to its logits than multiply."""
+
+    def __init__(self, decoder: HfDecoder) -> None:
+        super().__init__()
+        self.decoder, self._dtype = decoder, decoder.dtype
+
+    def forward(self, hidden_RH: Tensor) -> Tensor:
+        """Logits over the vocabulary."""
+        return self.decoder.logits(hidden_RH.to(self._dtype))
+
+
 @torch.no_grad()
-def prepare(decoder: Decoder, *, has_tiles: bool = False) -> Prepared:
-    """A decoder over the same parameters, every matrix packed; for tiles of a fixed size if `has_tiles`."""
+def prepare(decoder: LanguageModel, *, has_tiles: bool = False) -> Prepared:
+    """A decoder over the same parameters, every matrix packed; for tiles of a fixed size if `has_tiles`.
+
+    Modules of transformers stay as they are, as they may look at their own weights; only the head is packed.
+    """
+    if isinstance(decoder, HfDecoder):
+        head = (
+            PackedLinear(decoder.head_VH.detach().float(), None)
+            if decoder.has_plain_head
+            else OwnHead(decoder)
+        )
+        return Prepared(decoder=decoder, head=head)
     # The memo stands for the copies of the parameters: modules are copied, parameters shared.
     served = deepcopy(decoder, {id(parameter): parameter for parameter in decoder.parameters()})
     for module in list(served.modules()):

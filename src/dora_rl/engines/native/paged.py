@@ -15,13 +15,13 @@ from torch.nn import functional
 from dora_rl.engines.config import Limits
 from dora_rl.engines.native.copies import independent
 from dora_rl.model.attention import is_within
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 
 
 class PagedCache:
     """The KV of every resident sequence, in blocks."""
 
-    def __init__(self, config: ModelConfig, limits: Limits, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelSizes, limits: Limits, dtype: torch.dtype) -> None:
         num_cells = (limits.num_blocks + 1) * limits.block_size
         self.block_size = limits.block_size
         # Zeros, not whatever was there: what is masked is still multiplied, and must not be NaN.
@@ -30,7 +30,7 @@ class PagedCache:
         )
 
     @staticmethod
-    def cell_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    def cell_bytes(config: ModelSizes, dtype: torch.dtype) -> int:
         """Bytes of the KV of one token."""
         return config.num_layers * 2 * config.kv_size * dtype.itemsize
 

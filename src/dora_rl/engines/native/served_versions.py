@@ -16,14 +16,11 @@ from dora_rl.core.errors import DoraError
 from dora_rl.engines.config import EngineConfig
 from dora_rl.engines.errors import VersionError
 from dora_rl.engines.memory_ledger import MemoryLedger
-from dora_rl.engines.native.backend import Backend, Device
+from dora_rl.engines.native.backend import Backend, Device, Model, Served
 from dora_rl.engines.native.deltas import changed, check_delta, inverse
 from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.scheduling.scheduler import Scheduler
-from dora_rl.model.config import ModelConfig
-from dora_rl.model.decoder import Decoder
 from dora_rl.model.delta import Delta
-from dora_rl.model.load import load_decoder
 
 Weights = Path | Mapping[str, Tensor]
 """Weights of a version: a Hugging Face directory, or every parameter under the Decoder's own names."""
@@ -45,12 +42,12 @@ class NativeLoad:
         return self.delta is None or self.delta.done()
 
 
-class ServedVersions(Mapping[int, Decoder]):
+class ServedVersions(Mapping[int, Served]):
     """The resident versions of an engine, and the memory reserved for them."""
 
     def __init__(
         self,
-        model: ModelConfig,
+        model: Model,
         config: EngineConfig,
         ledger: MemoryLedger,
         *,
@@ -63,12 +60,12 @@ class ServedVersions(Mapping[int, Decoder]):
         self._dtype = serving_dtype(config)
         self._ledger = ledger
         self._version_bytes = backend.version_bytes(model, config)
-        self._torch_device = backend.torch_device
+        self._backend = backend
         self._device = device
         self._scheduler = scheduler
-        self._decoders: dict[int, Decoder] = {}
+        self._decoders: dict[int, Served] = {}
 
-    def __getitem__(self, version: int) -> Decoder:
+    def __getitem__(self, version: int) -> Served:
         return self._decoders[version]
 
     def __iter__(self) -> Iterator[int]:
@@ -118,7 +115,7 @@ class ServedVersions(Mapping[int, Decoder]):
         self._scheduler.residency.drop_version(version)
         self._ledger.release("device", _name(version))
 
-    def _admit(self, version: int, make: Callable[[], Decoder]) -> None:
+    def _admit(self, version: int, make: Callable[[], Served]) -> None:
         """Reserve, make and prepare a version, or leave everything as it was."""
         self._reserve(version)
         try:
@@ -146,29 +143,28 @@ class ServedVersions(Mapping[int, Decoder]):
         if version not in self._decoders:
             raise VersionError(f"version {version} is not resident; {list(self)} are")
 
-    def _from_directory(self, directory: Path) -> Decoder:
-        decoder = load_decoder(directory, device=self._torch_device, dtype=self._dtype)
+    def _from_directory(self, directory: Path) -> Served:
+        decoder = self._backend.load(directory, self._backend.torch_device, self._dtype)
         if _shape(decoder.config) != _shape(self._config):
             raise VersionError(f"{directory} holds another model than this engine serves")
         return decoder
 
-    def _from_tensors(self, tensors: Mapping[str, Tensor]) -> Decoder:
-        decoder = Decoder.empty(self._config, device=self._torch_device, dtype=self._dtype)
-        decoder.load_state_dict(tensors)
-        return decoder
+    def _from_tensors(self, tensors: Mapping[str, Tensor]) -> Served:
+        return self._backend.make(self._config, tensors, self._backend.torch_device, self._dtype)
 
 
 def _name(version: int) -> str:
     return f"version {version}"
 
 
-def _shape(config: ModelConfig) -> ModelConfig:
-    """What all versions share of a model's configuration: neither storage dtype nor special tokens."""
-    return replace(
-        config,
-        dtype="float32",
-        initializer_range=0.0,
-        bos_token_id=None,
-        eos_token_ids=(),
-        pad_token_id=None,
-    )
+def _shape(model: Model) -> Model:
+    """What all versions share of a model: neither storage dtype nor special tokens, nor where it is."""
+    aside = {
+        "dtype": "float32",
+        "initializer_range": 0.0,
+        "bos_token_id": None,
+        "eos_token_ids": (),
+        "pad_token_id": None,
+        "directory": "",
+    }
+    return replace(model, **{key: aside[key] for key in aside if key in model.__struct_fields__})

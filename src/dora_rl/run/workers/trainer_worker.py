@@ -17,7 +17,7 @@ from dora_rl.core.fence import Fence
 from dora_rl.core.user_cache import keep_compiled
 from dora_rl.launch.breaking import telling_why
 from dora_rl.launch.channel import Channel
-from dora_rl.model.load import load_decoder
+from dora_rl.model.language_model import load_model
 from dora_rl.run import messages as say
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import RunSetup
@@ -221,7 +221,14 @@ def open_rank(begin: say.Begin) -> RankSteps:
         # The run's own copy, wherever it came from.
         config = replace(config, lora=replace(config.lora, adapter=str(layout.initial_adapter)))
     trainer = trainer_of(
-        load_decoder(Path(setup.model_directory), device=device, dtype=torch.float32),
+        load_model(
+            Path(setup.model_directory),
+            # Of a run that was prepared when there was no other.
+            "native" if config.model == "auto" else config.model,
+            device=device,
+            dtype=torch.float32,
+            is_filled_up=config.attention == "padded",
+        ),
         config,
         ranks=ranks,
         max_response_tokens=setup.max_new_tokens,
