@@ -20,6 +20,7 @@ from dora_rl.engines.requests import Event, Failed, Finished, Request, Sampling,
 from dora_rl.model.language_model import Computing, load_model
 from dora_rl.weights.store import Store
 
+from ..model.tiny_hf import save_tiny_hf
 from .conftest import save_versions
 
 SCRIPTED = f"{Path(__file__).with_name('scripted.py')}:SCRIPTED"
@@ -36,38 +37,44 @@ class Case(NamedTuple):
     max_versions: int = 1
     head_dim: int = 16
     block_size: int = 8
+    family: str | None = None
+    """A family of transformers that the native decoder does not know; None for a tiny Qwen3."""
 
 
 CASES = [
     pytest.param(Case("native", max_versions=4), id="native"),
     pytest.param(Case("transformers", max_versions=4), id="transformers"),
+    pytest.param(Case("transformers", max_versions=4, family="gpt2"), id="transformers-gpt2"),
+    pytest.param(Case("transformers", max_versions=4, family="qwen3_next"), id="transformers-hybrid"),
     pytest.param(Case(SCRIPTED), id="scripted"),
     pytest.param(Case("vllm", head_dim=32, block_size=32), id="vllm", marks=VLLM_MARKS),
 ]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Path]]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str | None], list[Path]]:
     """Makes the versions of a tiny model with heads of that size, once."""
 
     @cache
-    def make(head_dim: int) -> list[Path]:
-        return save_versions(tmp_path_factory, head_dim=head_dim)
+    def make(head_dim: int, family: str | None) -> list[Path]:
+        if family is None:
+            return save_versions(tmp_path_factory, head_dim=head_dim)
+        return [save_tiny_hf(family, tmp_path_factory.mktemp(family), seed) for seed in range(3)]
 
     return make
 
 
 @pytest.fixture(scope="module")
 def stores(
-    models: Callable[[int], list[Path]], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int, Computing], Path]:
+    models: Callable[[int, str | None], list[Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int, str | None, Computing], Path]:
     """Publishes all versions of such a model by the names of whoever computes it, once."""
 
     @cache
-    def make(head_dim: int, computing: Computing) -> Path:
+    def make(head_dim: int, family: str | None, computing: Computing) -> Path:
         directory = tmp_path_factory.mktemp("store")
         with Store(directory) as publishing:
-            for version, path in enumerate(models(head_dim)):
+            for version, path in enumerate(models(head_dim, family)):
                 decoder = load_model(path, computing, dtype=torch.float32)
                 tensors = {name: each.detach() for name, each in decoder.named_parameters()}
                 publishing.publish(version, tensors)
@@ -79,8 +86,8 @@ def stores(
 @pytest.fixture(params=CASES)
 def open_engine(
     request: pytest.FixtureRequest,
-    models: Callable[[int], list[Path]],
-    stores: Callable[[int, Computing], Path],
+    models: Callable[[int, str | None], list[Path]],
+    stores: Callable[[int, str | None, Computing], Path],
 ) -> Open:
     """Opens engines of one kind that serve version 0."""
     case: Case = request.param
@@ -97,8 +104,8 @@ def open_engine(
     )
     opening = EngineOpening(
         config=EngineConfig(limits=limits, max_versions=case.max_versions),
-        model=models(case.head_dim)[0],
-        versions=Store(stores(case.head_dim, computing)),
+        model=models(case.head_dim, case.family)[0],
+        versions=Store(stores(case.head_dim, case.family, computing)),
         stop_tokens=(2,),
     )
 

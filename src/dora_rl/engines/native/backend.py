@@ -77,6 +77,8 @@ class Backend:
     check_model: Callable[[Model, EngineConfig], None] = lambda model, config: None
     """Raises a ConfigError where the executor does not compute this model."""
 
+    is_paged: bool = True
+    """Whether KV lies in blocks, which can be shared, kept between turns and moved."""
     load: Callable[[Path, str, torch.dtype], Served] = lambda directory, device, dtype: load_decoder(
         directory, device=device, dtype=dtype
     )

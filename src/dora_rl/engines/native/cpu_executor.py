@@ -50,7 +50,7 @@ _DRAWN_AT_A_TIME = 2**16
 """Number of logits that exist at a time, unless 64 rows have more."""
 SHORT_BYTES = 32 * 2**10
 """Bytes of a layer's keys up to which contexts are sooner copied side by side than attended to one by one."""
-_NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
+NOTHING = Sampled(tokens=(), logprobs=(), cut_logprobs=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class CpuExecutor:
             self._sampler.enter(plan.entrants)
         versions = [plan.version for plan in plans if plan.version is not None]
         if not versions:
-            return [Done(sampled=_NOTHING) for _ in plans]
+            return [Done(sampled=NOTHING) for _ in plans]
         if len(plans) > 1 or self._num_workers == 1:
             sampled = self._run(versions, [plan.rows for plan in plans])
         else:
@@ -145,7 +145,7 @@ class CpuExecutor:
 
         lasts, slots, positions = sampled_rows(rows)
         if not lasts:
-            return _NOTHING
+            return NOTHING
         if isinstance(served, Joint):
             served.pass_rows.set(versions, [sum(row.num_draws for row in run) for run in runs])
         num_drawn, tile_rows = len(lasts), draw_rows(self._vocab_size)

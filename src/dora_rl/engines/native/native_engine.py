@@ -55,6 +55,7 @@ class NativeEngine:
             version_bytes=backend.version_bytes(model, config),
         )
         self._device = backend.make_device(model, config)
+        self._is_paged = backend.is_paged
         self._scheduler = Scheduler(config.limits, stops, config.guessed_tokens)
         self._versions = ServedVersions(
             model, config, self.ledger, device=self._device, backend=backend, scheduler=self._scheduler
@@ -73,10 +74,10 @@ class NativeEngine:
         return Abilities(
             max_versions=self._config.max_versions,
             # What arrives waits in host memory until it has a place on the device.
-            moves_kv=self._config.limits.num_host_blocks > 0,
+            moves_kv=self._is_paged and self._config.limits.num_host_blocks > 0,
             continues=True,
-            holds_turns=True,
-            parks_turns=self._config.limits.num_host_blocks > 0,
+            holds_turns=self._is_paged,
+            parks_turns=self._is_paged and self._config.limits.num_host_blocks > 0,
             keys_draws=True,
             is_batch_invariant=self._config.is_batch_invariant,
         )
@@ -139,6 +140,11 @@ class NativeEngine:
         """Take a request; what is wrong with it becomes a Failed event."""
         try:
             self._intake.check(request)
+            if not self._is_paged:
+                if request.holds_turn:
+                    raise RequestError("this model's state is not kept between turns")
+                # Nobody shares what lies in no blocks.
+                request = replace(request, group=None, lineage=None)
             self._scheduler.submit(request)
         except RequestError as error:
             self._fail(request.id, error)
@@ -284,6 +290,8 @@ class NativeEngine:
 
     def export_request(self, request_id: int) -> Exported:
         """Take a request out of this engine, with its KV in memory."""
+        if not self._is_paged:
+            raise RequestError("this model's state does not leave the engine")
         self._settle()
         sequence = self._scheduler.find(request_id)
         kv = None

@@ -1,13 +1,15 @@
 """The engine for models that transformers opens: the native engine's loop over transformers' modules.
 
 Where a model's attention can be ours, it has the scheduler, the paged cache and the keyed draws of the native
-engine, and so all it can do but batch invariance. It runs on CPUs.
+engine, and so all it can do but batch invariance. Others have a state of their own, and are generated one
+sequence after the other. It runs on CPUs.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from dora_rl.core.errors import ConfigError, ModelError
@@ -18,6 +20,7 @@ from dora_rl.engines.native.engine_memory import serving_dtype
 from dora_rl.engines.native.engine_size import size_engine
 from dora_rl.engines.native.kind import stops_of
 from dora_rl.engines.native.native_engine import NativeEngine
+from dora_rl.engines.native.whole_executor import WholeExecutor
 from dora_rl.engines.protocol import EngineDemand, EngineOpening, EngineSize
 from dora_rl.model.hf.hf_decoder import HfDecoder
 from dora_rl.model.hf.hf_model import HfModel, read_hf_model
@@ -44,7 +47,16 @@ class TransformersKind:
                 f"{_NAME} serves what transformers trains, and trainer.model is native",
                 hint="set trainer.model=transformers, or leave both out",
             )
-        return size_engine(demand, BACKEND)
+        if demand.model.why_whole is None:
+            return size_engine(demand, BACKEND)
+        engine = demand.recipe.engine
+        if engine.guessed_tokens or engine.host_kv_tokens:
+            raise ConfigError(
+                f"{_NAME} neither guesses tokens nor parks KV for this model: {demand.model.why_whole}",
+                hint="leave engine.guessed_tokens and engine.host_kv_tokens out",
+            )
+        settled = replace(demand.recipe, engine=replace(engine, host_kv_tokens=0))
+        return size_engine(replace(demand, recipe=settled), WHOLE)
 
     def open(self, opening: EngineOpening) -> NativeEngine:
         """Open the engine; no version is resident yet."""
@@ -54,7 +66,7 @@ class TransformersKind:
             model,
             opening.config,
             stops_of(opening.stop_tokens, opening.tokenizer),
-            backend=BACKEND,
+            backend=BACKEND if model.why_whole is None else WHOLE,
             source=opening.versions,
         )
         print(f"memory, before the first version:\n{engine.ledger}", flush=True)
@@ -90,4 +102,14 @@ BACKEND = Backend(
     load=_load,
     make=_make,
 )
+WHOLE = Backend(
+    torch_device="cpu",
+    make_device=WholeExecutor,
+    prepared_bytes=lambda model, config: 0,
+    workspace_bytes=cpu_workspace_bytes,
+    is_paged=False,
+    load=_load,
+    make=_make,
+)
+"""For models that keep a state of their own."""
 TRANSFORMERS = TransformersKind()

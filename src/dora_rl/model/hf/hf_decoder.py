@@ -8,6 +8,7 @@ where it does not, sequences are filled up side by side behind their end, which 
 from collections.abc import Callable
 from copy import copy, deepcopy
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -161,6 +162,23 @@ class HfDecoder(nn.Module):
         )
         hidden: Tensor = outputs.last_hidden_state
         return hidden
+
+    def with_state(self, tokens_T: Tensor, first: int, state: Any) -> tuple[Tensor, Any]:
+        """The hidden states of tokens from position `first` on, and the state after them.
+
+        `state` is the model's own cache of what came before, changed in place; None at the beginning.
+        """
+        known = signature(self._trunk.forward).parameters
+        name = "past_key_values" if "past_key_values" in known else "cache_params"
+        positions = torch.arange(first, first + len(tokens_T), device=tokens_T.device)
+        outputs = self._trunk(
+            input_ids=tokens_T[None],
+            position_ids=positions[None],
+            use_cache=True,
+            return_dict=True,
+            **{name: state},
+        )
+        return outputs.last_hidden_state[0], outputs[name]
 
     def fuse(self) -> None:
         """Refuse to run layers through the compiler: that is written for the native decoder."""
