@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError, ModelError, NotNative
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.generation import EngineSettings
+from dora_rl.core.recipe.live import Devices
 from dora_rl.core.recipe.trainer_config import TrainerSettings
 from dora_rl.model.tiny import save_tiny
 from dora_rl.prepare.model_choice import computing_note, read_checked, with_computing
@@ -74,6 +76,8 @@ def test_what_cannot_be_is_a_sentence(native: Path, foreign: Path, tmp_path: Pat
         with_computing(asked(attention="varlen"), foreign)
     with pytest.raises(ConfigError, match="compiles the native decoder"):
         with_computing(asked(compile=True), foreign)
+    with pytest.raises(ConfigError, match="not split over several trainer ranks"):
+        with_computing(replace(asked(), devices=Devices(trainer_ranks=2)), foreign)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nobody_knows"}))
     with pytest.raises(ModelError, match="does not open a model of type 'nobody_knows'"):
         read_checked(with_computing(asked(), tmp_path), tmp_path)

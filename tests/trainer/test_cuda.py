@@ -128,11 +128,11 @@ def test_the_memory_of_a_snapshot_is_taken_once(make_batch: Callable[..., TrainB
     places = set()
     for seed in range(2):
         trainer.train(make_batch(seed=seed))
-        snapshot, decoder = take_snapshot(trainer, memory), served_on_host(trainer, memory)
+        snapshot, served = take_snapshot(trainer, memory), served_on_host(trainer, memory)
         assert snapshot is not None
-        assert decoder is not None
+        assert served is not None
         tensors = [*snapshot.files[MASTERS].values(), *snapshot.files[MOMENTS_FILE].values()]
-        places.add(tuple(tensor.data_ptr() for tensor in (*tensors, *decoder.parameters())))
+        places.add(tuple(tensor.data_ptr() for tensor in (*tensors, *served.values())))
         for name, tensor in trainer.weights.served():
-            assert torch.equal(decoder.get_parameter(name), tensor.cpu()), name
+            assert torch.equal(served[name], tensor.cpu()), name
     assert len(places) == 1

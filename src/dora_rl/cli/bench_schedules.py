@@ -36,6 +36,9 @@ def schedules(
     max_tokens: Annotated[
         int | None, typer.Option(min=32, help="With prescribed lengths: the longest response.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Engine of the instances: native, vllm, or one of your own.")
+    ] = "native",
     keep: Annotated[
         Path | None, typer.Option(help="Keep the runs under this directory; else they are temporary.")
     ] = None,
@@ -64,6 +67,7 @@ def schedules(
         shape=shape,
         groups=groups,
         max_tokens=max_tokens,
+        engine=engine,
     )
     with TemporaryDirectory(prefix="dora-bench-") as place:
         scope = make_scope(options, Path(place), keep)

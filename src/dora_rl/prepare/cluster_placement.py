@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe import Recipe
 from dora_rl.costs.hardware import gpu_like
-from dora_rl.model.config import ModelConfig
+from dora_rl.model.config import ModelSizes
 from dora_rl.prepare.cluster_devices import ClusterDevices
 from dora_rl.prepare.device_placement import placements
 from dora_rl.prepare.machine import Gpu
@@ -16,7 +16,7 @@ from dora_rl.run.run_setup import DeviceLayout
 _GIB = 2**30
 
 
-def cluster_placements(recipe: Recipe, model: ModelConfig, cluster: ClusterDevices) -> Iterator[DeviceLayout]:
+def cluster_placements(recipe: Recipe, model: ModelSizes, cluster: ClusterDevices) -> Iterator[DeviceLayout]:
     """Possible placements, the best first, as on one machine that has every device; see `on_nodes`.
 
     Every instance and every rank has a GPU of its own, and all ranks are on one node.

@@ -39,6 +39,11 @@ def with_computing(recipe: Recipe, directory: Path) -> Recipe:
             hint=f"set engine.kind={trains}, or leave both out",
         )
     _check_settings(recipe.trainer, trains)
+    if trains == "transformers" and (recipe.devices.trainer_ranks or 1) > 1 and recipe.trainer.lora is None:
+        raise ConfigError(
+            "a model that transformers computes is not split over several trainer ranks",
+            hint="set devices.trainer_ranks=1, or train low-rank changes: trainer.lora.rank=16",
+        )
     return replace(
         recipe,
         trainer=replace(recipe.trainer, model=trains),

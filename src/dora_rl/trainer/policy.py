@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from dora_rl.algorithms.critic import value_loss
 from dora_rl.core.recipe.trainer_config import CriticConfig
-from dora_rl.model.head_loss import head_loss
 from dora_rl.model.config import ModelConfig
+from dora_rl.model.head_loss import head_loss
 from dora_rl.model.language_model import LanguageModel, PassKind, hidden_of
 from dora_rl.model.routing import Routing
 from dora_rl.trainer.loss_meters import LossMeters

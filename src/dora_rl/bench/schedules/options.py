@@ -36,6 +36,7 @@ class ScheduleOptions(Record, frozen=True):
     shape: str | None
     groups: int | None
     max_tokens: int | None
+    engine: str = "native"
 
 
 def make_scope(options: ScheduleOptions, place: Path, keep: Path | None) -> ScheduleScope:
@@ -49,7 +50,12 @@ def make_scope(options: ScheduleOptions, place: Path, keep: Path | None) -> Sche
             recipe, lengths = str(apart.submit(write_workload, work, place).result()), work.lengths
     return ScheduleScope(
         recipe=recipe,
-        assignments=(f"devices.kind={options.device}", *_SIZES.get(recipe, ()), *options.assignments),
+        assignments=(
+            f"devices.kind={options.device}",
+            f"engine.kind={options.engine}",
+            *_SIZES.get(recipe, ()),
+            *options.assignments,
+        ),
         steps=options.steps,
         schedules=_schedules(options.schedules),
         seeds=tuple(_seed(text) for text in _listed(options.seeds)),

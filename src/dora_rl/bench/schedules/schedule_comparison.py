@@ -273,7 +273,8 @@ def _placement(devices: DeviceLayout) -> str:
 def _title(setup: RunSetup) -> str:
     batch = setup.recipe.batch
     return (
-        f"{Path(setup.model_directory).name}, {batch.groups} groups of {batch.group_size}, "
+        f"{Path(setup.model_directory).name} on engine {setup.recipe.engine.kind}, "
+        f"{batch.groups} groups of {batch.group_size}, "
         f"up to {setup.max_new_tokens} tokens, {setup.recipe.steps} steps"
     )
 

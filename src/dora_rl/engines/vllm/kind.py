@@ -35,6 +35,11 @@ class VllmKind:
     def size(self, demand: EngineDemand) -> EngineSize:
         """Size an engine of one version, after asking whether vLLM is there and can serve the model."""
         abilities = tested_abilities(installed_version())
+        if not isinstance(demand.model, ModelConfig):
+            raise ConfigError(
+                "engine.kind=vllm does not serve what transformers trains: its versions have other names",
+                hint="leave engine.kind out",
+            )
         check_model(demand.model, demand.device)
         check_settings(demand.recipe, demand.device)
         model, recipe = demand.model, demand.recipe
