@@ -166,11 +166,14 @@ def test_every_request_ends_once_with_a_logprob_for_each_token(engine: Engine) -
 def test_a_stop_token_ends_a_turn(engine: Engine) -> None:
     whole = tokens_of(engine, asked(1, num_tokens=30))
     stop = whole[4]
-    stopping = Stopping(max_new_tokens=30, stop_tokens=(stop,))
-    (event,) = run(engine, asked(2, row=1, stopping=stopping)).values()
-    assert isinstance(event, Finished)
-    assert event.reason == "stop token"
-    assert event.tokens == whole[: whole.index(stop) + 1]
+    num_tokens = whole.index(stop) + 1
+    # Also where the length would have ended it with the same token.
+    for id, most in ((2, 30), (3, num_tokens)):
+        stopping = Stopping(max_new_tokens=most, stop_tokens=(stop,))
+        (event,) = run(engine, asked(id, row=1, stopping=stopping)).values()
+        assert isinstance(event, Finished)
+        assert event.reason == "stop token"
+        assert event.tokens == whole[:num_tokens]
 
 
 def test_draws_are_keyed(engine: Engine) -> None:

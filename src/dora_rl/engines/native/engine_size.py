@@ -95,7 +95,7 @@ def _smallest(recipe: Recipe, device: str, positions: int) -> EngineConfig:
         dtype=recipe.trainer.serving_dtype,
         max_versions=max_versions(recipe),
         is_batch_invariant=recipe.engine.batch_invariant,
-        steps_ahead=_steps_ahead(recipe, device),
+        steps_ahead=steps_ahead(recipe, device),
         guessed_tokens=recipe.engine.guessed_tokens,
         records_experts=recipe.trainer.router_replay,
     )
@@ -160,7 +160,8 @@ def longest_sequence(model: ModelSizes, longest_prompt: int, max_new_tokens: int
     return min(model.max_positions, positions + 1)
 
 
-def _steps_ahead(recipe: Recipe, device: str) -> int:
+def steps_ahead(recipe: Recipe, device: str) -> int:
+    """Steps launched before an earlier one's answers are taken in, where a recipe leaves it out."""
     asked = recipe.engine.steps_ahead
     return asked if asked is not None else 0 if device == "cpu" else 1
 
