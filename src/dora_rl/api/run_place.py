@@ -65,7 +65,7 @@ def run_place(
 def with_spares(recipe: Recipe, launch: Launch, gpu_driver: Path = _GPU_DRIVER) -> Iterator[Launch]:
     """The launch, after it has begun to start what a run on GPUs of this machine will certainly need."""
     is_on_gpus = recipe.devices.kind != "cpu" and gpu_driver.exists()
-    if launch is not LOCAL or not is_on_gpus or recipe.engine.kind != "native":
+    if launch is not LOCAL or not is_on_gpus or recipe.engine.kind not in ("auto", "native"):
         yield launch
         return
     with closing(SpareLaunch()) as spares:
