@@ -10,7 +10,7 @@ from dora_rl.engines.native.sampler import Drawn, Sampler
 from dora_rl.engines.native.scheduling.step_plan import Entrant
 
 
-class Draws(Protocol):
+class SlotDraws(Protocol):
     """Draws tokens; holds the distribution and the random stream of every slot."""
 
     def enter(self, entrants: Sequence[Entrant]) -> None:
@@ -22,7 +22,7 @@ class Draws(Protocol):
         ...
 
 
-def draws_on(device: torch.device, num_slots: int, vocab_size: int) -> Draws:
+def draws_on(device: torch.device, num_slots: int, vocab_size: int) -> SlotDraws:
     """The draws for a kind of device."""
     if device.type == "cpu":
         return CpuDraws(num_slots, vocab_size)
@@ -30,7 +30,7 @@ def draws_on(device: torch.device, num_slots: int, vocab_size: int) -> Draws:
 
 
 class CpuDraws:
-    """The draws of the native engine on CPUs. Implements Draws."""
+    """The draws of the native engine on CPUs. Implements SlotDraws."""
 
     def __init__(self, num_slots: int, vocab_size: int) -> None:
         self._sampler = Sampler(num_slots, vocab_size)
@@ -45,7 +45,7 @@ class CpuDraws:
 
 
 class CudaDraws:
-    """The draws of the native engine on GPUs. Implements Draws."""
+    """The draws of the native engine on GPUs. Implements SlotDraws."""
 
     def __init__(self, device: torch.device, num_slots: int, vocab_size: int) -> None:
         from dora_rl.engines.native.cuda.kernels.gumbel_draw import Pieces

@@ -34,7 +34,7 @@ class StepCounts(NamedTuple):
     num_recomputed: int
 
 
-class Counts(NamedTuple):
+class HeldCounts(NamedTuple):
     """What vLLM holds now."""
 
     num_running: int
@@ -133,13 +133,13 @@ class VllmRequests:
             num_recomputed=sum(number for name, number in prefilled.items() if name in self._lost),
         )
 
-    def counts(self) -> Counts:
+    def counts(self) -> HeldCounts:
         """What vLLM holds now."""
         scheduler = self._scheduler
         pool = scheduler.kv_cache_manager.block_pool
         used = round(pool.get_usage() * (pool.num_gpu_blocks - 1))
         num_reused = self._num_reused - (self._moves.num_loaded if self._moves else 0)
-        return Counts(len(scheduler.running), used, self._num_preempted, num_reused)
+        return HeldCounts(len(scheduler.running), used, self._num_preempted, num_reused)
 
     def forget_prefixes(self) -> None:
         """Forget the KV of finished requests, which is of the weights they ran with."""
