@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dora_rl.control.round_cost import RoundCost
-from dora_rl.control.turns import FreshLevel, Turns, publish_interval_s
+from dora_rl.control.turns import DevicesInTurn, FreshLevel, publish_interval_s
 
 BATCH, SIZE, PAUSE_S = 16, 4, 0.3
 
@@ -21,8 +21,8 @@ def turns(
     passes: float = 1.0,
     instances: int = 1,
     bound: int = 3,
-) -> Turns:
-    return Turns(
+) -> DevicesInTurn:
+    return DevicesInTurn(
         batch_groups=BATCH,
         group_size=SIZE,
         max_staleness=bound,

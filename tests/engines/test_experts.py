@@ -17,7 +17,7 @@ from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.packed_sequences import pack
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 from dora_rl.model.tiny import seeded_decoder, tiny_config
 
 EXPERTS = Experts(num_experts=5, num_active=2, intermediate_size=24, is_normalised=True, dense_layers=(1,))
@@ -63,7 +63,7 @@ def requests() -> list[Request]:
 
 def expected(prompt: Sequence[int], tokens: Sequence[int]) -> tuple[bytes, ...]:
     """The experts of a pass over the whole sequence, of the token before each that was drawn."""
-    packed, routing = pack([[*prompt, *tokens]]), Routing()
+    packed, routing = pack([[*prompt, *tokens]]), RouterNotes()
     with torch.no_grad():
         decoder_of(MODEL)(packed.tokens_T, packed.positions_T, PackedAttention(packed.lengths), routing)
     chosen_TW = torch.cat([routing.chosen[layer] for layer in (0, 2)], dim=1)

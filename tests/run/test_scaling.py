@@ -16,7 +16,7 @@ from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, read_setup
-from dora_rl.run.scaling import wish_instances
+from dora_rl.run.wished_instances import wish_instances
 from dora_rl.run.worker_deaths import WorkerDeaths
 from dora_rl.store.errors import RunError
 

@@ -19,7 +19,7 @@ from dora_rl.model.attention import PackedAttention
 from dora_rl.model.config import Experts, ModelConfig
 from dora_rl.model.decoder import Decoder
 from dora_rl.model.packed_sequences import pack
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 from dora_rl.model.tiny import seeded_decoder
 from dora_rl.trainer.replay import replayed
 from dora_rl.trainer.tensors import Sequences, sequences_of
@@ -54,8 +54,8 @@ def trainer(moe: ModelConfig, **fields: object) -> Trainer:
     return trainer_of(lopsided(moe), TrainerConfig(**settings | fields))  # type: ignore[arg-type]
 
 
-def routed(decoder: Decoder) -> Routing:
-    packed, routing = pack([[5, 9, 2, 7, 1, 30, 31, 44], [3, 3, 17]]), Routing()
+def routed(decoder: Decoder) -> RouterNotes:
+    packed, routing = pack([[5, 9, 2, 7, 1, 30, 31, 44], [3, 3, 17]]), RouterNotes()
     decoder(packed.tokens_T, packed.positions_T, PackedAttention(packed.lengths), routing)
     return routing
 
@@ -69,7 +69,7 @@ def test_imbalance_of_a_layer_is_that_of_transformers(moe: ModelConfig) -> None:
 
 
 def test_experts_used_alike_are_as_even_as_can_be() -> None:
-    routing = Routing()
+    routing = RouterNotes()
     chosen = torch.tensor([[0, 1], [2, 3], [4, 5]])
     routing.note(0, torch.zeros(3, 6), chosen)
     assert routing.imbalance() == pytest.approx(2.0)
@@ -173,7 +173,7 @@ def loud(moe: ModelConfig) -> Decoder:
     return decoder
 
 
-def codes(routing: Routing, sequences: Sequences) -> list[bytes]:
+def codes(routing: RouterNotes, sequences: Sequences) -> list[bytes]:
     chosen_TW = torch.cat(list(routing.chosen.values()), dim=1)
     return [array("B", row).tobytes() for row in chosen_TW[sequences.predicted_at_P].tolist()]
 
@@ -188,7 +188,7 @@ def test_replayed_experts_are_those_that_the_engine_took(moe: ModelConfig) -> No
     packed = sequences.packed
     found = {}
     for is_replayed in (False, True):
-        routing = Routing(replayed(rounded, sequences) if is_replayed else None)
+        routing = RouterNotes(replayed(rounded, sequences) if is_replayed else None)
         decoder(packed.tokens_T, packed.positions_T, PackedAttention(packed.lengths), routing)
         found[is_replayed] = codes(routing, sequences)
     assert found[True] == list(sequences.experts)

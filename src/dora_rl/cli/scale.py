@@ -15,7 +15,7 @@ def scale(
     Those beyond the number end, and what they were generating goes on elsewhere, behind its tokens; new ones
     join as soon as they are up, on a cluster as soon as a node has room.
     """
-    from dora_rl.run.scaling import wish_instances
+    from dora_rl.run.wished_instances import wish_instances
 
     wish_instances(run, instances)
     typer.echo(f"the run goes on with {instances} instances")

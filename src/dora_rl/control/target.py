@@ -12,7 +12,7 @@ from dora_rl.control.estimates import Average, Estimates
 from dora_rl.control.fleet import Fleet
 from dora_rl.control.group_rounds import GroupRounds
 from dora_rl.control.level import Flow, fresh_level
-from dora_rl.control.turns import FreshLevel, Turns
+from dora_rl.control.turns import DevicesInTurn, FreshLevel
 from dora_rl.control.window import Window
 
 _LOOKS = 64
@@ -82,7 +82,7 @@ class Target:
         change = self._change(now, lost) if turns is None else self._change_in_turn(turns)
         self.groups = min(self._most, max(self._window.batch_groups, self.groups + change))
 
-    def _change_in_turn(self, turns: Turns) -> int:
+    def _change_in_turn(self, turns: DevicesInTurn) -> int:
         """By how much R changes where devices take turns: towards the level that a run in small names."""
         batch, level = self._window.batch_groups, self._level.found(turns, self._cost)
         return min(max(1, batch // _RISES), max(-max(1, batch // _SINKS), level - self.groups))
@@ -120,12 +120,12 @@ class Target:
             halts=self._fleet.is_elastic,
         )
 
-    def _turns(self) -> Turns | None:
+    def _turns(self) -> DevicesInTurn | None:
         """What was learned so far where devices take turns; None elsewhere, and while it is too little."""
         cost = self._estimates.round_cost.believed() if self._fleet.is_elastic else None
         if cost is None or len(self._rounds.complete) < min(_LEAST_SEEN, self._window.batch_groups):
             return None
-        return Turns(
+        return DevicesInTurn(
             batch_groups=self._window.batch_groups,
             group_size=self._group_size,
             max_staleness=self._window.max_staleness,

@@ -29,7 +29,7 @@ _KEPT = 1.5
 """A level is kept up to so many times the cost, and left for one that costs so much less."""
 
 
-class Turns(Record, frozen=True):
+class DevicesInTurn(Record, frozen=True):
     """What is known of a run whose devices generate and train in turn."""
 
     batch_groups: int
@@ -47,7 +47,7 @@ class Turns(Record, frozen=True):
     pass_rate: float = 1.0
 
 
-def publish_interval_s(turns: Turns, active_groups: int, *, seed: int = 0) -> float:
+def publish_interval_s(turns: DevicesInTurn, active_groups: int, *, seed: int = 0) -> float:
     """Seconds from one publish to the next with this R, in a run of groups drawn from those seen."""
     rng, batch, bound = Random(seed), turns.batch_groups, turns.max_staleness
     longest = max(map(max, turns.groups))
@@ -129,7 +129,7 @@ class FreshLevel:
         self._looks = 0
         self._named = 0
 
-    def found(self, turns: Turns, cost: float) -> int:
+    def found(self, turns: DevicesInTurn, cost: float) -> int:
         """Look at some levels again, or at all where none was looked at, and name one."""
         levels = _levels(turns)
         if len(levels) == 1:
@@ -153,7 +153,7 @@ class FreshLevel:
         return self._named
 
 
-def _levels(turns: Turns) -> list[int]:
+def _levels(turns: DevicesInTurn) -> list[int]:
     """The levels that are looked at, smallest first."""
     most = turns.max_staleness + 1
     ratios = [*(ratio for ratio in _RATIOS if ratio <= most), *range(3, most + 1)]

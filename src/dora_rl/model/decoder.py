@@ -21,7 +21,7 @@ from dora_rl.model.experts import ExpertMlp, gated
 from dora_rl.model.fused import compiled, with_open_length
 from dora_rl.model.logprobs import TokenLogprobs, token_logprobs
 from dora_rl.model.rope import Rotary, Rotation, rotate
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 
 
 class Decoder(nn.Module):
@@ -64,7 +64,7 @@ class Decoder(nn.Module):
             return cls(config)
 
     def forward(
-        self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, routing: Routing | None = None
+        self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, routing: RouterNotes | None = None
     ) -> Tensor:
         """The hidden state of each token after the final norm and divisor, ready for the head."""
         hidden_TH = _scaled(self.embed(tokens_T), self.config.embedding_scale)
@@ -138,7 +138,7 @@ class Block(nn.Module):
         hidden_TH: Tensor,
         rotation: Rotation | None,
         attention: Attention,
-        routing: Routing | None = None,
+        routing: RouterNotes | None = None,
     ) -> Tensor:
         """The residual stream after this layer."""
         if self.is_fused:
@@ -224,7 +224,7 @@ class Mlp(nn.Module):
         self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, normed_TH: Tensor, routing: Routing | None = None) -> Tensor:
+    def forward(self, normed_TH: Tensor, routing: RouterNotes | None = None) -> Tensor:
         """The change to the residual stream; nothing is routed."""
         change: Tensor = self.down(gated(self.gate_up(normed_TH), self.activation))
         return change

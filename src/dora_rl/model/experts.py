@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dora_rl.model.config import Experts
 from dora_rl.model.families import Activation
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 
 
 class ExpertMlp(nn.Module):
@@ -26,7 +26,7 @@ class ExpertMlp(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(count, 2 * inner, hidden_size))
         self.down = nn.Parameter(torch.empty(count, hidden_size, inner))
 
-    def forward(self, hidden_TH: Tensor, routing: Routing | None = None) -> Tensor:
+    def forward(self, hidden_TH: Tensor, routing: RouterNotes | None = None) -> Tensor:
         """Mix the outputs of each token's experts by the router's weights."""
         weights_TA, experts_TA = self.route(hidden_TH, routing)
         order = experts_TA.flatten().argsort(stable=True)
@@ -36,7 +36,7 @@ class ExpertMlp(nn.Module):
         outputs_TAH: Tensor = outputs[order.argsort()].unflatten(0, experts_TA.shape)
         return (outputs_TAH.float() * weights_TA[..., None]).sum(dim=1).to(hidden_TH.dtype)
 
-    def route(self, hidden_TH: Tensor, routing: Routing | None = None) -> tuple[Tensor, Tensor]:
+    def route(self, hidden_TH: Tensor, routing: RouterNotes | None = None) -> tuple[Tensor, Tensor]:
         """The float32 weights and the indices of each token's active experts, heaviest first or as given."""
         scores_TE = self.router(hidden_TH)
         if routing is None:

@@ -22,7 +22,7 @@ from dora_rl.model.hub_config import read_config
 from dora_rl.model.load import load_decoder
 from dora_rl.model.packed_sequences import Packed
 from dora_rl.model.parameter_layout import Piece, pieces
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 from dora_rl.model.save import save_decoder
 from dora_rl.model.varlen import AttentionKind, attention_over
 
@@ -65,7 +65,7 @@ def pieces_of(model: ModelSizes) -> Iterator[Piece]:
 
 
 def hidden_of(
-    decoder: LanguageModel, packed: Packed, kind: PassKind = "auto", routing: Routing | None = None
+    decoder: LanguageModel, packed: Packed, kind: PassKind = "auto", routing: RouterNotes | None = None
 ) -> Tensor:
     """The hidden states of packed sequences, which see nothing of each other.
 

@@ -41,8 +41,8 @@ from dora_rl.run.received import Received, ScoreTrajectory
 from dora_rl.run.request_table import PartialTrajectory, RequestMoves, RequestTable
 from dora_rl.run.rewards.pool import ScorerPool
 from dora_rl.run.rewards.queue import RewardQueue
-from dora_rl.run.scaling import Scaling
 from dora_rl.run.trainer_process import TrainerProcess
+from dora_rl.run.wished_instances import Scaling
 from dora_rl.run.worker_deaths import WorkerDeaths, WorkerDied
 from dora_rl.store.journal_records import PromptTokens
 

@@ -16,7 +16,7 @@ from dora_rl.core.recipe.trainer_config import CriticConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.model.head_loss import head_loss
 from dora_rl.model.language_model import LanguageModel, PassKind, hidden_of
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 from dora_rl.trainer.loss_meters import LossMeters
 from dora_rl.trainer.objective import Objective
 from dora_rl.trainer.replay import replayed
@@ -61,7 +61,7 @@ class Policy(nn.Module):
         model = self.decoder.config
         routing = None
         if isinstance(model, ModelConfig) and model.experts:
-            routing = Routing(replayed(model, sequences) if self._replays_routers else {})
+            routing = RouterNotes(replayed(model, sequences) if self._replays_routers else {})
         hidden_TH = hidden_of(self.decoder, packed, self._attention, routing)
         picked: Callable[..., Tensor] = _Picked.apply
         hidden_PH = picked(hidden_TH, sequences.predicted_at_P)
@@ -96,7 +96,7 @@ class Policy(nn.Module):
         return loss + self._value_loss(hidden_PH, tokens, meters, self._critic)
 
     def _balance_loss(
-        self, routing: Routing, tokens: PolicyTokens, meters: LossMeters, experts: tuple[bytes, ...]
+        self, routing: RouterNotes, tokens: PolicyTokens, meters: LossMeters, experts: tuple[bytes, ...]
     ) -> Tensor:
         """The load-balance loss of the micro-batch, by the weight that its policy tokens have."""
         imbalance = routing.imbalance()

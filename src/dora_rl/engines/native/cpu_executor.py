@@ -44,7 +44,7 @@ from dora_rl.engines.native.scheduling.step_plan import (
 from dora_rl.model.config import ModelConfig, ModelSizes
 from dora_rl.model.hf.hf_decoder import HfDecoder
 from dora_rl.model.language_model import LanguageModel
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 
 _DRAWN_AT_A_TIME = 2**16
 """Number of logits that exist at a time, unless 64 rows have more."""
@@ -165,12 +165,12 @@ class CpuExecutor:
         experts = () if self._experts is None else routes(passes, lasts, self._experts.num_experts)
         return Sampled(tokens=tokens, logprobs=logprobs, cut_logprobs=cut_logprobs, experts=experts)
 
-    def _forward(self, version: Prepared | Joint, step: Pass) -> tuple[Tensor, Routing | None]:
+    def _forward(self, version: Prepared | Joint, step: Pass) -> tuple[Tensor, RouterNotes | None]:
         """The hidden states of a pass, and what its routers chose where that is recorded."""
         decoder, where = version.decoder, (self._cache, step.cells_T, step.spans, step.bundles)
         if isinstance(decoder, HfDecoder):
             return decoder(step.tokens_T, step.positions_T, PagedRules(*where)), None
-        routing = None if self._experts is None else Routing()
+        routing = None if self._experts is None else RouterNotes()
         hidden_TH: Tensor = decoder(step.tokens_T, step.positions_T, PagedAttention(*where), routing)
         return hidden_TH, routing
 
@@ -242,7 +242,7 @@ class CpuExecutor:
 
 
 def routes(
-    passes: Iterable[tuple[Tensor, Routing | None]], lasts: Sequence[int], num_experts: int
+    passes: Iterable[tuple[Tensor, RouterNotes | None]], lasts: Sequence[int], num_experts: int
 ) -> tuple[bytes, ...]:
     """The experts behind each draw, which follows the token at a place in `lasts`."""
     chosen = [torch.stack(list(own.chosen.values()), dim=1) for _, own in passes if own is not None]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dora_rl.model.experts import ExpertMlp, gated
-from dora_rl.model.routing import Routing
+from dora_rl.model.router_notes import RouterNotes
 
 
 class TiledExperts(nn.Module):
@@ -19,7 +19,7 @@ class TiledExperts(nn.Module):
         super().__init__()
         self.experts = experts
 
-    def forward(self, tile_TH: Tensor, routing: Routing | None = None) -> Tensor:
+    def forward(self, tile_TH: Tensor, routing: RouterNotes | None = None) -> Tensor:
         """Mix the outputs of each token's experts by the router's weights."""
         weights_TA, experts_TA = self.experts.route(tile_TH, routing)
         chosen_TAH = tile_TH.new_zeros(*experts_TA.shape, tile_TH.shape[1])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 
-class Routing:
+class RouterNotes:
     """The scores and choices of every layer's router in one pass over tokens."""
 
     def __init__(self, given: Mapping[int, Tensor] | None = None) -> None:
