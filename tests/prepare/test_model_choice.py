@@ -10,7 +10,7 @@ from dora_rl.core.errors import ConfigError, ModelError, NotNative
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.generation import EngineSettings
 from dora_rl.core.recipe.live import Devices
-from dora_rl.core.recipe.trainer_config import TrainerSettings
+from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerSettings
 from dora_rl.model.tiny import save_tiny
 from dora_rl.prepare.model_choice import computing_note, read_checked, with_computing
 
@@ -81,6 +81,21 @@ def test_what_cannot_be_is_a_sentence(native: Path, foreign: Path, tmp_path: Pat
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nobody_knows"}))
     with pytest.raises(ModelError, match="does not open a model of type 'nobody_knows'"):
         read_checked(with_computing(asked(), tmp_path), tmp_path)
+
+
+def test_what_this_model_cannot_be_asked_for_is_a_sentence(foreign: Path, tmp_path: Path) -> None:
+    mamba = save_tiny_hf("mamba", tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"attention = packed is not for this model: it has layers of type linear"
+    ):
+        read_checked(with_computing(asked(attention="packed"), mamba), mamba)
+    for directory, own in (
+        (foreign, "c_attn, c_fc, c_proj"),
+        (mamba, "dt_proj, embeddings, in_proj, out_proj"),
+    ):
+        with pytest.raises(ConfigError, match=r"lora\.targets .* match no matrix of this model") as refused:
+            read_checked(with_computing(asked(lora=LoraConfig()), directory), directory)
+        assert f"its matrices are {own}, " in str(refused.value.hint)
 
 
 def test_a_damaged_weight_file_is_found_before_the_run(foreign: Path, tmp_path: Path) -> None:

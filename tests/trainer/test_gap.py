@@ -7,7 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from dora_rl.core.errors import ConfigError
+from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.algorithm import AlgorithmConfig, CorrectionConfig
+from dora_rl.core.recipe.resolution import resolve_recipe
 from dora_rl.core.recipe.trainer_config import GapConfig, TrainerConfig
 from dora_rl.model.config import ModelConfig
 from dora_rl.trainer.train_batch import TrajectoryError
@@ -75,6 +77,16 @@ def test_a_gap_that_is_large_or_grows_is_a_warning(
     assert len(warned) == 2
     assert "grew" in warned[0]
     assert "differ by" in warned[1]
+    assert warned[1].endswith("; set algorithm.correction.level=token to weigh tokens by the ratio of both")
+    assert resolve_recipe(Recipe(), ["algorithm.correction.level=token"]).algorithm.correction is not None
+
+
+def test_who_corrects_already_is_not_told_to(model: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
+    algorithm = AlgorithmConfig(correction=CorrectionConfig())
+    trainer = make_trainer(model, kept_versions=1, algorithm=algorithm)
+    assert trainer.watch.look({"logprob_gap/mean": 0.2}, ())["warnings/logprob_gap"] == 1
+    (warned,) = (record.message for record in caplog.records)
+    assert warned.endswith("do not compute the same distribution")
 
 
 def test_kept_versions_measure_and_correct_stale_data(model: ModelConfig) -> None:

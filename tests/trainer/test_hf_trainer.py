@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
 from dora_rl.core.recipe.trainer_config import LoraConfig, OptimizerConfig, TrainerConfig
 from dora_rl.engines.config import EngineConfig, Limits
@@ -25,7 +26,19 @@ from ..model.tiny_hf import EOS, FAMILIES, save_tiny_hf
 PROMPTS = ((5, 9, 11, 17), (8, 30, 31, 40, 41, 42, 43, 50, 60, 70, 80))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+BRIEF = ("gemma3", "gpt2", "granite")
+"""Families with what is oddest in a trainer: windows, transposed matrices, a head of its own."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            each, marks=() if each in BRIEF else pytest.mark.slow
+        )  # All together take half a minute.
+        for each in FAMILIES
+    ],
+)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_hf(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -137,6 +150,21 @@ def test_a_loaded_trainer_goes_on_bit_for_bit(
     found = resumed.train(made_up(1)), resumed.served_tensors()
     assert found[0]["loss"] == expected[0]["loss"]
     assert all(torch.equal(found[1][name], each) for name, each in expected[1].items())
+
+
+def test_a_fused_head_is_refused_where_the_head_is_the_models_own(tmp_path: Path) -> None:
+    for family in ("granite", "gemma2"):
+        directory = save_tiny_hf(family, tmp_path / family)
+        with pytest.raises(ConfigError, match=r"trainer\.fused_head = true is for logits that are a product"):
+            trainer_for(directory, fused_head=True)
+        trainer_for(directory, fused_head=False)
+    versions = []
+    for is_fused in (False, True):
+        trainer = trainer_for(save_tiny_hf("gemma3", tmp_path / f"gemma3-{is_fused}"), fused_head=is_fused)
+        trainer.train(made_up(0))
+        versions.append(trainer.served_tensors())
+    for name, apart in versions[0].items():
+        torch.testing.assert_close(versions[1][name], apart, atol=1e-4, rtol=1e-3)
 
 
 def test_packing_changes_no_gradient(directory: Path) -> None:

@@ -18,6 +18,7 @@ from dora_rl.model.hub_config import why_not_native
 from dora_rl.model.language_model import Computing, read_model
 from dora_rl.model.load import check_weights
 from dora_rl.model.shards import published_shapes
+from dora_rl.trainer.lora import target_pieces
 
 AUTO = "auto"
 _BOTH: tuple[str, ...] = get_args(Computing)
@@ -75,6 +76,13 @@ def read_checked(recipe: Recipe, directory: Path) -> ModelConfig | HfModel:
     else:
         for _ in published_shapes(directory):
             pass  # A file that is missing or damaged is an error.
+        if model.why_whole is not None and recipe.trainer.attention == "packed":
+            raise ConfigError(
+                f"trainer.attention = packed is not for this model: {model.why_whole}",
+                hint="leave trainer.attention out",
+            )
+    if recipe.trainer.lora is not None:
+        target_pieces(model, recipe.trainer.lora)  # That none is there is an error.
     return model
 
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from math import prod
 
-from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerConfig
+from dora_rl.core.recipe.trainer_config import TrainerConfig
 from dora_rl.model.config import ModelSizes
 from dora_rl.model.language_model import pieces_of
-from dora_rl.model.parameter_layout import Piece
+from dora_rl.trainer.lora import target_pieces
 
 _FLOAT, _MOMENTS = 4, 8
 _BLOCK_TOKENS = 8192
@@ -28,7 +28,7 @@ def num_trained(model: ModelSizes, config: TrainerConfig) -> int:
     """The number of parameters that the optimizer changes."""
     if config.lora is None:
         return num_parameters(model)
-    return sum(config.lora.rank * sum(piece.shape) for piece in _targets(model, config.lora))
+    return sum(config.lora.rank * sum(piece.shape) for piece in target_pieces(model, config.lora))
 
 
 def trainer_bytes(
@@ -62,7 +62,7 @@ def _own_bytes(model: ModelSizes, config: TrainerConfig) -> Iterator[tuple[str, 
     """Bytes of weights, gradients and moments where every rank has all of them."""
     total, trained, item = num_parameters(model), num_trained(model, config), item_bytes(config)
     if config.lora is not None:
-        bases = sum(prod(piece.shape) for piece in _targets(model, config.lora))
+        bases = sum(prod(piece.shape) for piece in target_pieces(model, config.lora))
         yield "weights", item * total + _FLOAT * bases, False
     elif item != _FLOAT:
         yield "serving weights", item * total, False
@@ -112,9 +112,3 @@ def activation_bytes(model: ModelSizes, config: TrainerConfig, tokens: int) -> i
     )
     logits = 3 * _FLOAT * min(tokens, _BLOCK_TOKENS) * model.vocab_size
     return tokens * kept + logits
-
-
-def _targets(model: ModelSizes, lora: LoraConfig) -> Iterator[Piece]:
-    for piece in pieces_of(model):
-        if piece.name.endswith(".weight") and piece.name.split(".")[-2] in lora.targets:
-            yield piece

@@ -11,13 +11,15 @@ log = logging.getLogger("dora_rl.trainer")
 
 _MEMORY = 0.9
 """Share of the running level that a step leaves as it was."""
+_CORRECTION = "; set algorithm.correction.level=token to weigh tokens by the ratio of both"
 
 
 class Watch:
     """Remembers the level of the gap between engine and trainer, and what has been said."""
 
-    def __init__(self, config: GapConfig) -> None:
+    def __init__(self, config: GapConfig, *, is_corrected: bool = False) -> None:
         self._config = config
+        self._way_out = "" if is_corrected else _CORRECTION
         self.level: float | None = None
         self._said: set[str] = set()
 
@@ -41,7 +43,7 @@ class Watch:
             self._say(
                 "gap",
                 f"recorded and recomputed logprobs differ by {gap:.3g} nats a token on average: engine and "
-                "trainer do not compute the same distribution",
+                "trainer do not compute the same distribution" + self._way_out,
             )
             return True
         # A level of nearly nothing is rounding; growth against it says nothing.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.trainer_config import LoraConfig
+from dora_rl.model.config import ModelSizes
 from dora_rl.model.language_model import pieces_of
 from dora_rl.model.parameter_layout import Piece
 from dora_rl.trainer.policy import Policy
@@ -66,8 +67,6 @@ class LoraWeights:
         self._own = [(f"value_head.{name}", own) for name, own in _value_parameters(policy)]
         self._forward = dict(policy.decoder.named_parameters())
         self.factors = list(_fresh_factors(policy, config, seed))
-        if not self.factors:
-            raise ConfigError("none of lora.targets is a matrix of this model")
         changed = {each.piece.parameter for each in self.factors}
         self._bases = {name: self._forward[name].detach().clone() for name in sorted(changed)}
         policy.decoder.to(serving_dtype)
@@ -174,15 +173,32 @@ class LoraWeights:
         self._sums[name] = self._sums[name].add_(grad) if name in self._sums else grad
 
 
+def target_pieces(model: ModelSizes, config: LoraConfig) -> list[Piece]:
+    """The matrices of a model that low-rank training changes; a ConfigError where there is none."""
+    matrices = [
+        piece
+        for piece in pieces_of(model)
+        if piece.expert is None and piece.name.endswith(".weight") and len(piece.shape) == 2
+    ]
+    found = [piece for piece in matrices if _short_name(piece) in config.targets]
+    if not found:
+        own = ", ".join(sorted({_short_name(piece) for piece in matrices}))
+        raise ConfigError(
+            f"trainer.lora.targets ({', '.join(config.targets)}) match no matrix of this model",
+            hint=f"its matrices are {own}; where none of them is a known target, leave trainer.lora out",
+        )
+    return found
+
+
+def _short_name(piece: Piece) -> str:
+    return piece.name.removesuffix(".weight").rsplit(".", 1)[-1]
+
+
 def _fresh_factors(policy: Policy, config: LoraConfig, seed: int) -> Iterator[Factors]:
     """New factors, A random and B zero: at first they change nothing."""
     generator = torch.Generator().manual_seed(seed)
     device = policy.decoder.device
-    for piece in pieces_of(policy.decoder.config):
-        if piece.name.removesuffix(".weight").rsplit(".", 1)[-1] not in config.targets:
-            continue
-        if piece.expert is not None or not piece.name.endswith(".weight"):
-            continue
+    for piece in target_pieces(policy.decoder.config, config):
         num_out, num_in = piece.shape
         a_RI = torch.empty(config.rank, num_in)
         nn.init.kaiming_uniform_(a_RI, a=sqrt(5), generator=generator)

@@ -65,7 +65,7 @@ class Trainer:
         self.weights = weights
         self.ranks = ranks or Alone()
         self.optimizer = Optimizer(weights, config.optimizer, self.ranks)
-        self.watch = Watch(config.gap)
+        self.watch = Watch(config.gap, is_corrected=config.algorithm.correction is not None)
         self._max_response_tokens = max_response_tokens
         self._memory = HostMemory()
         self._device = weights.policy.decoder.device

@@ -84,6 +84,12 @@ def policy_of(decoder: LanguageModel, config: TrainerConfig) -> Policy:
     is_native = not isinstance(decoder, HfDecoder)
     if (is_native and decoder.device.type == "cuda") if config.compile is None else config.compile:
         decoder.fuse()
+    if config.fused_head and not decoder.has_plain_head:
+        raise ConfigError(
+            "trainer.fused_head = true is for logits that are a product with one matrix, which this model's "
+            "are not",
+            hint="leave trainer.fused_head out",
+        )
     return Policy(
         decoder,
         critic=config.critic,
