@@ -83,7 +83,7 @@ def test_a_gap_that_is_large_or_grows_is_a_warning(
 
 def test_who_corrects_already_is_not_told_to(model: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
     algorithm = AlgorithmConfig(correction=CorrectionConfig())
-    trainer = make_trainer(model, kept_versions=1, algorithm=algorithm)
+    trainer = make_trainer(model, kept_versions=1, algorithm=algorithm, gap=GapConfig(max_mean=0.05))
     assert trainer.watch.look({"logprob_gap/mean": 0.2}, ())["warnings/logprob_gap"] == 1
     (warned,) = (record.message for record in caplog.records)
     assert warned.endswith("do not compute the same distribution")
