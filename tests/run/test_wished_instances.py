@@ -10,7 +10,7 @@ from dora_rl.core.decisions import Decision
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.inputs import Input, InstanceJoined, InstanceLost, Published
 from dora_rl.core.recipe import Patience
-from dora_rl.run import scaling
+from dora_rl.run import wished_instances
 from dora_rl.run.instances import InstancePool
 from dora_rl.run.live_run import run_live
 from dora_rl.run.open_run import replay_live
@@ -49,7 +49,7 @@ def test_what_a_run_cannot_have_is_refused_and_a_run_that_stands_is_not_scaled(
     root = Path(setup.run_directory)
     with pytest.raises(ConfigError, match="more instances on a GPU than the run was planned for"):
         wish_instances(root, 2)
-    monkeypatch.setattr(scaling, "_TAKEN_UP_S", 0.1)
+    monkeypatch.setattr(wished_instances, "_TAKEN_UP_S", 0.1)
     with pytest.raises(RunError, match="nobody heard"):
         wish_instances(root, 1)
     assert not LiveLayout(root=root).wish.exists()
