@@ -11,6 +11,7 @@ from dora_rl.core.inputs import InstanceJoined, InstanceLost
 from dora_rl.core.recipe import Checkpoints
 from dora_rl.core.recipe.generation import EngineSettings
 from dora_rl.core.recipe.trainer_config import TrainerSettings
+from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.model.characters import character_tokenizer
 from dora_rl.model.tokenizer import save_tokenizer
 from dora_rl.run.run_layout import LiveLayout
@@ -23,6 +24,11 @@ from .test_crashes import KILL, check, run, summary
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
+LIMITS = Limits(
+    num_blocks=256, block_size=16, num_host_blocks=64, max_running=16, step_tokens=64, max_positions=256
+)
+
+
 def transformers_setup(family: str, where: Path) -> RunSetup:
     directory = save_tiny_hf(family, where / "model")
     save_tokenizer(character_tokenizer(), directory)
@@ -32,6 +38,7 @@ def transformers_setup(family: str, where: Path) -> RunSetup:
         steps=8,
         trainer=TrainerSettings(model="transformers", serving_dtype="float32"),
         engine=EngineSettings(kind="transformers", report_every_s=0.1),
+        engine_config=EngineConfig(limits=LIMITS, max_versions=4),
         layout=DeviceLayout(instances=2),
         checkpoints=Checkpoints(every=2),
     )

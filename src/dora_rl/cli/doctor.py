@@ -53,14 +53,23 @@ class Check(Record, frozen=True):
 
 
 def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option(help="Look at this model instead: a directory, a name of the hub, or a built-in one."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list and nothing else.")] = False,
 ) -> None:
-    """Check this machine: Python, packages, devices, memory, disk, sockets.
+    """Check this machine: Python, packages, devices, memory, disk, sockets. Or what works with a model.
 
     Exit code 1 if something is missing.
     """
-    checks = check_machine()
-    show(checks, as_json=as_json)
+    if model is None:
+        checks, ready = check_machine(), "ready to train: `dora train demo`"
+    else:
+        from dora_rl.cli.doctor_model import check_model
+
+        checks, ready = check_model(model), f"ready to train: `dora train RECIPE --set model={model}`"
+    show(checks, ready, as_json=as_json)
     if any(check.state == "missing" for check in checks):
         raise typer.Exit(1)
 
@@ -71,8 +80,8 @@ def check_machine() -> list[Check]:
     return [*needed, *_devices(), _memory(), *_disks(), *_sockets(), *map(_optional, _OPTIONAL)]
 
 
-def show(checks: Sequence[Check], *, as_json: bool) -> None:
-    """Print the checks line by line, or as JSON."""
+def show(checks: Sequence[Check], ready: str, *, as_json: bool) -> None:
+    """Print the checks line by line and a verdict, `ready` where nothing is missing; or as JSON."""
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(checks)))
         return
@@ -87,7 +96,7 @@ def show(checks: Sequence[Check], *, as_json: bool) -> None:
         if check.hint:
             console.print(Text(f"        hint: {one_line(check.hint)}", style="dim"), soft_wrap=True)
     missing = [check.name for check in checks if check.state == "missing"]
-    verdict = f"missing: {', '.join(missing)}" if missing else "ready to train: `dora train demo`"
+    verdict = f"missing: {', '.join(missing)}" if missing else ready
     console.print(verdict, highlight=False)
 
 

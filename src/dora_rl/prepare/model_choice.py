@@ -76,14 +76,19 @@ def read_checked(recipe: Recipe, directory: Path) -> ModelConfig | HfModel:
     else:
         for _ in published_shapes(directory):
             pass  # A file that is missing or damaged is an error.
-        if model.why_whole is not None and recipe.trainer.attention == "packed":
-            raise ConfigError(
-                f"trainer.attention = packed is not for this model: {model.why_whole}",
-                hint="leave trainer.attention out",
-            )
+    check_asked(recipe, model)
+    return model
+
+
+def check_asked(recipe: Recipe, model: ModelConfig | HfModel) -> None:
+    """Refuse packing and low-rank changes of a model that has nothing to pack or to change so."""
+    if isinstance(model, HfModel) and model.why_whole is not None and recipe.trainer.attention == "packed":
+        raise ConfigError(
+            f"trainer.attention = packed is not for this model: {model.why_whole}",
+            hint="leave trainer.attention out",
+        )
     if recipe.trainer.lora is not None:
         target_pieces(model, recipe.trainer.lora)  # That none is there is an error.
-    return model
 
 
 def computing_note(recipe: Recipe, model: ModelConfig | HfModel) -> str:

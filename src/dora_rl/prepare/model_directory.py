@@ -11,15 +11,19 @@ from dora_rl.core.errors import ConfigError, ModelError
 from dora_rl.core.recipe.tree import Recipe
 from dora_rl.core.user_cache import cache_directory
 from dora_rl.model.config import ModelConfig, ModelSizes
-from dora_rl.prepare.recipe_names import check_model_name, no_such_model
+from dora_rl.prepare.hub import from_hub
+from dora_rl.prepare.recipe_names import check_model_name
 
 _HEAD_DIM = 16
 _VLLM_HEAD_DIM = 32
 """Head size of the built-in model where vLLM generates, which has no attention for smaller ones."""
 
 
-def model_directory(recipe: Recipe) -> Path:
-    """The directory of a model or an adapter; a built-in one is made once and kept in the user's cache."""
+def model_directory(recipe: Recipe, *, has_weights: bool = True) -> Path:
+    """The directory of a model or an adapter; a built-in one is made once and kept in the user's cache.
+
+    Without `has_weights` those of a model of the hub are left there.
+    """
     name = recipe.model
     if name == "tiny":
         head_dim = _VLLM_HEAD_DIM if recipe.engine.kind == "vllm" else _HEAD_DIM
@@ -31,7 +35,7 @@ def model_directory(recipe: Recipe) -> Path:
         return _made("smollm2-135m", _save_smollm2)
     check_model_name(name)
     path = Path(name)
-    return path.resolve() if path.is_dir() else _from_hub(name)
+    return path.resolve() if path.is_dir() else from_hub(name, has_weights=has_weights)
 
 
 def _made(name: str, save: Callable[[Path], None]) -> Path:
@@ -81,21 +85,6 @@ def _save_smollm2(directory: Path) -> None:
     from dora_rl.model.smollm2 import save_smollm2
 
     save_smollm2(directory)
-
-
-def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"'{name}' is no directory here, and the Hugging Face hub does not give it: {reason}",
-            hint=no_such_model(name).hint,
-        ) from error
 
 
 def check_routers(model: ModelSizes, recipe: Recipe) -> None:
