@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dora_rl.bench.tiny_models import save_tiny_hf
 from dora_rl.prepare import planner
 
-from ..model.tiny_hf import save_tiny_hf
 from .conftest import Called
 
 Dora = Callable[..., Called]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from dora_rl.bench.tiny_models import save_tiny_hf
 from dora_rl.core.errors import DoraError, UserError
 from dora_rl.engines.config import EngineConfig, Limits
 from dora_rl.engines.errors import EngineError
@@ -20,7 +21,6 @@ from dora_rl.engines.requests import Event, Failed, Finished, Request, Sampling,
 from dora_rl.model.language_model import Computing, load_model
 from dora_rl.weights.store import Store
 
-from ..model.tiny_hf import save_tiny_hf
 from .conftest import save_versions
 
 SCRIPTED = f"{Path(__file__).with_name('scripted.py')}:SCRIPTED"

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from dora_rl.bench.tiny_models import ATTENDING, FAMILIES, VOCAB_SIZE, save_tiny_hf
 from dora_rl.core.errors import ModelError
 from dora_rl.model.hf.hf_decoder import HfDecoder
 from dora_rl.model.hf.hf_model import read_hf_model
 from dora_rl.model.language_model import hidden_of, pieces_of, save_model
 from dora_rl.model.packed_sequences import pack
-
-from .tiny_hf import ATTENDING, FAMILIES, VOCAB_SIZE, save_tiny_hf
 
 SEQUENCES = [[5, 9, 11, 20, 30, 40, 50, 60, 70, 80, 90, 100, 3, 4], [7, 8, 9], list(range(1, 25))]
 """Some longer than every window, some of the same size as others."""

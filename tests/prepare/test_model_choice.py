@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dora_rl.bench.tiny_models import save_tiny_hf
 from dora_rl.core.errors import ConfigError, ModelError, NotNative
 from dora_rl.core.recipe import Recipe
 from dora_rl.core.recipe.generation import EngineSettings
@@ -13,8 +14,6 @@ from dora_rl.core.recipe.live import Devices
 from dora_rl.core.recipe.trainer_config import LoraConfig, TrainerSettings
 from dora_rl.model.tiny import save_tiny
 from dora_rl.prepare.model_choice import computing_note, read_checked, with_computing
-
-from ..model.tiny_hf import save_tiny_hf
 
 
 @pytest.fixture(scope="module")

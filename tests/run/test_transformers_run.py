@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from dora_rl.bench.tiny_models import save_tiny_hf
 from dora_rl.core.history import History
 from dora_rl.core.inputs import InstanceJoined, InstanceLost
 from dora_rl.core.recipe import Checkpoints
@@ -17,7 +18,6 @@ from dora_rl.model.tokenizer import save_tokenizer
 from dora_rl.run.run_layout import LiveLayout
 from dora_rl.run.run_setup import DeviceLayout, RunSetup
 
-from ..model.tiny_hf import save_tiny_hf
 from .conftest import run_setup
 from .test_crashes import KILL, check, run, summary
 

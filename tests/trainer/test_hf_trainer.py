@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from dora_rl.bench.tiny_models import EOS, FAMILIES, save_tiny_hf
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.recipe.algorithm import AlgorithmConfig
 from dora_rl.core.recipe.trainer_config import LoraConfig, OptimizerConfig, TrainerConfig
@@ -20,8 +21,6 @@ from dora_rl.trainer.train_batch import TrainBatch, TrainGroup, TrainTrajectory
 from dora_rl.trainer.trainer import Trainer
 from dora_rl.trainer.trainer_factory import trainer_of
 from dora_rl.weights.store import Store
-
-from ..model.tiny_hf import EOS, FAMILIES, save_tiny_hf
 
 PROMPTS = ((5, 9, 11, 17), (8, 30, 31, 40, 41, 42, 43, 50, 60, 70, 80))
 

@@ -8,6 +8,7 @@ from dora_rl.cli import (
     bench_episodes,
     bench_freshness,
     bench_gap,
+    bench_models,
     bench_peer,
     bench_schedules,
     bench_staleness,
@@ -19,6 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="How fast the parts are, against wh
 
 app.command(name="train")(bench_train.train)
 app.command(name="gap")(bench_gap.gap)
+app.command(name="models")(bench_models.models)
 app.command(name="weights")(bench_weights.weights)
 app.command(name="schedules")(bench_schedules.schedules)
 app.command(name="staleness")(bench_staleness.staleness)

@@ -1,4 +1,4 @@
-"""Tiny random models of families that transformers computes, each with what is odd about it."""
+"""Tiny random models of many types, in Hugging Face format, each with what is odd about it."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.utils import logging
 
 VOCAB_SIZE = 103
 EOS = 2
@@ -62,11 +63,30 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Families with layers that carry a state from token to token."""
 FAMILIES = ATTENDING | OTHERS
+"""Families of which something is unlike the native decoder's first ones."""
+_ROUTED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+NATIVE_FIRST: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", _SIZES),
+    "qwen2": ("Qwen2Config", _SIZES),
+    "qwen3": ("Qwen3Config", _SIZES | {"head_dim": 16}),
+    "qwen3_moe": ("Qwen3MoeConfig", _SIZES | _ROUTED),
+}
+"""Families that the native decoder is made for."""
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("GemmaConfig", _SIZES | {"head_dim": 16}),
+    "phi": ("PhiConfig", _SIZES),
+    "cohere": ("CohereConfig", _SIZES),
+    "stablelm": ("StableLmConfig", _SIZES),
+    "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in _SIZES.items() if k != "num_key_value_heads"}),
+    "mixtral": ("MixtralConfig", _SIZES | _EXPERTS),
+}
+"""Families that are as widely used, and as transformers has them."""
+ALL = NATIVE_FIRST | FAMILIES | MORE
 
 
 def config_of(family: str) -> PretrainedConfig:
     """The configuration of a tiny model."""
-    name, settings = FAMILIES[family]
+    name, settings = ALL[family]
     config: PretrainedConfig = getattr(transformers, name)(**settings)
     return config
 
@@ -77,5 +97,6 @@ def save_tiny_hf(family: str, directory: Path, seed: int = 0) -> Path:
     model = AutoModelForCausalLM.from_config(config_of(family))
     for parameter in model.parameters():
         parameter.data *= 2 if parameter.dim() > 1 else 1
+    logging.disable_progress_bar()
     model.save_pretrained(directory)
     return directory
