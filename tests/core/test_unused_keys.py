@@ -137,6 +137,7 @@ def test_a_recipe_written_out_in_full_says_no_more_than_a_short_one() -> None:
         (["evaluation.every=0", "evaluation.samples=4"], "evaluation.samples", "evaluation.every = 0"),
         (["evaluation.every=0", "evaluation_share=0.3"], "control.evaluation_share", "evaluation.every = 0"),
         (["warm_start.rate=0.1"], "warm_start.rate", "warm_start.steps = 0"),
+        (["warm_start.beta2=0.9"], "warm_start.beta2", "warm_start.steps = 0"),
         (["temperature=0", "top_k=5"], "sampling.top_k", "temperature = 0"),
         (["floor=0.1"], "optimizer.learning_rate_schedule.floor", "kind = constant"),
         (["buffer_share=0.5"], "algorithm.overlong.buffer_share", "penalty = 0"),

@@ -1,6 +1,7 @@
 """A warm start imitates what it is shown, and is a function of its seed."""
 
 import torch
+from msgspec.structs import replace
 
 from dora_rl.core.recipe.live import WarmStart
 from dora_rl.model.attention import PackedAttention
@@ -25,8 +26,8 @@ def logprob(decoder: Decoder) -> float:
         return float(decoder.logprobs(hidden[at - 1], packed.tokens_T[at]).logprobs_T.mean())
 
 
-def started(seed: int) -> Decoder:
-    return warm_started(seeded_decoder(MODEL, 0), SHOWN, CONFIG, seed=seed)
+def started(seed: int, config: WarmStart = CONFIG) -> Decoder:
+    return warm_started(seeded_decoder(MODEL, 0), SHOWN, config, seed=seed)
 
 
 def test_what_was_shown_becomes_likely() -> None:
@@ -38,3 +39,10 @@ def test_the_seed_decides_which_rows_are_shown() -> None:
     one, again, other = (started(seed).state_dict() for seed in (0, 0, 1))
     assert all(one[name].equal(again[name]) for name in one)
     assert not all(one[name].equal(other[name]) for name in one)
+
+
+def test_every_setting_of_the_optimizer_counts() -> None:
+    as_is = started(seed=0).state_dict()
+    for config in (replace(CONFIG, rate=2e-3), replace(CONFIG, beta2=0.9), replace(CONFIG, steps=29)):
+        changed = started(seed=0, config=config).state_dict()
+        assert not all(as_is[name].equal(changed[name]) for name in as_is), config

@@ -66,7 +66,11 @@ def _trainer_config(config: WarmStart, seed: int) -> TrainerConfig:
         algorithm=AlgorithmConfig(
             advantage=AdvantageConfig(baseline="none", scale="none"), loss=PolicyGradientConfig()
         ),
-        optimizer=OptimizerConfig(learning_rate=config.rate, learning_rate_schedule=_schedule(config.steps)),
+        optimizer=OptimizerConfig(
+            learning_rate=config.rate,
+            beta2=config.beta2,
+            learning_rate_schedule=_schedule(config.steps),
+        ),
         serving_dtype="float32",
         # Answers that nobody sampled have no logprobs to compare with.
         gap=GapConfig(max_mean=1e3, max_growth=1e6),

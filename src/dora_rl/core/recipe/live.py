@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dora_rl.core.errors import ConfigError
 from dora_rl.core.named import did_you_mean, is_place
 from dora_rl.core.recipe.generation import Sampling
-from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section
+from dora_rl.core.recipe.section import Count, Positive, PositiveFloat, Section, Share
 
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 """Names of the experiment trackers that are built in."""
@@ -42,6 +42,8 @@ class WarmStart(Section, frozen=True):
     """Rows of an update of the warm start, drawn at random."""
     rate: PositiveFloat = 3e-3
     """Peak learning rate of the warm start's AdamW: it rises within a few updates and falls to a tenth."""
+    beta2: Share = 0.999
+    """Decay rate of the second moment of the warm start's AdamW: lower follows growing gradients faster."""
 
 
 class Evaluation(Section, frozen=True):

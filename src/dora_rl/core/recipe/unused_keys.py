@@ -165,7 +165,11 @@ def _training_switches(recipe: Recipe) -> Iterator[Switch]:
     )
     yield recipe.evaluation.every == 0, "evaluation.every = 0", (*evaluation, "control.evaluation_share")
     yield recipe.cluster.ray is None, "cluster.ray is left out", ("cluster.host",)
-    yield recipe.warm_start.steps == 0, "warm_start.steps = 0", ("warm_start.update_rows", "warm_start.rate")
+    yield (
+        recipe.warm_start.steps == 0,
+        "warm_start.steps = 0",
+        tuple(f"warm_start.{key}" for key in ("update_rows", "rate", "beta2")),
+    )
     yield (
         recipe.sampling.is_greedy,
         "sampling.temperature = 0",
