@@ -25,14 +25,17 @@ def test_a_row_says_who_computes_and_how_far_engine_and_trainer_are_apart(
     assert min(row.generated_per_s, row.trained_per_s) > 0
 
 
-def test_an_engine_with_other_weights_than_the_trainers_has_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model_type", ["gpt2", "gemma2", "gpt_oss"])
+def test_an_engine_with_other_weights_than_the_trainers_has_a_gap(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = Trainer.served_tensors
 
     def spoiled(self: Trainer) -> dict[str, torch.Tensor]:
         return {name: 1.2 * each for name, each in served(self).items()}
 
     monkeypatch.setattr(Trainer, "served_tensors", spoiled)
-    assert measured("gpt2", num_requests=4, num_tokens=6).gap_mean > 1e-2
+    assert measured(model_type, num_requests=4, num_tokens=6).gap_mean > 1e-2
 
 
 def test_a_trainer_that_moves_nothing_does_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
