@@ -110,7 +110,7 @@ def _trained(row: ModelRow, directory: Path, versions: Path, num_requests: int, 
     )
 
 
-class _Step(Record, frozen=True):
+class _ModelStep(Record, frozen=True):
     grad_norm: float
     gap_mean: float
     gap_max: float
@@ -121,7 +121,7 @@ class _Step(Record, frozen=True):
 
 def _step(
     trainer: Trainer, store: Store, engine: Engine, version: int, num_requests: int, num_tokens: int
-) -> _Step:
+) -> _ModelStep:
     """Publish the trainer's weights, generate with them, and train on what came."""
     store.publish(version, trainer.served_tensors())
     engine.finish_version(engine.begin_version(version))
@@ -131,7 +131,7 @@ def _step(
     half = num_requests // 2
     groups = (TrainGroup(id=0, members=members[:half]), TrainGroup(id=1, members=members[half:]))
     metrics = trainer.train(TrainBatch(groups=groups))
-    return _Step(
+    return _ModelStep(
         grad_norm=metrics["grad_norm"],
         gap_mean=metrics["logprob_gap/mean"],
         gap_max=metrics["logprob_gap/max"],

@@ -47,7 +47,7 @@ _ASKED = (
 _ASKED_OF_EXPERTS = ("trainer.load_balance=0.001", "trainer.router_replay=true")
 
 
-class Refused(Record, frozen=True):
+class RefusedChoice(Record, frozen=True):
     """Something that this model or this machine does not have, and what to do about it."""
 
     what: str
@@ -89,7 +89,7 @@ class ModelFacts(Record, frozen=True):
     devices: tuple[str, ...]
     """Kinds of devices that an instance could be on, whether this machine has them or not."""
     memory: tuple[MemoryCount, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedChoice, ...]
 
 
 def model_facts(name: str) -> ModelFacts:
@@ -162,9 +162,9 @@ def _why_not_on(recipe: Recipe, model: ModelSizes, device: str) -> ConfigError |
     return None
 
 
-def _refused(asked: Recipe, directory: Path, model: ModelConfig | HfModel) -> Iterator[Refused]:
+def _refused(asked: Recipe, directory: Path, model: ModelConfig | HfModel) -> Iterator[RefusedChoice]:
     if (error := _why_not_on(with_computing(asked, directory), model, "cuda")) is not None:
-        yield Refused(what="devices.kind=cuda", reason=error.message, hint=error.hint)
+        yield RefusedChoice(what="devices.kind=cuda", reason=error.message, hint=error.hint)
     for assignment in (*_ASKED, *(_ASKED_OF_EXPERTS if model.experts is not None else ())):
         try:
             recipe = with_computing(resolve_recipe(asked, [assignment]), directory)
@@ -173,4 +173,4 @@ def _refused(asked: Recipe, directory: Path, model: ModelConfig | HfModel) -> It
             if (error := _why_not_on(recipe, model, "cpu")) is not None:
                 raise error
         except (ConfigError, ModelError) as refused:
-            yield Refused(what=assignment, reason=refused.message, hint=refused.hint)
+            yield RefusedChoice(what=assignment, reason=refused.message, hint=refused.hint)
